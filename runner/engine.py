@@ -110,6 +110,9 @@ class StepPlan:
     insert: tuple[PrefixInsert, ...] = ()
     digest: int = 0
     """Running CRC-32 of all tokens committed before this plan; followers check it."""
+    forced: tuple[tuple[RowId, TokenId], ...] = ()
+    """What rows that are sampled in this step say, in the place of what is drawn; known to the lead
+    alone, as all of sampling is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,8 @@ class Closed(BaseModel):
     for `validate` to judge.
 
     `table` is about the fields that the object does not have. `apart` has the types of fields that
-    are validated by themselves. `others` says why keys are taken unnamed, where all are.
+    are validated by themselves. `others` says why keys are taken unnamed, where all are;
+    `reads_others` that its parser has a use for them.
     """
 
     model_config = ConfigDict(
@@ -86,6 +87,7 @@ class Closed(BaseModel):
     table: ClassVar[FieldTable] = FieldTable()
     apart: ClassVar[Mapping[str, type[BaseModel]]] = {}
     others: ClassVar[str] = ""
+    reads_others: ClassVar[bool] = False
 
 
 Unused = Any
@@ -234,7 +236,8 @@ def validate(
             break
         slips = may_be_slip(location)
         near = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
-        ignored.append(_ignored((within, *location), near, strict=strict))
+        if near is not None or not (issubclass(kind, Closed) and kind.reads_others):
+            ignored.append(_ignored((within, *location), near, strict=strict))
     return made, tuple(ignored[:MAX_NAMED])
 
 

@@ -69,7 +69,8 @@ class Extras:
     """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
 
     `keep_alive_s` is infinite for "for ever". `ignored` are the paths of fields that no type knows,
-    which had no effect.
+    which had no effect; `for_thinking` of those that have one in models that think, and in no
+    others.
     """
 
     client_id: str | None = None
@@ -78,6 +79,7 @@ class Extras:
     timeout_s: float | None = None
     keep_alive_s: float | None = None
     ignored: tuple[str, ...] = ()
+    for_thinking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ _SERVERS = """
     repetition_penalty request_id response_fields return_progress return_token_ids return_tokens
     return_tokens_as_token_ids route samplers separate_reasoning skip_special_tokens
     spaces_between_special_tokens speculative stop_token_ids stream_reasoning structural_tag
-    structured_outputs t_max_predict_ms thinking_budget_tokens timeout timings_per_token top_a
-    top_n_sigma transforms truncate_prompt_tokens typical use_beam_search vllm_xargs
-    xtc_probability xtc_threshold
+    structured_outputs t_max_predict_ms thinking_budget thinking_budget_tokens
+    thinking_token_budget timeout timings_per_token top_a top_n_sigma transforms
+    truncate_prompt_tokens typical use_beam_search vllm_xargs xtc_probability xtc_threshold
 """
 SERVERS = frozenset(_SERVERS.split())
 """What vLLM, SGLang, llama.cpp's server, OpenRouter and LiteLLM take beyond them."""

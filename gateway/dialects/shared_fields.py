@@ -5,13 +5,15 @@ Pure. Each function returns what a body says, or raises `BadRequest` naming the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.requests import TextPart, ToolSpec
-from gateway.dialects.body import bad_field
-from gateway.dialects.dialect import Limits
+from bus.wire.messages.requests import Effort, GenerationRequest, TextPart, ToolSpec
+from gateway.dialects.body import bad_field, ignoring
+from gateway.dialects.dialect import Extras, Limits
 
 MAX_STOP_CHARACTERS = 1000
 LEAST_TOP_P = 1e-9
@@ -20,6 +22,9 @@ LEAST_TEMPERATURE = 1e-3
 """Below it every draw is the likeliest token, and its inverse would soon leave float32."""
 LEAST_REPETITION = 0.01
 TEXT_ONLY = "models here read text only"
+NO_THINKING = "nothing comes of it where thinking is switched off"
+
+Said = TypeVar("Said")
 
 
 def named_model(name: str) -> ModelId:
@@ -82,3 +87,69 @@ def tools_of(
 def unseen(kind: str) -> TextPart:
     """Return what the model reads in the place of something in a tool's answer that is no text."""
     return TextPart(text=f"[{kind} left out: only text can be read here]")
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingAsked:
+    """How much to think, as a body says it, by one name or by several that agree.
+
+    `effort` is None where thinking is switched on or off without one. `unheeded` are the paths of
+    what has no effect as thinking is off, `for_thinking` of what has one in models that think.
+    """
+
+    thinking: bool | None
+    effort: Effort | None
+    budget: int | None
+    unheeded: tuple[str, ...] = ()
+    for_thinking: tuple[str, ...] = ()
+
+    def asked_of(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with how much to think."""
+        told = {
+            "thinking": self.thinking,
+            "effort": self.effort,
+            "thinking_budget": self.budget,
+        }
+        return request.model_copy(update=told)
+
+    def told_in(self, extras: Extras, limits: Limits) -> Extras:
+        """Return the extras with what has no effect, or may have none. BadRequest where fields
+        without effect are refused."""
+        extras = ignoring(extras, self.unheeded, NO_THINKING, limits)
+        return replace(extras, for_thinking=self.for_thinking) if self.for_thinking else extras
+
+
+def thinking_asked(
+    *,
+    switches: Mapping[str, bool | None],
+    efforts: Mapping[str, Effort | Literal["none"] | None],
+    budgets: Mapping[str, int | None] | None = None,
+) -> ThinkingAsked:
+    """Return how much to think; each mapping has what the paths of a body say of one thing. A
+    budget below 0 is none. BadRequest, naming the second, for two that differ."""
+    switch_path, switch = _agreed(switches)
+    effort_path, effort = _agreed(efforts)
+    budget_path, budget = _agreed(budgets or {})
+    if switch is not None and effort not in (None, "minimal") and switch is (effort == "none"):
+        text = f"{switch_path} says other than {effort_path} '{effort}'"
+        raise BadRequest(text, field=switch_path)
+    thinking = False if effort == "none" else switch
+    found = (effort_path, "" if effort in (None, "none") else effort), (budget_path, budget)
+    paths = tuple(path for path, said in found if said not in (None, ""))
+    if thinking is False:
+        return ThinkingAsked(False, None, None, unheeded=paths)
+    return ThinkingAsked(
+        thinking,
+        None if effort == "none" else effort,
+        None if budget is None or budget < 0 else budget,
+        for_thinking=() if thinking else paths,
+    )
+
+
+def _agreed(said: Mapping[str, Said | None]) -> tuple[str, Said | None]:
+    """Return the first path that says something, and what all that do say."""
+    found = [(path, one) for path, one in said.items() if one is not None]
+    for path, one in found[1:]:
+        if one != found[0][1]:
+            raise BadRequest(f"{path} says other than {found[0][0]}", field=path)
+    return found[0] if found else ("", None)

@@ -90,6 +90,13 @@ class ModelCatalog:
             others = [str(one.model) for one in cards.values() if one.makes == "embedding"]
             raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))
 
+    def may_think(self, name: str) -> bool:
+        """Return whether the model of a client's name may think before it answers: not where its
+        card is known, and tells of no thinking."""
+        cards = self.cards()
+        model = routing.model_named(name, set(cards))
+        return model is None or "thinking" in cards[model].capabilities
+
     def card_here(self, model: ModelId) -> ModelCard | None:
         """Return the card of a model on this node's own disk; None where it is not there."""
         own = self._bus.speaker.node

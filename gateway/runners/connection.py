@@ -59,6 +59,8 @@ PROMPT_PROTOCOL = 3
 tokens or its text."""
 RULE_PROTOCOL = 4
 """The first one that knows rules for a text other than JSON's, and `min_tokens`."""
+THINKING_PROTOCOL = 5
+"""The first one in which a runner is told how much to think, and what to tell its template."""
 INPUTS_PROTOCOL = 4
 """The first one in which a runner can be asked for vectors of inputs."""
 
@@ -349,6 +351,11 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which does not know this rule for a text", request.output.field)
     if protocol < RULE_PROTOCOL and request.min_tokens is not None:
         return _older("which cannot hold back the end of a text", "min_tokens")
+    if protocol < THINKING_PROTOCOL:
+        if request.effort is not None or request.thinking_budget is not None:
+            return _older("which cannot be told how much to think", "thinking")
+        if request.variables is not None:
+            return _older("whose templates take no variables", "chat_template_kwargs")
     return None
 
 

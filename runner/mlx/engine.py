@@ -251,6 +251,9 @@ class MlxEngine:
         for hit in plan.hits:
             if (row := self._rows.get(hit.row)) is not None:
                 row.start_from(self._prefixes, hit)
+        for name, token in plan.forced:
+            if (row := self._rows.get(name)) is not None:
+                row.draw.forced = token
 
     def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
         cannot = length > row.held or (length < row.held and not self.facts.trims)

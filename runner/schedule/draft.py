@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bus.wire.ids import TokenId
 from runner.engine import EntryId, PrefillGroup, PrefixHit, PrefixInsert, RowId, RowSpec
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row, RowEvent
@@ -34,11 +35,21 @@ class Draft:
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     """Rows whose prompts are scored by chunks of this step."""
+    forced: list[tuple[RowId, TokenId]] = field(default_factory=list[tuple[RowId, TokenId]])
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0
     prefill_s: float = 0.0
     events: list[RowEvent] = field(default_factory=list[RowEvent])
+
+    def sample(self, row_id: RowId, row: Row) -> None:
+        """Have the row give a token in this step: a certain one, where its thinking is at its
+        limit."""
+        token = row.next_forced()
+        if token is not None:
+            self.forced.append((row_id, token))
+        self.samples[row_id] = row
+        row.in_flight += 1
 
     @property
     def is_empty(self) -> bool:

@@ -46,6 +46,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         decode=tuple(draft.decode),
         insert=tuple(draft.insert),
         digest=table.digest,
+        forced=tuple(draft.forced),
     )
     table.issue(draft)
     return plan, draft.events
@@ -314,7 +315,6 @@ def _decode(table: RowTable, draft: Draft) -> None:
     for row_id, row in table.live.items():
         if row.wants_token:
             draft.decode.append(row_id)
-            draft.samples[row_id] = row
-            row.in_flight += 1
+            draft.sample(row_id, row)
             row.computed += 1
     draft.decode_s = table.costs.decode_s(len(draft.decode))

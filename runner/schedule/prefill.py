@@ -222,8 +222,7 @@ def _compute(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
         draft.progress.append((row, stop))
         if stop == row.life_tokens:
             row.move("prompt_done")
-            row.in_flight += 1
-            draft.samples[row.row_id] = row
+            draft.sample(row.row_id, row)
         kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
         if stop == kept_at and not row.made and row.keeps_prompt:
             keep_prefix(table, draft, row, kept_at)

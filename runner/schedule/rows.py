@@ -16,7 +16,7 @@ from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
-from runner.text import PreparedRequest
+from runner.text import PreparedRequest, ThinkingCount
 
 RowStatus = Literal["waiting", "prefilling", "decoding", "ended"]
 RowSignal = Literal["admit", "prompt_done", "preempt", "end"]
@@ -113,7 +113,8 @@ class Row:
     included; `in_flight` counts samples issued but not read; `reserved` is the length that KV
     memory is admitted for, and `computed <= reserved` while it lives in the engine. `sharer` asked
     for it; `gave_way` counts how often it was preempted for another sharer. `scored` counts the
-    prompt tokens whose log-probabilities were read, over all its lives."""
+    prompt tokens whose log-probabilities were read, over all its lives. `thinking` counts its
+    thinking where that has a budget; `forced` how much of thinking's ending is said already."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -143,6 +144,8 @@ class Row:
     entered_at: float = 0.0
     gave_way: int = 0
     scored: int = 0
+    thinking: ThinkingCount | None = None
+    forced: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -194,6 +197,26 @@ class Row:
             and self.paused_at is None
             and len(self.made) + self.in_flight < self.prepared.max_tokens
         )
+
+    @property
+    def must_be_read(self) -> bool:
+        """Return whether its next sample cannot be planned before those in flight are read: one of
+        them may use up the budget of its thinking, or end it."""
+        if self.thinking is None or not self.in_flight or self.forced or not self.wants_token:
+            return False
+        return self.thinking.may_be_due(self.in_flight)
+
+    def next_forced(self) -> TokenId | None:
+        """Return what its next sample has to be, as thinking has come to its limit; None where it
+        may be anything. Called once for each sample that is planned."""
+        limit = self.prepared.limit
+        if limit is None or self.thinking is None:
+            return None
+        if not self.forced and (self.in_flight or not self.thinking.is_due):
+            return None
+        token = limit.ending[self.forced]
+        self.forced = (self.forced + 1) % len(limit.ending)
+        return token
 
     def move(self, signal: RowSignal) -> None:
         """Go on to the next status. KeyError where `NEXT` has none."""

@@ -100,6 +100,7 @@ class Scheduler:
                 deadline_at=deadline_at,
                 waiting_since=now,
                 sharer=sharer,
+                thinking=None if prepared.limit is None else prepared.limit.count(),
             )
             rows.append(row)
         table.open(request_id, rows)
@@ -151,9 +152,10 @@ class Scheduler:
         return events
 
     def plan(self, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
-        """Return the next step, or None when there is nothing to do or `STEPS_AHEAD` are unread;
-        and events."""
-        if len(self._table.issued) >= STEPS_AHEAD:
+        """Return the next step, or None when there is nothing to do, `STEPS_AHEAD` are unread or
+        the one before must be read first; and events."""
+        table = self._table
+        if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in table.live.values()):
             return None, []
         self._planned_at = now
         plan, events = plan_step(self._table, now)
@@ -267,6 +269,8 @@ class Scheduler:
             events.append(self._finish(row, "length", now))
             return
         row.made.append(sampled.token)
+        if row.thinking is not None:
+            row.thinking.take(sampled.token)
         if row.first_token_at is None:
             row.first_token_at = now
         events.append(RowToken(row.key, sampled))

@@ -19,6 +19,8 @@ from runner.text.prepared import (
     ReadPrompt,
     TextPiece,
     TextWorks,
+    ThinkingCount,
+    ThinkingLimit,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ __all__ = [
     "TextPiece",
     "TextThread",
     "TextWorks",
+    "ThinkingCount",
+    "ThinkingLimit",
     "TokenizerError",
     "import_libraries",
     "open_embedding_folder",

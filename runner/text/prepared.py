@@ -9,7 +9,7 @@ then `finish` exactly once; every piece of `push` comes before the pieces of `fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -33,6 +33,32 @@ class PreparedChoice:
     seed: int | None
 
 
+class ThinkingCount(Protocol):
+    """Counts the thinking of one choice (see `runner.text.families.ThinkingMeter`)."""
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the choice thinks, and has done so for its budget."""
+        ...
+
+    def may_be_due(self, unread: int) -> bool:
+        """Return whether it may be due once so many more tokens are taken."""
+        ...
+
+    def take(self, token: TokenId) -> None:
+        """Take the next token of the choice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingLimit:
+    """How a choice that has thought for its budget is made to answer: it says `ending`, none of
+    which is a stop token. `count` makes a new count for one choice."""
+
+    ending: tuple[TokenId, ...]
+    count: Callable[[], ThinkingCount]
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
     """A request that can be scheduled: all its choices share the prompt `tokens`.
@@ -42,7 +68,8 @@ class PreparedRequest:
     A sampled token in `stop_token_ids` ends the choice with "stop" (and is still pushed). The set
     is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
     `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
-    say whether thinking and tool-call markup in the output are read as such.
+    say whether thinking and tool-call markup in the output are read as such. `limit` is None where
+    thinking may take as long as it does.
     """
 
     request: GenerationRequest
@@ -55,6 +82,7 @@ class PreparedRequest:
     opening: SpanState = "text"
     reads_thinking: bool = False
     reads_tools: bool = False
+    limit: ThinkingLimit | None = None
 
     @property
     def request_id(self) -> RequestId:

@@ -40,8 +40,10 @@ class Template(Protocol):
         *,
         thinking: bool,
         continue_final: bool,
+        variables: Mapping[str, Any],
     ) -> str:
-        """Return the prompt's text. Raises what the template raises."""
+        """Return the prompt's text. `variables` are the template's own. Raises what the template
+        raises."""
         ...
 
 
@@ -60,9 +62,10 @@ def render_chat(
     tools: Sequence[ToolSpec],
     thinking: bool,
     is_held: bool = False,
+    variables: Mapping[str, Any] | None = None,
 ) -> Rendered:
     """Return the prompt of a conversation; `tools` are those that the model shall see, `is_held`
-    says that its answer must follow a grammar.
+    says that its answer must follow a grammar, `variables` are told to the template.
 
     Raises BadRequest, naming the field where there is one.
     """
@@ -75,7 +78,11 @@ def render_chat(
             messages, continues = messages[:-1], False
     try:
         text = template.render(
-            messages, tool_objects(tools), thinking=thinking, continue_final=continues
+            messages,
+            tool_objects(tools),
+            thinking=thinking,
+            continue_final=continues,
+            variables=variables or {},
         )
     except TemplateStopped as problem:
         raise StoppedTemplate(

@@ -27,6 +27,7 @@ from runner.engine import GrammarSpec
 from runner.text.checks import check_bias, check_scoring, check_stops
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
+from runner.text.families import template_variables, thinking_limit
 from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import (
     PreparedChoice,
@@ -199,6 +200,7 @@ class Text:
             text = "what is held to a form ends where the form does; leave out one of them"
             raise BadRequest(text, field="min_tokens")
         endless = request.ignore_eos and grammar is None
+        reads_thinking = self._reads_thinking(request, prompt, grammar)
         return PreparedRequest(
             request=request,
             tokens=tuple(TokenId(token) for token in prompt.tokens),
@@ -211,8 +213,14 @@ class Text:
             grammar=grammar,
             stops=request.stop,
             opening=prompt.opening,
-            reads_thinking=self._reads_thinking(request, prompt, grammar),
+            reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
+            limit=thinking_limit(
+                self._tokenizer,
+                request.thinking_budget if reads_thinking else None,
+                tools=tool_objects(prompt.tools),
+                opening=prompt.opening,
+            ),
         )
 
     def _reads_thinking(
@@ -269,17 +277,28 @@ class Text:
             raise BadRequest("there must be at least one message", field="messages")
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
+        # where thinking has no marks, the template may still know levels of it
+        unmarked = self._family.think is None and request.thinking is not False
+        levels = self._tokenizer.efforts
+        variables = template_variables(request, levels, thinking=thinking or unmarked)
         is_held = request.output.kind != "text"
         rendered = render_chat(
-            self._tokenizer, prompt, tools=tools, thinking=thinking, is_held=is_held
+            self._tokenizer,
+            prompt,
+            tools=tools,
+            thinking=thinking,
+            is_held=is_held,
+            variables=variables,
         )
         return rendered, thinking, tools
 
     def _thinking(self, request: GenerationRequest) -> bool:
         if self._family.think is not None:
-            wanted = request.thinking
-            by_default = self._thinking_by_default or self._family.thinks_unasked
-            return by_default if wanted is None else wanted
+            if request.thinking is not None:
+                return request.thinking
+            if request.effort is not None:
+                return request.effort != "minimal" or bool(self._tokenizer.efforts)
+            return self._thinking_by_default or self._family.thinks_unasked
         if request.thinking:
             raise Unsupported("this model does not think before it answers", field="thinking")
         return False

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
-from runner.text.families import Family, LibraryMarks, Marks, family_of
+from runner.text.families import Family, LibraryMarks, Marks, effort_levels, family_of
 from runner.text.rendering import Renderer
 from runner.text.template import marked, up_to_mark
 
@@ -77,6 +77,7 @@ class ModelTokenizer:
         templates = [*found.values()] if isinstance(found, dict) else [found or ""]
         _check_templates(sum(map(len, templates)), path)
         self.family: Family = family_of("\n".join(templates), self.added_ids, self._found())
+        self.efforts = effort_levels("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
         """No token stands for more characters than this: its name's length, and some room for
@@ -100,13 +101,16 @@ class ModelTokenizer:
         *,
         thinking: bool,
         continue_final: bool,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the chat template's text. Raises TemplateError and TemplateStopped of
+        """Return the chat template's text, told these `variables` of its own (a library's code
+        knows none). Raises TemplateError and TemplateStopped of
         `runner.text.rendering`, and ValueError where there is no template for this."""
         given = [dict(tool) for tool in tools] or None
         if self._renders_itself:
             return self._by_library(messages, given, thinking, continue_final)
-        variables = {
+        told = {
+            **(variables or {}),
             **self._special,
             self._wrapper._thinking_kwarg: thinking,
             "messages": self.family.messages(marked(messages) if continue_final else messages),
@@ -114,7 +118,7 @@ class ModelTokenizer:
             "documents": None,
             "add_generation_prompt": not continue_final,
         }
-        text = self._renderer.render(self._hf.get_chat_template(None, given), variables)
+        text = self._renderer.render(self._hf.get_chat_template(None, given), told)
         return up_to_mark(text, messages[-1]["content"]) if continue_final else text
 
     @property

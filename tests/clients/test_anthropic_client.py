@@ -142,7 +142,7 @@ def test_a_tool_is_called_and_its_answer_is_read(client: Anthropic, fields: Ask)
 
 
 def test_thinking_is_signed_and_comes_back(client: Anthropic, fields: Ask) -> None:
-    asked = fields("What is 17 + 25?", thinking=THINK, max_tokens=400)
+    asked = fields("What is 17 + 25?", thinking=THINK, max_tokens=2000)
     whole = client.messages.create(**asked)
     first = whole.content[0]
     assert first.type == "thinking" and first.thinking and first.signature
@@ -171,7 +171,7 @@ COUNTED: list[dict[str, Any]] = [
     {"tools": [WEATHER]},
     {"tools": [WEATHER], "tool_choice": {"type": "any"}},
     {"tools": [WEATHER], "tool_choice": {"type": "none"}},
-    {"thinking": THINK},
+    {"thinking": THINK, "max_tokens": 1100},
 ]
 
 
@@ -179,7 +179,8 @@ COUNTED: list[dict[str, Any]] = [
 def test_a_count_is_the_prompt_of_the_same_message(
     client: Anthropic, fields: Ask, more: dict[str, Any]
 ) -> None:
-    asked = fields("Naïve Grüße, 日本 🐟: what is the weather in Paris?", max_tokens=1, **more)
+    question = "Naïve Grüße, 日本 🐟: what is the weather in Paris?"
+    asked = fields(question, **{"max_tokens": 1, **more})
     for _ in range(2):  # the second time most of the prompt is cached
         usage = client.messages.create(**asked).usage
         assert counted(client, asked) == usage.input_tokens + (usage.cache_read_input_tokens or 0)

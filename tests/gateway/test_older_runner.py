@@ -82,6 +82,53 @@ def test_it_is_not_asked_for_what_came_after_version_3(version_3: GatewayTestbed
     assert runner.heard("bad") == []
 
 
+THOUGHTS: list[dict[str, Any]] = [
+    {"reasoning_effort": "high"},
+    {"thinking_budget": 5},
+    {"chat_template_kwargs": {"style": "terse"}},
+]
+
+
+def test_it_is_not_told_how_much_to_think() -> None:
+    with gateway_testbed() as testbed:
+        runner = testbed.runner(protocol=4)
+        for sent in THOUGHTS:
+            refused = chat(testbed, **sent)
+            assert refused.status_code == 400, refused.text
+            error = refused.json()["error"]
+            wanted = (
+                "chat_template_kwargs" if "chat_template_kwargs" in sent else "reasoning_effort"
+            )
+            assert error["param"] == wanted
+            assert "older shoal" in error["message"]
+        answered = chat(testbed, reasoning_effort="none")
+        assert answered.status_code == 200, answered.text
+        eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+        assert len(runner.heard("submit")) == 1
+        assert runner.heard("bad") == []
+
+
+def chat(testbed: GatewayTestbed, **fields: Any) -> httpx.Response:
+    messages = [{"role": "user", "content": "tokens=2"}]
+    body = {"model": MODEL, "messages": messages, **fields}
+    return httpx.post(f"{testbed.url}/v1/chat/completions", json=body, timeout=10)
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_level_is_named_where_the_models_card_tells_of_no_thinking(thinks: bool) -> None:
+    with gateway_testbed() as testbed:
+        testbed.publish_card(thinking=thinks)
+        testbed.runner()
+        sent = {"reasoning_effort": "high", "thinking_budget": 9, "flavour": "salt"}
+        answered = chat(testbed, **sent)
+        assert answered.status_code == 200, answered.text
+        unheeded = "" if thinks else ", reasoning_effort, thinking_budget"
+        assert answered.headers["x-shoal-ignored"] == f"flavour{unheeded}"
+        off = chat(testbed, reasoning_effort="none", thinking_budget=9)
+        assert off.headers["x-shoal-ignored"] == "thinking_budget"
+        assert "x-shoal-ignored" not in chat(testbed, reasoning_effort="none").headers
+
+
 def test_it_is_not_asked_for_embeddings() -> None:
     with gateway_testbed() as testbed:
         testbed.publish_card(embedding=("embedder",))

@@ -246,6 +246,8 @@ class FakeEngine:
     ) -> tuple[list[SampledToken], list[RowFailure]]:
         tokens: list[SampledToken] = []
         failures: list[RowFailure] = []
+        forced = dict(plan.forced)
+        self._require(forced.keys() <= {*done, *plan.decode}, "what is forced is sampled")
         finished = [row_id for row_id in done if len(self.rows[row_id].kv) == self._life(row_id)]
         for row_id in (*finished, *plan.decode):
             if self.rows[row_id].failed:
@@ -255,7 +257,7 @@ class FakeEngine:
                 failures.append(RowFailure(row_id, "internal", "told to fail"))
                 continue
             row = self.rows[row_id]
-            token = self.choose(row)
+            token = forced.get(row_id) or self.choose(row)
             row.tokens.append(token)
             tokens.append(SampledToken(row_id, token))
         return tokens, failures

@@ -254,7 +254,11 @@ class GatewayTestbed:
         self.do(lambda: self.holder.happen(body))
 
     def publish_card(
-        self, *names: str, context_tokens: int = 4096, embedding: tuple[str, ...] = ()
+        self,
+        *names: str,
+        context_tokens: int = 4096,
+        embedding: tuple[str, ...] = (),
+        thinking: bool = False,
     ) -> None:
         """Say which models are here: those named (or the usual ones), and embedding models."""
         models = tuple(
@@ -269,7 +273,7 @@ class GatewayTestbed:
                 context_tokens=context_tokens,
                 vocabulary=2048,
                 makes="embedding" if name in embedding else "text",
-                capabilities=("embedding",) if name in embedding else ("completion",),
+                capabilities=_capabilities(thinking, embeds=name in embedding),
             )
             for name in (*(names or (MODEL, "org/other")), *embedding)
         )
@@ -382,3 +386,9 @@ def gateway_testbed(**options: Any) -> Iterator[GatewayTestbed]:
             yield made
         finally:
             made.close()
+
+
+def _capabilities(thinking: bool, *, embeds: bool) -> tuple[str, ...]:
+    if embeds:
+        return ("embedding",)
+    return ("completion", "thinking") if thinking else ("completion",)

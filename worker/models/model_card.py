@@ -27,9 +27,9 @@ DEFAULT_CONTEXT = 4096
 MAX_LAYERS = 4096
 THINKING_WORDS = (
     "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
-    "<|channel|>analysis",
+    "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
-"""A template that writes one of these is of a model that thinks."""
+"""A template that has one of these is of a model that thinks."""
 FOR_PEOPLE = ("name", "summary", "license")
 """What a `card.toml` may say to who reads it."""
 

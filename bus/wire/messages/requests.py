@@ -163,6 +163,10 @@ class PromptQuestion(Message):
     special: bool = True
 
 
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model is to think, the least first; not to think at all is `thinking` False."""
+
+
 class GenerationRequest(Message):
     """One request for text or, where its prompt is of kind `inputs`, for vectors; the same for
     every API.
@@ -172,7 +176,10 @@ class GenerationRequest(Message):
     `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
     one choice; with it alone `max_tokens` may be 0.
     `min_tokens`: neither end tokens nor stop strings end a choice before it has so many tokens.
-    `thinking` None leaves the decision to the model's card. `priority`: lower goes first
+    `thinking` None leaves the decision to the model's card, but with an `effort` models that can
+    think do. `effort` goes to templates that have levels. Thinking is ended after
+    `thinking_budget` tokens, and the answer begun. `variables` are told to the model's template as
+    they are. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
     there are several: prefixes are shared only by requests of one key. With a `question` nothing is
     generated: the request ends as soon as its prompt is read, and its end has the answer.
@@ -197,6 +204,9 @@ class GenerationRequest(Message):
     key_id: str | None = None
     question: PromptQuestion | None = None
     min_tokens: int | None = Field(default=None, ge=1)
+    effort: Effort | None = None
+    thinking_budget: int | None = Field(default=None, ge=0)
+    variables: dict[str, bool | int | float | str] | None = None
 
 
 class Usage(Message):

@@ -19,12 +19,13 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 4
+DATA_PROTOCOL_MAX = 5
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
 regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
-may have an `InputsPrompt`, answered as `Vectors`."""
+may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
+`thinking_budget`) and have `variables` for the model's template."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 

@@ -134,11 +134,16 @@ ToolChoiceBody = Annotated[
 # --- the body -----------------------------------------------------------------------------
 
 
+LEAST_BUDGET = 1024
+
+
 class AnthropicThinkingBody(Closed):
     """Whether to think; `adaptive` leaves it to the model's card."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=1)] | None = no_effect("how long is the model's to say")
+    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(
+        "tokens after which thinking is ended; below max_tokens"
+    )
     display: Unused = no_effect("thinking is shown as it is, never summarised")
 
 
@@ -153,8 +158,10 @@ class AnthropicOutputBody(Closed):
     """What the text must be."""
 
     format: AnthropicFormatBody | None = None
-    effort: Unused = no_effect("how long a model thinks is its own to say")
-    task_budget: Unused = no_effect("as effort")
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = honoured(
+        "how much to think, at the nearest level that the model's template has"
+    )
+    task_budget: Unused = no_effect("how much a task takes is its model's to say")
 
 
 class AnthropicMetadataBody(Closed):

@@ -9,6 +9,7 @@ Tools that the provider would run are not offered to the model; the others are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bus.wire.messages.requests import (
     ChatMessage,
@@ -31,9 +32,11 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     TEXT_ONLY,
+    ThinkingAsked,
     named_model,
     stops_of,
     temperature_of,
+    thinking_asked,
     tools_of,
 )
 
@@ -52,6 +55,7 @@ class AnthropicMessages:
             "stop": stops_of("stop_sequences", asked.stop_sequences, context.limits),
             "sampling": _sampling_of(asked),
         }
+        _check_budget(asked)
         request = _request_of(asked, extras, context).model_copy(update=about)
         return _parsed(request, asked, extras, context, stream=bool(asked.stream))
 
@@ -102,7 +106,6 @@ def _request_of(
         output=_output_of(asked),
         tool_choice=_choice_of(asked, tools),
         parallel_tool_calls=not _one_call(asked),
-        thinking=_thinking_of(asked),
         priority=extras.priority,
         client_id=_client_of(asked, extras),
     )
@@ -116,8 +119,10 @@ def _parsed(
     *,
     stream: bool = False,
 ) -> Parsed:
+    thinking = _thinking_of(asked)
+    extras = thinking.told_in(extras, context.limits)
     return Parsed(
-        requests=(request,),
+        requests=(thinking.asked_of(request),),
         model=asked.model,
         stream=stream,
         answer_id=f"msg_{request.request_id}",
@@ -205,10 +210,31 @@ def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
 
 
-def _thinking_of(asked: bodies.AnthropicPromptBody) -> bool | None:
-    """Return whether to think; None where it is the model's card's to say."""
-    kind = "disabled" if asked.thinking is None else asked.thinking.type
-    return None if kind == "adaptive" else kind == "enabled"
+def _check_budget(asked: bodies.AnthropicMessagesBody) -> None:
+    """Refuse a budget that leaves no token for the answer, as this API does."""
+    budget = None if asked.thinking is None else asked.thinking.budget_tokens
+    if budget is not None and budget >= asked.max_tokens:
+        text = f"must be above thinking.budget_tokens ({budget})"
+        raise bad_field("max_tokens", text)
+
+
+def _thinking_of(asked: bodies.AnthropicPromptBody) -> ThinkingAsked:
+    """Return how much to think: not at all where the body does not say."""
+    said = asked.thinking or bodies.AnthropicThinkingBody(type="disabled")
+    config = asked.output_config
+    asks = thinking_asked(
+        switches={"thinking.type": None if said.type == "adaptive" else said.type == "enabled"},
+        efforts={},
+        budgets={"thinking.budget_tokens": said.budget_tokens},
+    )
+    effort = None if config is None else config.effort
+    if effort is None:
+        return asks
+    path = ("output_config.effort",)
+    if asks.thinking is False:
+        return replace(asks, unheeded=(*asks.unheeded, *path))
+    hints = () if asks.thinking else (*asks.for_thinking, *path)
+    return replace(asks, effort=effort, for_thinking=hints)
 
 
 def _client_of(asked: bodies.AnthropicPromptBody, extras: Extras) -> str | None:

@@ -102,13 +102,12 @@ def _parsed(
         output=fields.output_of(asked),
         tool_choice=ToolChoice(mode="auto" if _offers_tools(prompt) else "none"),
         top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
-        thinking=fields.thinking_of(asked),
         priority=extras.priority,
         client_id=extras.client_id,
     )
     empty: Intent = "unload" if keep_alive_s == 0 else "load"
     return Parsed(
-        requests=() if prompt is None else (request,),
+        requests=() if prompt is None else (fields.thinking_of(asked).asked_of(request),),
         model=asked.model,
         stream=asked.stream is not False,
         answer_id=request.request_id,

@@ -24,8 +24,10 @@ from gateway.dialects.ollama.bodies import (
 from gateway.dialects.shared_fields import (
     LEAST_REPETITION,
     LEAST_TOP_P,
+    ThinkingAsked,
     named_model,
     temperature_of,
+    thinking_asked,
 )
 
 DEFAULT_TEMPERATURE = 0.8
@@ -111,9 +113,13 @@ def output_of(asked: SharedBody) -> OutputFormat:
             return OutputFormat(kind="json_schema", json_schema=schema)
 
 
-def thinking_of(asked: SharedBody) -> bool | None:
-    """Return whether to think; levels mean "yes": how long a model thinks is its own to say."""
-    return True if isinstance(asked.think, str) else asked.think
+def thinking_of(asked: SharedBody) -> ThinkingAsked:
+    """Return how much to think: a level means that the model shall."""
+    level = asked.think if isinstance(asked.think, str) else None
+    return thinking_asked(
+        switches={"think": None if asked.think is None else asked.think is not False},
+        efforts={"think": level},
+    )
 
 
 def check_offered(asked: SharedBody) -> None:

@@ -258,10 +258,35 @@ class SharedBody(Closed):
     ebnf: str | None = None
 
 
-class TemplateArgumentsBody(Closed):
-    """What the model's chat template may be told."""
+EffortBody = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Budget = Annotated[int, Field(ge=-1)]
 
+
+class TemplateArgumentsBody(Closed):
+    """What the model's chat template is told: these, by the names that it has for them, and up to
+    16 variables of its own, which are text, numbers, true or false."""
+
+    reads_others: ClassVar[bool] = True
     enable_thinking: bool | None = None
+    thinking: bool | None = honoured("as enable_thinking")
+    reasoning_effort: EffortBody | None = None
+    thinking_budget: Budget | None = None
+
+
+class ChatReasoningBody(Closed):
+    """How much to think, as OpenRouter has it."""
+
+    effort: EffortBody | None = None
+    max_tokens: Budget | None = honoured("as thinking_budget")
+    enabled: bool | None = None
+    exclude: bool | None = only(False, why="thinking has a field of its own in the answer")
+
+
+class ChatThinkingBody(Closed):
+    """Whether to think, as several providers have it; `adaptive` leaves it to the model's card."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Budget | None = honoured("as thinking_budget")
 
 
 class ChatCompletionsBody(SharedBody):
@@ -277,9 +302,16 @@ class ChatCompletionsBody(SharedBody):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        honoured("none and minimal switch thinking off, all others on")
+    reasoning_effort: EffortBody | None = honoured(
+        "none switches thinking off; others switch it on where the model can, at the nearest level "
+        "that its template has; minimal switches it off where that has none"
     )
+    reasoning: ChatReasoningBody | None = None
+    thinking: ChatThinkingBody | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Budget | None = honoured("tokens after which thinking is ended; -1: none")
+    thinking_budget_tokens: Budget | None = honoured("as thinking_budget")
+    thinking_token_budget: Budget | None = honoured("as thinking_budget")
     chat_template_kwargs: TemplateArgumentsBody | None = None
     continue_final_message: bool | None = honoured("go on with the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")

@@ -28,10 +28,21 @@ from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import ChatStream, render_chat
 from gateway.dialects.openai.formats import output_of
-from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
+from gateway.dialects.shared_fields import (
+    ThinkingAsked,
+    stops_of,
+    thinking_asked,
+    tools_of,
+    top_logprobs_of,
+)
 
-UNTHINKING_EFFORTS = ("none", "minimal")
-"""Models here think or do not; how long is theirs to say."""
+MOST_VARIABLES, LONGEST_NAME, LONGEST_VALUE = 16, 64, 4096
+"""How many variables a template is told, and the characters of their names and texts."""
+OURS = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+     "chat_template", "tokenize")
+)  # fmt: skip
+"""What a template is told that the request itself says, or that is no template's to know."""
 
 
 class OpenAIChat:
@@ -46,6 +57,7 @@ class OpenAIChat:
         fields.check_offered(asked)
         _check_offered(asked)
         tools, choice = _tools_of(asked, context.limits)
+        thinking = _thinking_of(asked)
         request = GenerationRequest(
             request_id=next(context.ids),
             model=fields.model_of(asked),
@@ -62,21 +74,21 @@ class OpenAIChat:
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
-            thinking=_thinking_of(asked),
+            variables=variables_of(asked.chat_template_kwargs),
             ignore_eos=bool(asked.ignore_eos),
             min_tokens=asked.min_tokens or None,
             priority=extras.priority,
             client_id=fields.client_of(asked, extras),
         )
         return Parsed(
-            requests=(request,),
+            requests=(thinking.asked_of(request),),
             model=asked.model,
             stream=bool(asked.stream),
             answer_id=f"chatcmpl-{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
-            extras=extras,
+            extras=thinking.told_in(extras, context.limits),
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
@@ -228,16 +240,66 @@ def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
     return new if new is not None else old
 
 
-def _thinking_of(asked: bodies.ChatCompletionsBody) -> bool | None:
-    effort = asked.reasoning_effort
-    by_effort = None if effort is None else effort not in UNTHINKING_EFFORTS
-    arguments = asked.chat_template_kwargs
-    by_template = None if arguments is None else arguments.enable_thinking
-    if by_effort is None:
-        return by_template
-    if by_template is not None and by_template != by_effort:
-        raise BadRequest(
-            f"chat_template_kwargs.enable_thinking says other than reasoning_effort '{effort}'",
-            field="chat_template_kwargs.enable_thinking",
-        )
-    return by_effort
+def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:
+    """Return how much to think, whichever server's names the body has for it."""
+    reasoning = asked.reasoning or bodies.ChatReasoningBody()
+    if reasoning.exclude:
+        raise bad_field("reasoning.exclude", "thinking has a field of its own in the answer")
+    template = asked.chat_template_kwargs or bodies.TemplateArgumentsBody()
+    kind = None if asked.thinking is None else asked.thinking.type
+    budget = None if asked.thinking is None else asked.thinking.budget_tokens
+    return thinking_asked(
+        switches={
+            "enable_thinking": asked.enable_thinking,
+            "reasoning.enabled": reasoning.enabled,
+            "thinking.type": None if kind in (None, "adaptive") else kind == "enabled",
+            **switches_of(template),
+        },
+        efforts={
+            "reasoning_effort": asked.reasoning_effort,
+            "reasoning.effort": reasoning.effort,
+            "chat_template_kwargs.reasoning_effort": template.reasoning_effort,
+        },
+        budgets={
+            "thinking_budget": asked.thinking_budget,
+            "thinking_budget_tokens": asked.thinking_budget_tokens,
+            "thinking_token_budget": asked.thinking_token_budget,
+            "reasoning.max_tokens": reasoning.max_tokens,
+            "thinking.budget_tokens": budget,
+            "chat_template_kwargs.thinking_budget": template.thinking_budget,
+        },
+    )
+
+
+def switches_of(template: bodies.TemplateArgumentsBody) -> dict[str, bool | None]:
+    """Return by its path what the arguments of a template say of whether to think."""
+    return {
+        "chat_template_kwargs.enable_thinking": template.enable_thinking,
+        "chat_template_kwargs.thinking": template.thinking,
+    }
+
+
+def variables_of(
+    arguments: bodies.TemplateArgumentsBody | None,
+) -> dict[str, bool | int | float | str] | None:
+    """Return what the model's template is told beside how much to think. BadRequest for what no
+    template may be told."""
+    told: dict[str, bool | int | float | str] = {}
+    for name, value in (arguments.model_extra or {} if arguments is not None else {}).items():
+        field = f"chat_template_kwargs.{name[:LONGEST_NAME]}"
+        if value is None:
+            continue
+        if name in OURS:
+            raise bad_field(field, "is made of the request itself; leave it out")
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
+            raise bad_field(field, f"a variable has a name of up to {LONGEST_NAME} letters")
+        if not isinstance(value, bool | int | float | str):
+            raise bad_field(field, "must be text, a number, true or false")
+        if isinstance(value, str) and len(value) > LONGEST_VALUE:
+            raise bad_field(field, f"must have at most {LONGEST_VALUE} characters")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise bad_field(field, "must be a number of 64 bits")
+        told[name] = value
+    if len(told) > MOST_VARIABLES:
+        raise bad_field("chat_template_kwargs", f"at most {MOST_VARIABLES} variables")
+    return told or None

@@ -7,6 +7,7 @@ stand around a prompt, unless it came as llama.cpp's `content`, as those servers
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
@@ -22,9 +23,10 @@ from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.openai.chat import messages_of, tool_of
+from gateway.dialects.openai.bodies import TemplateArgumentsBody
+from gateway.dialects.openai.chat import messages_of, switches_of, tool_of, variables_of
 from gateway.dialects.prompts import bodies
-from gateway.dialects.shared_fields import named_model, tools_of
+from gateway.dialects.shared_fields import ThinkingAsked, named_model, thinking_asked, tools_of
 
 
 class Tokenize:
@@ -37,7 +39,7 @@ class Tokenize:
         asked, extras = read_body(bodies.TokenizeBody, body, context.limits)
         prompt, special = _tokenized_of(asked, context.limits)
         question = PromptQuestion(wants="tokens", special=special)
-        return _parsed(asked, prompt, question, extras, context, _thinking_of(asked))
+        return _conversing(asked, prompt, question, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
@@ -78,7 +80,7 @@ class ApplyTemplate:
         asked, extras = read_body(bodies.ApplyTemplateBody, body, context.limits)
         prompt = _conversation_of(asked, context.limits)
         question = PromptQuestion(wants="text")
-        return _parsed(asked, prompt, question, extras, context, _thinking_of(asked))
+        return _conversing(asked, prompt, question, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
@@ -137,9 +139,29 @@ def _conversation_of(asked: bodies.ConversationBody, limits: Limits) -> ChatProm
     )
 
 
-def _thinking_of(asked: bodies.ConversationBody) -> bool | None:
+def _conversing(
+    asked: bodies.ConversationBody,
+    prompt: Prompt,
+    question: PromptQuestion,
+    extras: Extras,
+    context: ParseContext,
+) -> Parsed:
+    """Return the request with what its template is told."""
     arguments = asked.chat_template_kwargs
-    return None if arguments is None else arguments.enable_thinking
+    thinking = _thinking_of(arguments or TemplateArgumentsBody())
+    extras = thinking.told_in(extras, context.limits)
+    parsed = _parsed(asked, prompt, question, extras, context)
+    request = thinking.asked_of(parsed.requests[0])
+    told = request.model_copy(update={"variables": variables_of(arguments)})
+    return replace(parsed, requests=(told,))
+
+
+def _thinking_of(arguments: TemplateArgumentsBody) -> ThinkingAsked:
+    return thinking_asked(
+        switches=switches_of(arguments),
+        efforts={"chat_template_kwargs.reasoning_effort": arguments.reasoning_effort},
+        budgets={"chat_template_kwargs.thinking_budget": arguments.thinking_budget},
+    )
 
 
 def _parsed(
@@ -148,14 +170,12 @@ def _parsed(
     question: PromptQuestion,
     extras: Extras,
     context: ParseContext,
-    thinking: bool | None = None,
 ) -> Parsed:
     model = _model_of(asked, context)
     request = GenerationRequest(
         request_id=next(context.ids),
         model=named_model(model),
         prompt=prompt,
-        thinking=thinking,
         priority=extras.priority,
         client_id=extras.client_id,
         question=question,

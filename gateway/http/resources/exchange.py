@@ -215,11 +215,18 @@ async def _parsed(
             parsed = await loop.run_in_executor(None, dialect.parse, body, context)
     finally:
         service.bodies.give_back(len(body))
-    tell_ignored(service, resp, dialect.name, parsed.extras.ignored)
     resp.set_header("x-request-id", parsed.answer_id)
     if not service.catalog.known:
         await service.catalog.wait_known()
+    extras = parsed.extras
+    unheeded = extras.for_thinking if not _thinks(service, parsed) else ()
+    tell_ignored(service, resp, dialect.name, (*extras.ignored, *unheeded))
     return parsed
+
+
+def _thinks(service: HttpService, parsed: Parsed) -> bool:
+    """Return whether the model may think, as far as its card says; asked only where it matters."""
+    return not parsed.extras.for_thinking or service.catalog.may_think(parsed.model)
 
 
 def _begin(service: HttpService, req: Request, parsed: Parsed, started_at: float) -> _Running:

@@ -32,7 +32,8 @@ class RowDraw:
 
     `position` is the index of the token drawn next. `generated` counts what the row has
     made, (vocabulary,); `seen` marks prompt and output, both only where penalties need it.
-    `held_ends` are tokens that are not drawn before `position` is `held_until`.
+    `held_ends` are tokens that are not drawn before `position` is `held_until`. `forced` is
+    said next, in the place of what is drawn; it holds for one token.
     """
 
     sampling: Sampling
@@ -43,6 +44,7 @@ class RowDraw:
     seen: mx.array | None = None
     held_ends: frozenset[int] = frozenset()
     held_until: int = 0
+    forced: TokenId | None = None
 
     @property
     def holds(self) -> bool:
@@ -187,7 +189,7 @@ class BatchSampler:
         if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
             scores = logits if allowed is None else self._masked(logits, allowed)
             scores = scores if held is None else self._masked(scores, held)
-            tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
+            tokens = self._forced(mx.argmax(scores, axis=-1).astype(mx.int32))
             self._advance()
             return Drawn(tokens)
         own = logits.astype(mx.float32)
@@ -196,7 +198,7 @@ class BatchSampler:
             scores = self._masked(scores, allowed)
         if held is not None:
             scores = self._masked(scores, held)
-        tokens = self._choose(scores).astype(mx.int32)
+        tokens = self._forced(self._choose(scores).astype(mx.int32))
         self._count(tokens)
         self._advance()
         return self._listing(own, tokens) if self._listed else Drawn(tokens)
@@ -252,6 +254,14 @@ class BatchSampler:
             return picked
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
+    def _forced(self, tokens: mx.array) -> mx.array:
+        """Return the tokens with those in place that rows have to say."""
+        slots = self._where(lambda d: d.forced is not None)
+        if not slots:
+            return tokens
+        said = [d.forced for d in self._of_slots(slots) if d.forced is not None]
+        return _Subset(slots, len(self._draws)).put(tokens, mx.array(said, mx.int32))
+
     def _count(self, tokens: mx.array) -> None:
         if self._generated is not None:
             at = mx.arange(self._generated.shape[0])
@@ -270,6 +280,7 @@ class BatchSampler:
         for draw in self._draws:
             if draw is not None:
                 draw.position += 1
+                draw.forced = None
 
     def _bias_rows(self) -> mx.array:
         bias = np.zeros((len(self._biased.slots), self._vocabulary), dtype=np.float32)

@@ -9,5 +9,23 @@ from __future__ import annotations
 from runner.text.families.choose import family_of
 from runner.text.families.family import Family, LibraryMarks, Reader
 from runner.text.families.spans import Call, Marks, Span
+from runner.text.families.thinking import (
+    ThinkingMeter,
+    effort_levels,
+    template_variables,
+    thinking_limit,
+)
 
-__all__ = ["Call", "Family", "LibraryMarks", "Marks", "Reader", "Span", "family_of"]
+__all__ = [
+    "Call",
+    "Family",
+    "LibraryMarks",
+    "Marks",
+    "Reader",
+    "Span",
+    "ThinkingMeter",
+    "effort_levels",
+    "family_of",
+    "template_variables",
+    "thinking_limit",
+]

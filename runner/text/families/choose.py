@@ -40,10 +40,17 @@ def family_of(template: str, vocabulary: Container[str], library: LibraryMarks) 
     if all(marker in vocabulary for marker in MARKERS):
         return harmony()
     think = library.think or _thinking(template, vocabulary)
+    behind = "" if think is None else _behind(think.end, template)
     if library.calls is not None:
         inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
-        return Family(think, library.calls, library.format, library.parse, inner)
-    return replace(_calling(template), think=think)
+        return Family(think, library.calls, library.format, library.parse, inner, behind)
+    return replace(_calling(template), think=think, behind_thinking=behind)
+
+
+def _behind(end: str, template: str) -> str:
+    """Return the lines that the template puts behind the end of thinking."""
+    has_lines = any(end + lines in template for lines in (r"\n\n", "\n\n"))
+    return "\n\n" if has_lines else ""
 
 
 def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:

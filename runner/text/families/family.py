@@ -34,6 +34,11 @@ class Reader(Protocol):
         """Return whether the text so far ends inside thinking."""
         ...
 
+    @property
+    def may_think(self) -> bool:
+        """Return whether the next token may begin thinking, where the text is not within it."""
+        ...
+
     def look_for(self, stops: Automaton) -> None:
         """Look for these stop strings in the visible text from here on."""
         ...
@@ -62,7 +67,8 @@ class Family:
     """How models of one family write. `think` and `calls` None: they have none.
 
     `format` names the form of calls; only one of them can be written as a grammar. `inner` are
-    further markers that calls are made of, whose text must be seen.
+    further markers that calls are made of, whose text must be seen. `behind_thinking` is the layout
+    between thinking's end and the answer, as the template has it.
     """
 
     think: Marks | None
@@ -70,6 +76,7 @@ class Family:
     format: str | None
     parse: ParseWithTools | None
     inner: tuple[str, ...] = ()
+    behind_thinking: str = ""
 
     @property
     def thinks_unasked(self) -> bool:
@@ -96,6 +103,12 @@ class Family:
         if final is not None:
             return "reasoning" if final.rfind(start) > final.rfind(end) else "text"
         return "reasoning" if prompt.rstrip().endswith(start) else "text"
+
+    def closing(self, *, has_tools: bool) -> str:
+        """Return what the model would write to end its thinking and begin its answer, or a call
+        where it `has_tools`; "" where thinking cannot be ended."""
+        end = self.think.end if self.think is not None else ""
+        return end and end + self.behind_thinking
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages as this family's templates know them: reasoning goes by two names."""

@@ -26,6 +26,7 @@ MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|
            "<|constrain|>")  # fmt: skip
 TURN = "<|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+COMMENTARY = "<|channel|>commentary"
 HEADER_CHARACTERS = 400
 """A header is shorter; what is longer and names no channel is an answer without one."""
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -55,6 +56,11 @@ class HarmonyFamily(Family):
         if text.endswith(ANALYSIS):
             return "reasoning"
         return "header" if final is None and text.endswith(TURN) else "text"
+
+    def closing(self, *, has_tools: bool) -> str:
+        """End the thinking and open the answer; with tools the channel of calls, which takes words
+        as well."""
+        return f"<|end|>{TURN}{COMMENTARY if has_tools else FINAL}"
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Join the thinking and the preamble of a turn with calls: its template takes one alone."""
@@ -113,6 +119,11 @@ class HarmonyReader:
     def reasoning(self) -> bool:
         """Return whether the text so far ends inside thinking."""
         return self._state == "reasoning"
+
+    @property
+    def may_think(self) -> bool:
+        """Return whether the text so far ends in a header, which may turn out to open thinking."""
+        return self._state == "header"
 
     def look_for(self, stops: Automaton) -> None:
         """Look for these stop strings in the visible text from here on; there were none before."""

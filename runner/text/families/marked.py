@@ -81,6 +81,12 @@ class SpanReader:
         """Return whether the text so far ends inside thinking."""
         return self._state == "reasoning"
 
+    @property
+    def may_think(self) -> bool:
+        """Return whether thinking may still open: before visible text, or within a call, behind
+        which it may."""
+        return self._think is not None and (self._fresh or self._state == "call")
+
     def feed(self, text: str) -> list[Span | Call]:
         """Take more text and return the spans that are certain now."""
         out: list[Span | Call] = []

@@ -86,14 +86,14 @@ BLOCKS: list[dict[str, Any]] = [
 ]
 MESSAGES: dict[str, Any] = {
     "model": "m",
-    "max_tokens": 5,
+    "max_tokens": 5000,
     "messages": BLOCKS,
     "tools": [
         {"type": "custom", "name": "f", "input_schema": SCHEMA},
         {"type": "custom", "name": "g", "input_schema": SCHEMA},
         {"type": "bash_20250124"},
     ],
-    "thinking": {"type": "enabled", "budget_tokens": 5},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
     "metadata": {"user_id": "me"},
 }
@@ -126,6 +126,8 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ChatCompletionsBody: [
         CHAT,
         {**CHAT, "stream_options": {}, "chat_template_kwargs": {}, "logprobs": True},
+        {**CHAT, "reasoning": {}},
+        {**CHAT, "thinking": {"type": "enabled"}},
         *({**CHAT, "response_format": one} for one in _FORMATS),
         *({**CHAT, "structured_outputs": one} for one in _HELD),
         *_choices(
@@ -212,6 +214,7 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("ResponsesAllowedToolBody", "name"): _BOTH,
     ("ResponsesBody", "include"): [["message.output_text.logprobs"]],
     ("AnthropicNamedChoiceBody", "name"): _BOTH,
+    ("AnthropicMessagesBody", "max_tokens"): [6000],
     ("EmbeddingsBody", "truncate_prompt_tokens"): [-1],
     ("OllamaMessageBody", "images"): [["iVBORw0KGgo="]],
     ("OllamaGenerateBody", "images"): [["iVBORw0KGgo="]],

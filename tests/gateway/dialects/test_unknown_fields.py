@@ -70,7 +70,7 @@ BODIES: list[tuple[WholeDialect, dict[str, Any], tuple[str, ...]]] = [
         AnthropicMessages(),
         {
             "model": "m",
-            "max_tokens": 5,
+            "max_tokens": 5000,
             "system": [{"type": "text", "text": "s"}],
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "u"}]},
@@ -78,7 +78,7 @@ BODIES: list[tuple[WholeDialect, dict[str, Any], tuple[str, ...]]] = [
                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]},
             ],
             "tools": [{"name": "f", "input_schema": {}}],
-            "thinking": {"type": "enabled", "budget_tokens": 5},
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
         },
         ("input_schema", "input"),
     ),

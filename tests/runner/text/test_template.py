@@ -40,8 +40,10 @@ class Recorder:
         *,
         thinking: bool,
         continue_final: bool,
+        variables: Mapping[str, Any],
     ) -> str:
         self.given = {"messages": messages, "tools": tools, "continue_final": continue_final}
+        self.given["variables"] = variables
         if continue_final:
             return str(messages[-1]["content"])
         return "assistant\n" + ("<think>\n" if thinking else "")

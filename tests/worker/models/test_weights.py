@@ -132,6 +132,7 @@ def test_the_hugging_face_variables_are_honoured(monkeypatch: pytest.MonkeyPatch
     [
         ("{{ messages }}", ("completion",), False),
         ("{% if tools %}{{ tools }}{% endif %}", ("completion", "tools"), False),
+        ("{{ reasoning_effort }}", ("completion", "thinking"), True),
         ("{{ tools }}{{ enable_thinking }}", ("completion", "tools", "thinking"), True),
     ],
 )

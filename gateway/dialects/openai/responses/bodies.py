@@ -22,6 +22,7 @@ from gateway.dialects.body import (
     no_effect,
     only,
 )
+from gateway.dialects.openai.bodies import Budget, EffortBody
 from gateway.dialects.openai.responses.items import ResponsesInput
 
 HARMLESS = {
@@ -173,9 +174,10 @@ class ResponsesTextBody(Closed):
 
 
 class ResponsesEffortBody(Closed):
-    """Whether to think. Thinking is shown as it is, never summarised."""
+    """How much to think. Thinking is shown as it is, never summarised."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: EffortBody | None = None
+    max_tokens: Budget | None = honoured("tokens after which thinking is ended; -1: none")
     summary: Unused = no_effect("thinking is shown whole, as the content of a reasoning item")
     generate_summary: Unused = no_effect("the older name of summary")
     context: Unused = no_effect("which thinking a model sees again is its template's to say")

@@ -34,13 +34,13 @@ from gateway.dialects.openai.responses.turns import turns_of, unseen_of
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     TEXT_ONLY,
+    ThinkingAsked,
     named_model,
     temperature_of,
+    thinking_asked,
     tools_of,
 )
 
-UNTHINKING_EFFORTS = ("none", "minimal")
-"""Models here think or do not; how long is theirs to say."""
 NO_EFFECT_TIERS = ("auto", "default")
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has for log-probabilities; the rest of what it may have is not made here."""
@@ -62,6 +62,7 @@ class OpenAIResponses:
             raise bad_field("input", "must have at least one item, or text")
         tools, choice = _tools_of(asked, context.limits)
         turns = _instructions_of(asked) + turns_of(found)
+        thinking = _thinking_of(asked)
         request = GenerationRequest(
             request_id=next(context.ids),
             model=named_model(asked.model),
@@ -72,7 +73,6 @@ class OpenAIResponses:
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             top_logprobs=_top_logprobs_of(asked),
-            thinking=_thinking_of(asked),
             priority=extras.priority,
             client_id=_client_of(asked, extras),
         )
@@ -80,14 +80,19 @@ class OpenAIResponses:
         held = keeps or asked.previous_response_id is not None
         kept = kept_items(found, request.request_id) if held else ()
         return Parsed(
-            requests=(request,),
+            requests=(thinking.asked_of(request),),
             model=asked.model,
             stream=bool(asked.stream),
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=ignoring(extras, unseen_of(found), TEXT_ONLY, context.limits),
+            extras=ignoring(
+                thinking.told_in(extras, context.limits),
+                unseen_of(found),
+                TEXT_ONLY,
+                context.limits,
+            ),
             said_back=said_back(asked),
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps),
         )
@@ -231,9 +236,13 @@ def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
     return None
 
 
-def _thinking_of(asked: bodies.ResponsesBody) -> bool | None:
-    effort = None if asked.reasoning is None else asked.reasoning.effort
-    return None if effort is None else effort not in UNTHINKING_EFFORTS
+def _thinking_of(asked: bodies.ResponsesBody) -> ThinkingAsked:
+    said = asked.reasoning or bodies.ResponsesEffortBody()
+    return thinking_asked(
+        switches={},
+        efforts={"reasoning.effort": said.effort},
+        budgets={"reasoning.max_tokens": said.max_tokens},
+    )
 
 
 def _client_of(asked: bodies.ResponsesBody, extras: Extras) -> str | None:

@@ -67,7 +67,33 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("top_p zero", {"top_p": 0}, "sampling.top_p", 1e-9),
     ("top_k", {"top_k": 40}, "sampling.top_k", 40),
     ("no thinking", {}, "thinking", False),
-    ("thinking", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking", True),
+    ("thinking", {"thinking": {"type": "enabled"}}, "thinking", True),
+    (
+        "budget",
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025},
+        "thinking_budget",
+        1024,
+    ),
+    (
+        "adaptive budget",
+        {"thinking": {"type": "adaptive", "budget_tokens": 1024}, "max_tokens": 2000},
+        "thinking_budget",
+        1024,
+    ),
+    ("no budget", {"thinking": {"type": "enabled"}}, "thinking_budget", None),
+    (
+        "effort",
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
+        "effort",
+        "max",
+    ),
+    (
+        "effort and thinking",
+        {"thinking": {"type": "enabled"}, "output_config": {"effort": "low"}},
+        "effort",
+        "low",
+    ),
+    ("effort without thinking", {"output_config": {"effort": "low"}}, "effort", None),
     ("thinking off", {"thinking": {"type": "disabled"}}, "thinking", False),
     ("adaptive", {"thinking": {"type": "adaptive"}}, "thinking", None),
     (
@@ -307,7 +333,9 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("tool_choice.name", {"tools": [F], "tool_choice": {"type": "tool", "name": "g"}}),
     ("tool_choice.name", {"tools": [F], "tool_choice": {"type": "tool"}}),
     ("thinking.type", {"thinking": {"type": "hard"}}),
-    ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 0}}),
+    ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 1023}}),
+    ("max_tokens", {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1024}),
+    ("output_config.effort", {"output_config": {"effort": "minimal"}}),
     ("output_config.format.schema", {"output_config": {"format": {"type": "json_schema"}}}),
     ("output_config.efort", {"output_config": {"efort": "low"}}),
     ("metadata", {"metadata": "me"}),
@@ -400,6 +428,34 @@ def test_whatever_stands_in_a_field_is_read_or_refused_naming_a_field(desk: Any,
         assert refusal.field
 
 
+@pytest.mark.parametrize(
+    ("sent", "ignored", "for_thinking"),
+    [
+        ({"output_config": {"effort": "low"}}, ("output_config.effort",), ()),
+        (
+            {"thinking": {"type": "disabled", "budget_tokens": 1024}, "max_tokens": 2000},
+            ("thinking.budget_tokens",),
+            (),
+        ),
+        ({"thinking": {"type": "enabled"}, "output_config": {"effort": "low"}}, (), ()),
+        (
+            {
+                "thinking": {"type": "adaptive", "budget_tokens": 1024},
+                "output_config": {"effort": "low"},
+                "max_tokens": 2000,
+            },
+            (),
+            ("thinking.budget_tokens", "output_config.effort"),
+        ),
+    ],
+)
+def test_what_comes_to_nothing_or_may_is_named(
+    desk: Any, sent: dict[str, Any], ignored: Any, for_thinking: Any
+) -> None:
+    extras = desk.parse(MESSAGES, _body(**sent)).extras
+    assert (extras.ignored, extras.for_thinking) == (ignored, for_thinking)
+
+
 # --- counting -----------------------------------------------------------------------------
 
 READ: list[dict[str, Any]] = [
@@ -418,7 +474,7 @@ def test_what_is_counted_is_what_the_message_would_have_the_model_read(
     desk: Any, sent: dict[str, Any]
 ) -> None:
     counted = desk.parse(COUNT, {"model": "shoal-tiny", "messages": [USER], **sent})
-    asked = _request(desk, **sent)
+    asked = _request(desk, **{"max_tokens": 2000, **sent})
     (request,) = counted.requests
     assert request.question == PromptQuestion(wants="count") and asked.question is None
     for name in ("model", "prompt", "tool_choice", "thinking", "output", "client_id", "priority"):

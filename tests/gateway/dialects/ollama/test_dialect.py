@@ -146,6 +146,8 @@ FIELDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"think": True}, "thinking", True),
     ({"think": False}, "thinking", False),
     ({"think": "high"}, "thinking", True),
+    ({"think": "high"}, "effort", "high"),
+    ({"think": True}, "effort", None),
     ({"think": None}, "thinking", None),
     ({"logprobs": True}, "top_logprobs", 0),
     ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", 3),

@@ -120,7 +120,7 @@ def test_every_field_that_asks_for_something_reaches_the_runner(desk: Any) -> No
             "tool_choice": "required",
             "parallel_tool_calls": False,
             "text": {"format": {"type": "json_schema", "name": "a", "schema": schema}},
-            "reasoning": {"effort": "low", "summary": "auto"},
+            "reasoning": {"effort": "low", "summary": "auto", "max_tokens": 50},
             "safety_identifier": "me",
         },
     )
@@ -134,16 +134,19 @@ def test_every_field_that_asks_for_something_reaches_the_runner(desk: Any) -> No
     assert [one.strict for one in request.prompt.tools] == [True, False]
     assert request.tool_choice == ToolChoice(mode="required") and not request.parallel_tool_calls
     assert (request.output.kind, request.output.json_schema) == ("json_schema", schema)
-    assert request.thinking is True and request.client_id == "me"
+    assert (request.thinking, request.effort, request.thinking_budget) == (None, "low", 50)
+    assert request.client_id == "me"
+    assert parsed.extras.for_thinking == ("reasoning.effort", "reasoning.max_tokens")
 
 
 @pytest.mark.parametrize(
     ("effort", "thinking"),
-    [(None, None), ("none", False), ("minimal", False), ("medium", True), ("xhigh", True)],
+    [(None, None), ("none", False), ("minimal", None), ("medium", None), ("xhigh", None)],
 )
-def test_effort_says_whether_to_think(desk: Any, effort: str | None, thinking: Any) -> None:
-    parsed = desk.parse(RESPONSES, {**BODY, "reasoning": {"effort": effort}})
-    assert parsed.requests[0].thinking is thinking
+def test_effort_says_how_much_to_think(desk: Any, effort: str | None, thinking: Any) -> None:
+    request = desk.parse(RESPONSES, {**BODY, "reasoning": {"effort": effort}}).requests[0]
+    assert request.thinking is thinking
+    assert request.effort == (None if effort == "none" else effort)
 
 
 def test_log_probabilities_are_asked_for_by_include_too(desk: Any) -> None:
