@@ -189,7 +189,8 @@ def _in_one_go(table: RowTable, row: Row) -> int:
 def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
     """Return the group in pieces to be computed one after the other: rows that are scored need the
     logits of every position, of which a piece holds `SCORED_BYTES` at most, or one per row. Each
-    piece takes the same part of every row's chunk, so that padding stays what it is."""
+    piece takes the same part of every row's chunk, so that padding stays what it is; where rounding
+    makes it more than a group may hold, the rows of that piece go one by one."""
     if not group[0][0].scores:
         return [group]
     positions = SCORED_BYTES // (4 * max(table.facts.vocabulary, 1))
@@ -203,7 +204,13 @@ def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
         ]
         for at in range(count)
     ]
-    return [[chunk for chunk in piece if chunk[1] < chunk[2]] for piece in pieces]
+    found: list[list[RowChunk]] = []
+    for piece in pieces:
+        chunks = [chunk for chunk in piece if chunk[1] < chunk[2]]
+        real = sum(stop - start for _, start, stop in chunks)
+        filled = real >= (1 - table.settings.padding) * _size(chunks).tokens
+        found.extend([chunks] if filled else [[chunk] for chunk in chunks])
+    return found
 
 
 def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:

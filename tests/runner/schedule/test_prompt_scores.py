@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 
@@ -150,6 +150,11 @@ def test_an_engine_that_leaves_out_scores_fails_the_row_that_asked_alone() -> No
     st.booleans(),
     st.sampled_from([64, 70_000, 400_000]),
 )
+@example(
+    [(225, 11, True, 0), (195, 12, False, 0), (257, 3, False, 0), (276, 0, True, 1),
+     (279, 0, True, 0)],
+    1239, False, 400_000,
+)  # fmt: skip
 def test_preempted_or_not_each_prompt_is_told_of_once(rows, kv_bytes, trims, vocabulary) -> None:
     small = replace(facts(kv_bytes=kv_bytes, trims=trims), vocabulary=vocabulary)
     loop = Listening(small, ScheduleSettings(max_rows=4, headroom_tokens=4, give_way_s=0.01))
