@@ -5,11 +5,12 @@ Pure. Each function returns what a body says, or raises `BadRequest` naming the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.requests import TextPart, ToolSpec
+from bus.wire.messages.requests import Sampling, TextPart, ToolSpec
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Limits
 
@@ -22,7 +23,7 @@ LEAST_REPETITION = 0.01
 TEXT_ONLY = "models here read text only"
 
 
-def named_model(name: str) -> ModelId:
+def named_model(name: str, field: str = "model") -> ModelId:
     """Return a name as a model's. BadRequest for what cannot be one, like a folder's with a blank
     in it."""
     if not is_model_id(name):
@@ -30,8 +31,19 @@ def named_model(name: str) -> ModelId:
             f"'{name[:80]}' cannot be the name of a model: it has letters a to z, digits, '.', '_' "
             "and '-'; a folder of another name is to be renamed (`shoal ls` says how)"
         )
-        raise BadRequest(text, field="model")
+        raise BadRequest(text, field=field)
     return ModelId(name)
+
+
+def sampling_of(said: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:
+    """Return how tokens are chosen: as the client said, where that is not None, else by the
+    dialect's `defaults`, else by Sampling's own. Its `model_fields_set` are those that were said.
+    """
+    given = {name: value for name, value in said.items() if value is not None}
+    if not defaults:
+        return Sampling(**given)
+    made = Sampling(**{**defaults, **given})
+    return Sampling.model_construct(_fields_set=set(given), **dict(made))
 
 
 def temperature_of(asked: float) -> float:
