@@ -25,7 +25,7 @@ from bus.wire.messages.tokens import (
     ToRunner,
 )
 
-LATER = ("key_id", "prompt_logprobs", "question", "min_tokens")
+LATER = ("key_id", "prompt_logprobs", "question", "min_tokens", "history")
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
 """Those of its `output`, left out where all say nothing."""

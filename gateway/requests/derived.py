@@ -1,8 +1,8 @@
 """What a derived model adds to a request: all that it was made with and the request does not say.
 
 Pure. The system prompt comes before a conversation that begins with none, the turns behind the
-system prompt; a raw prompt gets neither. What the client said itself stays
-(`model_fields_set` of its sampling: the others are defaults).
+system prompt; a raw prompt gets neither, nor does one with a history, which has them. What the
+client said itself stays (`model_fields_set` of its sampling: the others are defaults).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def completed(
     }
     if request.max_tokens is None:
         added["max_tokens"] = derived.max_tokens
-    if isinstance(request.prompt, ChatPrompt):
+    if isinstance(request.prompt, ChatPrompt) and not request.history:
         added["prompt"] = _conversation(request.prompt, derived)
     return request.model_copy(update=added)
 

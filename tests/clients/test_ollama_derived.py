@@ -101,6 +101,39 @@ def test_a_model_is_made_of_a_made_one_and_of_a_modelfile(
         own.delete("briefer")
 
 
+def test_a_context_goes_on_where_its_answer_ended(own: ollama.Client, model: str) -> None:
+    fields: dict[str, Any] = {"model": model, "think": False, "options": {"temperature": 0}}
+    first = own.generate(prompt=QUESTION, **fields)
+    assert first.context and first.prompt_eval_count and first.eval_count
+    assert len(first.context) == first.prompt_eval_count + first.eval_count
+    [*_, streamed] = own.generate(prompt=QUESTION, stream=True, **fields)
+    assert streamed.context == first.context
+    again = own.generate(prompt="Hello", context=first.context, **fields)
+    assert again.context is not None
+    assert list(again.context)[: len(first.context)] == list(first.context)
+    alone = own.generate(prompt="Hello", **fields)
+    assert again.prompt_eval_count == len(first.context) + (alone.prompt_eval_count or 0)
+    raw = own.generate(model=model, prompt="Once", raw=True, options={"num_predict": 2})
+    assert raw.context is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"context": [2_000_000_000]}, "token ids must be in"),
+        ({"context": [-1]}, "context"),
+        ({"context": [1], "raw": True}, "context"),
+    ],
+)
+def test_a_context_that_cannot_be_is_refused_by_name(
+    node_url: str, model: str, fields: dict[str, Any], named: str
+) -> None:
+    body = {"model": model, "prompt": "Hello", **fields}
+    answer = httpx.post(f"{node_url}/api/generate", json=body, timeout=30)
+    assert (answer.status_code, named in answer.json()["error"]) == (400, True), answer.text
+    assert "context" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "named"),
     [

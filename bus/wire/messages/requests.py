@@ -171,6 +171,9 @@ class GenerationRequest(Message):
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
     `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
     one choice; with it alone `max_tokens` may be 0.
+    `history` are token ids that come before those of a conversation, as the end of an earlier
+    answer told them; where it is not None, empty or not, the end of the one choice tells the token
+    ids of all that was read and made.
     `min_tokens`: neither end tokens nor stop strings end a choice before it has so many tokens.
     `thinking` None leaves the decision to the model's card. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
@@ -197,6 +200,7 @@ class GenerationRequest(Message):
     key_id: str | None = None
     question: PromptQuestion | None = None
     min_tokens: int | None = Field(default=None, ge=1)
+    history: tuple[int, ...] | None = None
 
 
 class Usage(Message):
