@@ -53,7 +53,7 @@ def read_modelfile(text: str) -> dict[str, Any]:
 
 def _instructions(text: str) -> Iterator[Instruction]:
     """Give each instruction with its text, that between marks without them."""
-    lines = iter(text.splitlines())
+    lines = iter(text.replace("\r\n", "\n").split("\n"))
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -73,9 +73,9 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 
 def _divided(text: str) -> tuple[str, str]:
-    """Return the first word, and what comes behind it."""
-    word, *rest = text.split(None, 1)
-    return word, rest[0] if rest else ""
+    """Return the first word, and what comes behind it; empty for none."""
+    first, *rest = text.split(None, 1) or [""]
+    return first, rest[0] if rest else ""
 
 
 def _unfenced(text: str) -> str:
