@@ -24,8 +24,8 @@ DATA_PROTOCOL_MAX = 5
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
 regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
-may have an `InputsPrompt`, answered as `Vectors`. 5: it may have a `history`, and its end then tells
-the token ids of prompt and answer."""
+may have an `InputsPrompt`, answered as `Vectors`. 5: it may have a `history`, and its end then
+tells the token ids of prompt and answer."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 

@@ -3,9 +3,10 @@
 Pure. Every line carries `message` (chat) or `response` (generate), the last one too, with
 `done: true`, a reason and durations in nanoseconds. A tool call is sent whole, with its
 arguments as an object, as soon as it is complete; one that was cut off is left out, as no object
-can be made of it, and the reason of the end says that it was cut. There are no comments in this dialect. A raw prompt has no channel for
-thinking: all that comes is its response. Each line says when it was made, as the shell told it by
-`at`; a whole answer says when it was asked for plus how long it took.
+can be made of it, and the reason of the end says that it was cut. There are no comments in this
+dialect. A raw prompt has no channel for thinking: all that comes is its response. Each line says
+when it was made, as the shell told it by `at`; a whole answer says when it was asked for plus how
+long it took.
 """
 
 from __future__ import annotations
