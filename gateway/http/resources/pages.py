@@ -27,6 +27,8 @@ EXAMPLES: Mapping[str, Any] = {
     "max_output_tokens": 100,
     "stream": True,
     "dry_run": True,
+    "source": "shoal-tiny",
+    "destination": "mine",
 }
 """Values of fields in the forms that try a route."""
 _SCRIPT = """
