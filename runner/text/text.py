@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import GrammarSpec
-from runner.text.checks import check_bias, check_scoring, check_stops
+from runner.text.checks import behind_history, check_bias, check_scoring, check_stops
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.grammar import Calls, Grammars, ThinkFirst
@@ -185,8 +185,7 @@ class Text:
         check_bias(request.sampling.logit_bias, self._tokenizer.vocabulary)
         check_scoring(request)
         prompt = self._prompt(request, context_tokens)
-        if request.history is not None:
-            prompt = replace(prompt, tokens=self._with_history(request, prompt.tokens))
+        prompt = replace(prompt, tokens=behind_history(request, prompt.tokens, self._tokenizer))
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
@@ -216,20 +215,6 @@ class Text:
             reads_thinking=self._reads_thinking(request, prompt, grammar),
             reads_tools=bool(prompt.tools),
         )
-
-    def _with_history(self, request: GenerationRequest, tokens: list[int]) -> list[int]:
-        """Return the tokens of a conversation behind those of its history. A mark of the beginning
-        stands there already; one that begins every turn is told by its second place."""
-        if not isinstance(request.prompt, ChatPrompt) or request.n > 1:
-            raise BadRequest("only one answer in a conversation goes on from it", field="history")
-        history, width = request.history or (), self._tokenizer.vocabulary
-        if history and not 0 <= min(history) <= max(history) < width:
-            text = f"token ids must be in 0..{width - 1}: they are those of another model"
-            raise BadRequest(text, field="history")
-        begins = self._tokenizer.bos_token_id
-        if history and tokens[:1] == [begins] and begins not in tokens[1:]:
-            tokens = tokens[1:]
-        return [*history, *tokens]
 
     def _reads_thinking(
         self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None

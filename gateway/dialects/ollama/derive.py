@@ -14,7 +14,15 @@ from pydantic import Field, Tag
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel, DerivedTurn
 from gateway.dialects.api_table import AskedDerivation
-from gateway.dialects.body import Closed, FieldTable, bad_field, by_type, read_body, validate
+from gateway.dialects.body import (
+    MAX_PATH,
+    Closed,
+    FieldTable,
+    bad_field,
+    by_type,
+    read_body,
+    validate,
+)
 from gateway.dialects.dialect import Limits
 from gateway.dialects.ollama import bodies, fields
 from gateway.dialects.ollama.modelfile import ROLES, read_modelfile
@@ -163,6 +171,9 @@ def _parameters(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     said = {name: value for name, value in given.items() if value is not None}
     if isinstance(said.get("stop"), str):
         said["stop"] = [said["stop"]]
+    for name, value in said.items():
+        if isinstance(value, dict) or (isinstance(value, list) and name != "stop"):
+            raise bad_field(f"parameters.{name[:MAX_PATH]}", "must be a number, a text or a switch")
     options, _ = validate(bodies.OllamaOptionsBody, dict(said), within="parameters", strict=True)
     stops_of("parameters.stop", options.stop, limits)
     return said

@@ -6,6 +6,8 @@ on several. A line that begins with `#` says nothing.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -95,8 +97,13 @@ def _take_parameter(text: str, parameters: dict[str, Any]) -> None:
     elif value in WORDS:
         parameters[name] = value == "true"
     else:
-        try:
-            parameters[name] = int(value) if name in WHOLE else float(value)
-        except ValueError:
-            text = f"PARAMETER {name[:40]}: '{value[:40]}' is no number"
-            raise bad_field("modelfile", text) from None
+        parameters[name] = _number(name, value)
+
+
+def _number(name: str, text: str) -> float:
+    """Return a parameter's value. BadRequest for what is no number, or not finite."""
+    with contextlib.suppress(ValueError, OverflowError):
+        number = int(text) if name in WHOLE else float(text)
+        if math.isfinite(number):
+            return number
+    raise bad_field("modelfile", f"PARAMETER {name[:40]}: '{text[:40]}' is no number")

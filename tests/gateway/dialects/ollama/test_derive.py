@@ -83,6 +83,11 @@ def test_a_copy_is_what_its_source_is() -> None:
         ({"modelfile": 'FROM m\nSYSTEM """x'}, "modelfile"),
         ({"modelfile": "PARAMETER top_k many"}, "modelfile"),
         ({"modelfile": "PARAMETER"}, "modelfile"),
+        ({"modelfile": "PARAMETER num_ctx inf"}, "modelfile"),
+        ({"modelfile": "PARAMETER seed " + "9" * 9000}, "modelfile"),
+        ({"modelfile": "PARAMETER seed " + "9" * 4000}, "modelfile"),
+        ({"parameters": {"num_ctx": {"a": 1}}}, "parameters.num_ctx"),
+        ({"parameters": {"seed": [1]}}, "parameters.seed"),
         ({"modelfile": "MESSAGE"}, "modelfile"),
     ],
 )
