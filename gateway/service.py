@@ -45,6 +45,7 @@ from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
 WISHES_S = 1.0
+NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
 class HttpService:
@@ -166,6 +167,12 @@ class HttpService:
         if isinstance(answer, CommandRefused):
             raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
+
+    async def noticed(self, answer: Acknowledged) -> None:
+        """Wait until this process's state has what was acknowledged, for `NOTICED_S` at most."""
+        give_up_at = self.reactor.now() + NOTICED_S
+        while self.bus.state.index < answer.index and self.reactor.now() < give_up_at:
+            await asyncio.sleep(NOTICED_LOOK_S)
 
     def keep_alive(self, model: ModelId, seconds: float | None) -> None:
         """Wish that the model's instances may idle so long, where it is said; not waited for."""

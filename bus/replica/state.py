@@ -16,7 +16,9 @@ from pydantic import Field
 
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import ENDING, Instance, RankReady, signalled
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
+    DerivedForgotten,
     Event,
     FactId,
     GenerationOpened,
@@ -26,6 +28,7 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     LoadRefused,
+    ModelDerived,
     NodeDrained,
     NodeForgotten,
     NodeJoined,
@@ -59,7 +62,7 @@ class NodeSeat(Message):
 class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
-    effect, oldest first."""
+    effect, oldest first; `derived` the derived models by name."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -71,6 +74,7 @@ class ClusterState(Message):
     commands: dict[str, tuple[int, str | None]] = Field(
         default_factory=dict[str, tuple[int, str | None]]
     )
+    derived: dict[str, DerivedModel] = Field(default_factory=dict[str, DerivedModel])
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -127,6 +131,10 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case InstanceRemoved(instance=gone):
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
+        case ModelDerived(derived=derived):
+            return {"derived": {**state.derived, derived.name: derived}}
+        case DerivedForgotten(name=name):
+            return {"derived": {key: one for key, one in state.derived.items() if key != name}}
         case _:
             return _with_instance(state, body.instance, body)
 

@@ -33,6 +33,7 @@ LATER = (
     "effort",
     "thinking_budget",
     "variables",
+    "history",
 )
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}

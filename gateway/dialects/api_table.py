@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bus.wire.ids import ModelId
+from bus.wire.messages.derived import DerivedModel, DerivedTurn
 from gateway.dialects.dialect import Dialect, ErrorAnswer, KeptAnswer, Limits, WholeDialect
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, headers_of
@@ -36,6 +38,7 @@ class ModelListing:
     tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
     are (name, type, shape): they, the template and the license are empty where its files are not on
     this node's disk. `max_tokens` is what an answer may have unless its request says it.
+    `derived`: it is made of another, of which all else is told.
     """
 
     id: str
@@ -54,6 +57,7 @@ class ModelListing:
     license: str = ""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    derived: DerivedModel | None = None
     loaded: tuple[LoadedCopy, ...] = ()
 
 
@@ -159,6 +163,41 @@ class DeletesModel(AsksOfModel):
 
 
 @dataclass(frozen=True, slots=True)
+class AskedDerivation:
+    """What a body about a new derived model says: its name, what it is made of, and what it has
+    (`DerivedModel`) beside its source's. `system` None: as its source. A `template` other than the
+    source's own is refused. `is_copy`: it is what its source is, under another name."""
+
+    name: ModelId
+    source: str
+    template: str = ""
+    system: str | None = None
+    turns: tuple[DerivedTurn, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    license: str = ""
+    is_copy: bool = False
+    stream: bool = True
+    ignored: tuple[str, ...] = ()
+
+
+Derive = Callable[[AskedDerivation, ModelId, DerivedModel | None, float], DerivedModel]
+"""Makes a derived model of what is asked, the model that answers, the source where that is derived
+itself, and the time in seconds since 1970. Raises BadRequest."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivesModel(Endpoint):
+    """`POST path` makes a derived model. `lines` are those of a stream, the last of which is the
+    answer of one piece; none: the answer is empty."""
+
+    parse: Callable[[bytes, Limits], AskedDerivation]
+    body: type[BaseModel]
+    derive: Derive
+    lines: tuple[bytes, ...] = ()
+    streams: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KeepsAnswers(Endpoint):
     """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
     were made from told.
@@ -220,6 +259,7 @@ class Api:
         | ShowsAsked
         | FetchesModel
         | DeletesModel
+        | DerivesModel
         | KeepsAnswers
         | Says,
         ...,

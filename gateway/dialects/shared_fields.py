@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.requests import Effort, GenerationRequest, TextPart, ToolSpec
+from bus.wire.messages.requests import (
+    Effort,
+    GenerationRequest,
+    Sampling,
+    TextPart,
+    ToolSpec,
+)
 from gateway.dialects.body import bad_field, ignoring
 from gateway.dialects.dialect import Extras, Limits
 
@@ -27,7 +33,7 @@ NO_THINKING = "nothing comes of it where thinking is switched off"
 Said = TypeVar("Said")
 
 
-def named_model(name: str) -> ModelId:
+def named_model(name: str, field: str = "model") -> ModelId:
     """Return a name as a model's. BadRequest for what cannot be one, like a folder's with a blank
     in it."""
     if not is_model_id(name):
@@ -35,8 +41,19 @@ def named_model(name: str) -> ModelId:
             f"'{name[:80]}' cannot be the name of a model: it has letters a to z, digits, '.', '_' "
             "and '-'; a folder of another name is to be renamed (`shoal ls` says how)"
         )
-        raise BadRequest(text, field="model")
+        raise BadRequest(text, field=field)
     return ModelId(name)
+
+
+def sampling_of(said: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:
+    """Return how tokens are chosen: as the client said, where that is not None, else by the
+    dialect's `defaults`, else by Sampling's own. Its `model_fields_set` are those that were said.
+    """
+    given = {name: value for name, value in said.items() if value is not None}
+    if not defaults:
+        return Sampling(**given)
+    made = Sampling(**{**defaults, **given})
+    return Sampling.model_construct(_fields_set=set(given), **dict(made))
 
 
 def temperature_of(asked: float) -> float:

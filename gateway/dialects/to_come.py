@@ -20,7 +20,6 @@ COUNTED = "the usage of an answer says how many tokens its prompt had"
 TEXT_ALONE = "shoal has models of text and of embeddings alone"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
 HISTORY = "send the conversation whole each time, to /v1/chat/completions"
-RENAME = "a model is called as its folder in <data>/models is: rename or copy that"
 
 
 class ToCome(NamedTuple):
@@ -40,8 +39,6 @@ TO_COME: Mapping[str, ToCome] = {
     "/v1/messages/batches": ToCome(
         "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
     ),
-    "/api/create": ToCome("making models of others", RENAME, OLLAMA.envelope),
-    "/api/copy": ToCome("further names for a model", RENAME, OLLAMA.envelope),
     "/dashboard": ToCome(
         "a page that shows the cluster", "see `shoal status`, or GET /state", OPENAI.envelope
     ),

@@ -15,6 +15,7 @@ from falcon.asgi import App
 from gateway.dialects.api_table import (
     Api,
     DeletesModel,
+    DerivesModel,
     Embeds,
     FetchesModel,
     Generates,
@@ -104,6 +105,10 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
                 yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
+            case DerivesModel(body=body, streams=streams):
+                resource = partial(models.ModelToDerive, endpoint=endpoint)
+                errors = (400, 401, 404, 409, 503)
+                yield post(resource, body=body, streams=streams, errors=errors)
             case KeepsAnswers():
                 yield from _rows_of_kept(api, endpoint)
             case Says(answer=said):

@@ -14,6 +14,7 @@ from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
+from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.readings import ClusterReadings
@@ -71,13 +72,30 @@ class ModelCatalog:
         return {one.model for one in instances if one.test is None} | set(self.cards())
 
     def named(self, name: str) -> ModelId:
-        """Return the model that a client's name means. Raises HttpFaultRaised (404) for none."""
+        """Return the model that a client's name means, of a derived one that which answers. Raises
+        HttpFaultRaised (404) for none."""
         names = self.names()
-        found = routing.model_named(name, names)
+        derived = self.derived(name)
+        found = routing.model_named(name if derived is None else derived.base, names)
         if found is None:
             seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
-            raise HttpFaultRaised(unknown_model(name, sorted(names), seen))
+            raise HttpFaultRaised(
+                unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
+            )
         return found
+
+    def derived(self, name: str) -> DerivedModel | None:
+        """Return the derived model that a client's name means; None where it is none's, or that of
+        a model on disk."""
+        found = derived_named(name, self._bus.state.derived)
+        return None if found is None or found.name in self.names() else found
+
+    def derived_here(self) -> list[DerivedModel]:
+        """Return the derived models that can be asked, by name."""
+        names = self.names()
+        derived = self._bus.state.derived
+        found = (derived[name] for name in sorted(derived))
+        return [one for one in found if one.base in names and one.name not in names]
 
     def check_makes(self, model: ModelId, requests: Iterable[GenerationRequest]) -> None:
         """Raise HttpFaultRaised (400) where the model is known to make no such answers: an

@@ -23,6 +23,7 @@ from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
+from gateway.requests.derived import completed
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_room import WaitingRoom
@@ -92,8 +93,10 @@ class Dispatcher:
         self._check_room(sharer)
         model = self._catalog.named(parsed.model)
         self._catalog.check_makes(model, parsed.requests)
+        derived = self._catalog.derived(parsed.model)
         wires = tuple(
-            one.model_copy(update={"model": model, "key_id": key_id}) for one in parsed.requests
+            completed(one, model, derived).model_copy(update={"key_id": key_id})
+            for one in parsed.requests
         )
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(

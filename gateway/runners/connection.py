@@ -61,6 +61,8 @@ RULE_PROTOCOL = 4
 """The first one that knows rules for a text other than JSON's, and `min_tokens`."""
 THINKING_PROTOCOL = 5
 """The first one in which a runner is told how much to think, and what to tell its template."""
+HISTORY_PROTOCOL = 5
+"""The first one in which a request may go on from token ids, and is told those of its end."""
 INPUTS_PROTOCOL = 4
 """The first one in which a runner can be asked for vectors of inputs."""
 
@@ -324,6 +326,12 @@ class RunnerConnection:
             if refusal is not None:
                 self._open.pop(message.request.request_id).observer.refused(refusal)
                 return True
+            if self._protocol < HISTORY_PROTOCOL:
+                # what comes before may be left out where it is nothing; the end tells no token ids
+                plain = message.request.model_copy(update={"history": None})
+                message = Submit(
+                    plain, message.generation, message.credit, message.remaining_ms, message.sharer
+                )
             if self._protocol < SHARER_PROTOCOL:
                 message = Submit(
                     message.request, message.generation, message.credit, message.remaining_ms
@@ -356,6 +364,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
             return _older("which cannot be told how much to think", "thinking")
         if request.variables is not None:
             return _older("whose templates take no variables", "chat_template_kwargs")
+    if protocol < HISTORY_PROTOCOL and request.history:
+        return _older("which cannot go on from token ids", "history")
     return None
 
 

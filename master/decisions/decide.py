@@ -18,7 +18,9 @@ from bus.wire.instances import Conditions, Instance, Shard
 from bus.wire.messages.commands import (
     Command,
     DeleteInstance,
+    DeriveModel,
     DrainNode,
+    ForgetDerived,
     ForgetNode,
     KeepAlive,
     PlaceModel,
@@ -34,6 +36,7 @@ from bus.wire.messages.events import (
 )
 from master import placement
 from master.decisions.collective_tests import decide_test
+from master.decisions.derived import decide_derived
 from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
@@ -100,6 +103,11 @@ class Scene:
         found = placement.node_capacities(cards, nodes, self.state.instances)
         return [node for node in found if node.id not in without]
 
+    def models(self) -> frozenset[ModelId]:
+        """Return the models on the disks of all nodes."""
+        cards = self.observed.living_cards(self.now).values()
+        return frozenset(one.model for card in cards for one in card.models)
+
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
     """Return the decision on a command. `fresh` is an unused id for an instance that is placed."""
@@ -127,6 +135,11 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             if isinstance(bodies, Refusal):
                 return _still_gathering(scene) or bodies
             return Decided(bodies, fresh)
+        case DeriveModel() | ForgetDerived():
+            body = decide_derived(command, scene.state, scene.models())
+            if isinstance(body, Refusal):
+                return _still_gathering(scene) or body
+            return Decided((body,), None)
         case _:
             assert_never(command)
 

@@ -22,6 +22,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptAnswer,
     PromptTokens,
     TokenDelta,
     ToolCallDelta,
@@ -98,6 +99,7 @@ class OpenRequest:
         ]
         self.is_over = False
         self.cached_tokens = 0
+        self._made: list[int] | None = None if prepared.request.history is None else []
         self._seq = 0
 
     # --- from the scheduler ----------------------------------------------------------
@@ -129,6 +131,8 @@ class OpenRequest:
         if self.is_over or open_choice.finish is not None:
             return
         open_choice.tokens += 1
+        if self._made is not None:
+            self._made.append(sampled.token)
         output = open_choice.reader.push(sampled)
         open_choice.held.extend(output.pieces)
         if output.ended:
@@ -226,7 +230,15 @@ class OpenRequest:
         self._watch_credit(choice, now, out)
         if all(each.closed and each.cost is not None for each in self.choices):
             self.is_over = True
-            out.entries.append(Finished(self.request_id, self._next(), self.usage()))
+            out.entries.append(
+                Finished(self.request_id, self._next(), self.usage(), self._history())
+            )
+
+    def _history(self) -> PromptAnswer | None:
+        """Return all tokens that were read and made, where they are asked for."""
+        if self._made is None:
+            return None
+        return PromptAnswer((*self.prepared.tokens, *self._made), "", 0)
 
     def _watch_credit(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
         if choice.credit > 0 or choice.closed:

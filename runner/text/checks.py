@@ -1,4 +1,4 @@
-"""Checks of a request that need nothing of the model but its vocabulary's width.
+"""Checks of a request that need nothing of the model but its vocabulary.
 
 Pure. All raise BadRequest, which names the field.
 """
@@ -7,12 +7,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest
 
 STOPS_AT_MOST = 16
 STOP_CHARACTERS = 1024
+
+
+class Vocabulary(Protocol):
+    """The token ids that there are: 0 up to `vocabulary`; the one that marks a text's beginning."""
+
+    vocabulary: int
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Return the token that marks the beginning of a text; None where there is none."""
+        ...
+
+
+def behind_history(request: GenerationRequest, tokens: list[int], known: Vocabulary) -> list[int]:
+    """Return the tokens of a conversation behind those of its history, where it has one. Refuse a
+    history of no conversation, of several choices, or of what is no token."""
+    if request.history is None:
+        return tokens
+    if not isinstance(request.prompt, ChatPrompt) or request.n > 1:
+        raise BadRequest("only one answer in a conversation goes on from it", field="history")
+    history, width = request.history, known.vocabulary
+    if history and not 0 <= min(history) <= max(history) < width:
+        text = f"token ids must be in 0..{width - 1}: they are those of another model"
+        raise BadRequest(text, field="history")
+    return behind(history, tokens, known.bos_token_id)
+
+
+def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> list[int]:
+    """Return tokens behind those of a history, without their mark of the beginning, `begins`: it
+    stands there already. One that begins every turn, as its second place tells, stays."""
+    if history and tokens[:1] == [begins] and begins not in tokens[1:]:
+        return [*history, *tokens[1:]]
+    return [*history, *tokens]
 
 
 def check_bias(bias: Mapping[int, float], width: int) -> None:

@@ -8,7 +8,7 @@ choices to one thread, which may be another: they share nothing that changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
 from bus.wire.ids import ModelId, RequestId, TokenId
@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import GrammarSpec
-from runner.text.checks import check_bias, check_scoring, check_stops
+from runner.text.checks import behind_history, check_bias, check_scoring, check_stops
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.families import template_variables, thinking_limit
@@ -186,6 +186,7 @@ class Text:
         check_bias(request.sampling.logit_bias, self._tokenizer.vocabulary)
         check_scoring(request)
         prompt = self._prompt(request, context_tokens)
+        prompt = replace(prompt, tokens=behind_history(request, prompt.tokens, self._tokenizer))
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

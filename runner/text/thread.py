@@ -127,7 +127,8 @@ def text_size(request: GenerationRequest) -> int:
     prompt = request.prompt
     if isinstance(prompt, ChatPrompt):
         parts = (part for message in prompt.messages for part in message.parts)
-        return sum(len(part.text) for part in parts if part.kind == "text")
+        before = len(request.history or ())
+        return before + sum(len(part.text) for part in parts if part.kind == "text")
     if isinstance(prompt, InputsPrompt):
         return sum(map(len, prompt.inputs))
     return len(prompt.text) if isinstance(prompt, TextPrompt) else len(prompt.token_ids)

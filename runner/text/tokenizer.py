@@ -146,6 +146,12 @@ class ModelTokenizer:
             ),
         )
 
+    @property
+    def bos_token_id(self) -> int | None:
+        """Return the token that marks the beginning of a text; None where there is none."""
+        name = self._special.get("bos_token")
+        return self.token_id(name) if isinstance(name, str) else None
+
     def token_id(self, text: str) -> int | None:
         """Return the id of the added token that is exactly `text`, if there is one."""
         return self.added_ids.get(text)

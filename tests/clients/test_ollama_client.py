@@ -268,8 +268,6 @@ def test_a_model_that_is_here_is_pulled_at_once_and_no_other(
 def test_what_is_not_offered_says_what_to_do(client: ollama.Client, model: str) -> None:
     refusals = [
         lambda: client.push(model),
-        lambda: client.copy(model, "other"),
-        lambda: client.create("other", from_=model),
         lambda: client.create_blob(__file__),
     ]
     for refused in refusals:

@@ -108,6 +108,24 @@ def test_it_is_not_told_how_much_to_think() -> None:
         assert runner.heard("bad") == []
 
 
+def test_a_runner_of_version_4_is_asked_without_a_history_and_for_none() -> None:
+    with gateway_testbed() as testbed:
+        runner = testbed.runner(protocol=4)
+        body = {"model": MODEL, "prompt": "tokens=2", "stream": False}
+        answered = httpx.post(f"{testbed.url}/api/generate", json=body, timeout=10)
+        assert answered.status_code == 200, answered.text
+        assert "context" not in answered.json()
+        refused = httpx.post(
+            f"{testbed.url}/api/generate", json={**body, "context": [1]}, timeout=10
+        )
+        assert refused.status_code == 400
+        said = refused.json()["error"]
+        assert said.startswith("context: ") and "older shoal" in said
+        eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+        assert len(runner.heard("submit")) == 1
+        assert runner.heard("bad") == []
+
+
 def chat(testbed: GatewayTestbed, **fields: Any) -> httpx.Response:
     messages = [{"role": "user", "content": "tokens=2"}]
     body = {"model": MODEL, "messages": messages, **fields}

@@ -13,6 +13,7 @@ from bus.links import keyring, transport
 from bus.wire import array_frames, codec
 from bus.wire.ids import NodeId
 from bus.wire.instances import LEAST_IDLE_S
+from bus.wire.messages import derived
 from conf.settings import Settings, load_settings
 from gateway.cluster.keep_alive import APART_S
 from gateway.cluster.options import Options
@@ -110,6 +111,9 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
         "",
         stopped,
     )
+    yield "derived models", f"{derived.MAX_DERIVED}", "", "409"
+    yield "a derived model, with its prompts", amount(derived.MAX_DERIVED_BYTES), "", "400"
+    yield "all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"
     yield "time to prepare a request", f"{PREPARES_S:g} s", "", "the runner is replaced"
     yield "whole numbers about placement", f"{instances.MOST - 1:,}", "", "400"
     yield "requests open", f"{options.max_open:,}", "", "429"

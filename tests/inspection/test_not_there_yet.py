@@ -39,6 +39,6 @@ def test_c14_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
     assert answer.status_code == 404 and said.get("type") == "error", said
     assert said["error"]["type"] == "not_found_error"
     assert "not there yet" in said["error"]["message"]
-    for path in ("/api/copy", "/ollama/api/copy"):
+    for path in ("/api/push", "/ollama/api/push"):
         told = node.http.post(path, json={}).json()["error"]
-        assert isinstance(told, str) and "not there yet" in told
+        assert isinstance(told, str) and "not offered" in told

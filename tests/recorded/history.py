@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from bus.replica.state import ClusterState, apply
 from bus.wire.errors import Refusal
-from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
+    DerivedForgotten,
     Event,
     EventBody,
     FactId,
@@ -22,6 +24,7 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     LoadRefused,
+    ModelDerived,
     NodeDrained,
     NodeForgotten,
     NodeJoined,
@@ -102,6 +105,9 @@ def bodies() -> list[EventBody]:
         NodeRemembered(node=N1),
         NodeJoined(node=N2, name="box-2b", addresses=("10.0.0.2:24154",)),
         InstanceDraining(instance=WHOLE, deadline_s=0.0, why="drained"),
+        ModelDerived(derived=full(DerivedModel)),
+        ModelDerived(derived=DerivedModel(name=ModelId("copied"), base=ModelId("m"))),
+        DerivedForgotten(name=ModelId("copied")),
     ]
 
 

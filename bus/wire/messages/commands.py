@@ -14,6 +14,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.collectives import Backend, Mode
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
 
 
@@ -104,6 +105,23 @@ class RunCollectiveTest(Message):
     memory_bytes: int | None = Field(default=None, ge=1)
 
 
+class DeriveModel(Message):
+    """Let requests for a name be answered by another model, with defaults; in the place of what the
+    name stood for before."""
+
+    kind: Literal["derive_model"] = "derive_model"
+    command_id: CommandId
+    derived: DerivedModel
+
+
+class ForgetDerived(Message):
+    """Let a derived model's name stand for nothing."""
+
+    kind: Literal["forget_derived"] = "forget_derived"
+    command_id: CommandId
+    name: ModelId
+
+
 Command = Annotated[
     PlaceModel
     | DeleteInstance
@@ -111,7 +129,9 @@ Command = Annotated[
     | RenameNode
     | DrainNode
     | ForgetNode
-    | RunCollectiveTest,
+    | RunCollectiveTest
+    | DeriveModel
+    | ForgetDerived,
     Field(discriminator="kind"),
 ]
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bus.wire.errors import Refusal
-from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
 
 # --- facts: witnessed by workers -----------------------------------------------------------
@@ -183,6 +184,20 @@ class KeepAliveSet(Message):
     keep_alive_s: float
 
 
+class ModelDerived(Message):
+    """A name stands for another model, with defaults, from here on."""
+
+    kind: Literal["model_derived"] = "model_derived"
+    derived: DerivedModel
+
+
+class DerivedForgotten(Message):
+    """A derived model's name stands for nothing any more."""
+
+    kind: Literal["derived_forgotten"] = "derived_forgotten"
+    name: ModelId
+
+
 EventBody = Annotated[
     NodeJoined
     | RankSeated
@@ -200,7 +215,9 @@ EventBody = Annotated[
     | InstanceDraining
     | InstanceFailed
     | InstanceRemoved
-    | KeepAliveSet,
+    | KeepAliveSet
+    | ModelDerived
+    | DerivedForgotten,
     Field(discriminator="kind"),
 ]
 

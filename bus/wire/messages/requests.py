@@ -175,6 +175,9 @@ class GenerationRequest(Message):
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
     `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
     one choice; with it alone `max_tokens` may be 0.
+    `history` are token ids that come before those of a conversation, as the end of an earlier
+    answer told them; where it is not None, empty or not, the end of the one choice tells the token
+    ids of all that was read and made.
     `min_tokens`: neither end tokens nor stop strings end a choice before it has so many tokens.
     `thinking` None leaves the decision to the model's card, but with an `effort` models that can
     think do. `effort` goes to templates that have levels. Thinking is ended after
@@ -207,6 +210,7 @@ class GenerationRequest(Message):
     effort: Effort | None = None
     thinking_budget: int | None = Field(default=None, ge=0)
     variables: dict[str, bool | int | float | str] | None = None
+    history: tuple[int, ...] | None = None
 
 
 class Usage(Message):

@@ -25,7 +25,8 @@ who asks. 3: a request may ask for its prompt's log-probabilities, answered as `
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
 regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
 may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
-`thinking_budget`) and have `variables` for the model's template."""
+`thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
+tells the token ids of prompt and answer."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -201,7 +202,8 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
 
 
 class PromptAnswer(ArrayFrame, frozen=True):
-    """A prompt as the model would read it: its token ids, or its text, as the question wants.
+    """A prompt as the model would read it: its token ids, or its text, as the question wants; for a
+    request with a `history` the token ids of that, its prompt and its answer.
     `context_tokens` is how many a prompt and its answer may have together, at this copy."""
 
     token_ids: tuple[int, ...]
@@ -210,8 +212,8 @@ class PromptAnswer(ArrayFrame, frozen=True):
 
 
 class Finished(ArrayFrame, tag="f", frozen=True):
-    """Terminal: every choice has ended. `prompt` answers a question about the prompt; without one
-    it is left out."""
+    """Terminal: every choice has ended. `prompt` answers a question about the prompt, or tells
+    what the next `history` is; without either it is left out."""
 
     request_id: RequestId
     seq: int

@@ -34,6 +34,7 @@ from gateway.dialects.shared_fields import (
     TEXT_ONLY,
     ThinkingAsked,
     named_model,
+    sampling_of,
     stops_of,
     temperature_of,
     thinking_asked,
@@ -196,10 +197,12 @@ def _one_call(asked: bodies.AnthropicPromptBody) -> bool:
 
 
 def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
-    return Sampling(
-        temperature=temperature_of(1.0 if asked.temperature is None else asked.temperature),
-        top_p=1.0 if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
-        top_k=asked.top_k or 0,
+    return sampling_of(
+        {
+            "temperature": None if asked.temperature is None else temperature_of(asked.temperature),
+            "top_p": None if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
+            "top_k": asked.top_k,
+        }
     )
 
 

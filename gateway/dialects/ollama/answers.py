@@ -76,6 +76,7 @@ class OllamaGenerateAnswer(OllamaLine):
 
     response: str
     thinking: NotRequired[str]
+    context: NotRequired[list[int]]
 
 
 class OllamaEmbedAnswer(TypedDict):

@@ -7,13 +7,20 @@ dates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from bus.wire.errors import BadRequest
 from gateway.dialects import api_table, dialect
 from gateway.dialects.body import read_body
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.ollama import answers, bodies
+from gateway.dialects.ollama.derive import (
+    OllamaCopyBody,
+    OllamaCreateBody,
+    derived_of,
+    parse_copy,
+    parse_create,
+)
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.ollama.embeddings import (
     OllamaEmbed,
@@ -28,6 +35,11 @@ from gateway.dialects.ollama.render import CONTENT_TYPE, ERROR_SCHEMA, date, err
 VERSION = "0.14.0"
 """The version of Ollama's API that is spoken, with responses and messages beside it; clients
 compare it with what they need, `codex --oss` among them."""
+CREATED = tuple(
+    json_bytes({"status": status})
+    for status in ("reading model metadata", "writing manifest", "success")
+)
+"""The lines that tell of a model which is made; the last is the whole answer, unstreamed."""
 FOREVER_S = 100 * 365 * 86_400.0
 """How far away the expiry of a model that stays is dated, since it must be a date."""
 
@@ -52,7 +64,7 @@ def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> by
 
 
 def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes:
-    """Return the answer to `GET /api/ps`: one entry per loaded copy."""
+    """Return the answer to `GET /api/ps`: one entry per loaded copy, under its model's own name."""
     return json_bytes(
         {
             "models": [
@@ -67,6 +79,7 @@ def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes
                     "context_length": copy.context_tokens,
                 }
                 for one in listings
+                if one.derived is None
                 for copy in one.loaded
             ]
         }
@@ -76,12 +89,10 @@ def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes
 def render_show(listing: api_table.ModelListing) -> bytes:
     """Return the answer to `POST /api/show`. What is not known of the model is left out of
     `model_info`."""
-    # Ollama's word for what an answer may have unless its request says it
-    parameters = f"num_predict {listing.max_tokens}" if listing.max_tokens else ""
-    further = f"PARAMETER {parameters}\n" if parameters else ""
+    parameters = _parameters(listing)
     shown: dict[str, Any] = {
-        "modelfile": f"FROM {listing.id}\n{further}",
-        "parameters": parameters,
+        "modelfile": _modelfile(listing, parameters),
+        "parameters": "\n".join(parameters),
         "template": listing.template,
         "license": listing.license,
         "details": _details(listing),
@@ -89,12 +100,42 @@ def render_show(listing: api_table.ModelListing) -> bytes:
         "capabilities": list(listing.capabilities),
         "modified_at": date(listing.modified_at_s),
     }
+    derived = listing.derived
+    if derived is not None and derived.system:
+        shown["system"] = derived.system
+    if derived is not None and derived.turns:
+        shown["messages"] = [{"role": one.role, "content": one.content} for one in derived.turns]
     if listing.tensors:
         shown["tensors"] = [
             {"name": name, "type": dtype, "shape": list(shape)}
             for name, dtype, shape in listing.tensors
         ]
     return json_bytes(shown)
+
+
+def _parameters(listing: api_table.ModelListing) -> list[str]:
+    """Return a line for each parameter, and for each text of one that has several."""
+    said = {} if listing.derived is None else dict(listing.derived.parameters)
+    if listing.max_tokens:
+        # Ollama's word for what an answer may have unless its request says it
+        said.setdefault("num_predict", listing.max_tokens)
+    return [
+        f"{name} {json_bytes(value).decode()}"
+        for name, values in said.items()
+        for value in (cast(list[Any], values) if isinstance(values, list | tuple) else [values])
+    ]
+
+
+def _modelfile(listing: api_table.ModelListing, parameters: Sequence[str]) -> str:
+    """Return the file of which `create` would make the model again."""
+    derived = listing.derived
+    lines = [f"FROM {listing.id if derived is None else derived.base}"]
+    lines += [f"PARAMETER {line}" for line in parameters]
+    if derived is not None:
+        lines += [f'SYSTEM """{derived.system}"""'] if derived.system else []
+        lines += [f'MESSAGE {one.role} """{one.content}"""' for one in derived.turns]
+        lines += [f'LICENSE """{derived.license}"""'] if derived.license else []
+    return "\n".join(lines) + "\n"
 
 
 def _model_info(listing: api_table.ModelListing) -> dict[str, Any]:
@@ -151,7 +192,7 @@ def parameter_size(parameters: int) -> str:
 
 def _details(listing: api_table.ModelListing) -> dict[str, Any]:
     return {
-        "parent_model": "",
+        "parent_model": "" if listing.derived is None else listing.derived.parent,
         "format": "safetensors",
         "family": listing.family,
         "families": [listing.family] if listing.family else [],
@@ -187,8 +228,13 @@ OLLAMA = api_table.Api(
         api_table.FetchesModel("/api/pull", "Say that a model is here; nothing is fetched",
                                parse_pull, bodies.OllamaPullBody,
                                json_bytes({"status": "success"}), CONTENT_TYPE),
-        api_table.DeletesModel("/api/delete", "Delete a model from this node's disk", parse_delete,
-                               bodies.OllamaDeleteBody),
+        api_table.DeletesModel("/api/delete",
+                               "Delete a model from this node's disk, or a derived one",
+                               parse_delete, bodies.OllamaDeleteBody),
+        api_table.DerivesModel("/api/create", "Make a model of another: its defaults and prompts",
+                               parse_create, OllamaCreateBody, derived_of, CREATED, CONTENT_TYPE),
+        api_table.DerivesModel("/api/copy", "Give a model a further name", parse_copy,
+                               OllamaCopyBody, derived_of),
         api_table.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
         api_table.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),

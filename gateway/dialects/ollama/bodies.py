@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, by_type, no_effect, only
+from gateway.dialects.body import Closed, FieldTable, by_type, honoured, no_effect, only
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
@@ -207,6 +207,9 @@ class OllamaChatBody(SharedBody):
     tools: Annotated[list[OllamaToolBody], Field(fail_fast=True)] | None = None
 
 
+TokenBody = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class OllamaGenerateBody(SharedBody):
     """The body of `POST /api/generate`. Without a prompt it loads or unloads the model."""
 
@@ -216,8 +219,8 @@ class OllamaGenerateBody(SharedBody):
     system: str | None = None
     raw: bool | None = None
     images: Images | None = None
-    context: Annotated[list[int], Field(fail_fast=True)] | None = only(
-        [], why="token histories are not kept; send the conversation to /api/chat"
+    context: Annotated[list[TokenBody], Field(fail_fast=True)] | None = honoured(
+        "the tokens of an earlier answer and its prompt, which come before this prompt's"
     )
 
 

@@ -3,7 +3,8 @@
 Pure. A body without anything to answer loads the model, or unloads it when `keep_alive` is
 0. `raw` and `suffix` prompts are tokenised as they stand; all others go through the model's
 template. A tool's answer is matched to its call by id, else by name, else by order, for
-older clients know no ids. `context` (Ollama's own token history) is refused: send messages.
+older clients know no ids. A whole generate that is neither raw nor has a suffix tells its tokens as
+`context`, and goes on from the tokens of an earlier one.
 """
 
 from __future__ import annotations
@@ -79,14 +80,17 @@ class OllamaGenerate(_Rendered):
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
         asked, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
-        if asked.context:
-            text = "token histories are not kept; send the conversation to /api/chat"
-            raise bad_field("context", text)
-        return _parsed(asked, _prompt_of(asked), extras, context)
+        prompt = _prompt_of(asked)
+        history = tuple(asked.context or ()) if isinstance(prompt, ChatPrompt) else None
+        return _parsed(asked, prompt, extras, context, history)
 
 
 def _parsed(
-    asked: bodies.SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
+    asked: bodies.SharedBody,
+    prompt: Prompt | None,
+    extras: Extras,
+    context: ParseContext,
+    history: tuple[int, ...] | None = None,
 ) -> Parsed:
     model = fields.model_of(asked.model)
     fields.check_offered(asked)
@@ -104,6 +108,7 @@ def _parsed(
         top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
         priority=extras.priority,
         client_id=extras.client_id,
+        history=history,
     )
     empty: Intent = "unload" if keep_alive_s == 0 else "load"
     return Parsed(
@@ -129,7 +134,12 @@ def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
         return None
     if asked.raw or asked.suffix:
         how = "raw" if asked.raw else "suffix"
-        no_place = (("system", asked.system), ("images", asked.images), ("think", asked.think))
+        no_place = (
+            ("system", asked.system),
+            ("images", asked.images),
+            ("think", asked.think),
+            ("context", asked.context),
+        )
         for name, value in no_place:
             if value:
                 raise bad_field(name, f"has no place in a prompt with {how}")

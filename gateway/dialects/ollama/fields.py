@@ -11,8 +11,9 @@ import contextlib
 import math
 import re
 
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
+from gateway.dialects import shared_fields
 from gateway.dialects.body import bad_field, validate
 from gateway.dialects.faults import HttpFaultRaised, unknown_model
 from gateway.dialects.ollama.bodies import (
@@ -30,9 +31,7 @@ from gateway.dialects.shared_fields import (
     thinking_asked,
 )
 
-DEFAULT_TEMPERATURE = 0.8
-DEFAULT_TOP_K = 40
-DEFAULT_TOP_P = 0.9
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
 """The highest temperature, penalty of repetition and whole number; more are taken as these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -44,9 +43,9 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 def model_of(name: str) -> ModelId:
     """Return the model asked for, without `:latest`. Raises BadRequest for what cannot be a name,
-    and the 404 of an unknown model for one with a tag (`llama3.2:1b`), as no model here has one."""
+    and the 404 of an unknown model for a tagged one that none here can be (`hf.co/a/b:Q4`)."""
     plain = name.removesuffix(":latest")
-    if _TAGGED.fullmatch(plain):
+    if not is_model_id(plain) and _TAGGED.fullmatch(plain):
         raise HttpFaultRaised(unknown_model(name))
     return named_model(plain)
 
@@ -67,30 +66,36 @@ def options_of(
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
     """Return how tokens are chosen; options left out take Ollama's defaults, and what is out of a
     range becomes its end."""
-    asked = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
-    return Sampling(
-        temperature=temperature_of(min(max(0.0, asked), HOTTEST)),
-        top_p=DEFAULT_TOP_P if options.top_p is None else _between(LEAST_TOP_P, options.top_p, 1.0),
-        top_k=DEFAULT_TOP_K if options.top_k is None else _whole(options.top_k),
-        min_p=_between(0.0, options.min_p or 0.0, 1.0),
+    heat = options.temperature
+    said = {
+        "temperature": None if heat is None else temperature_of(_between(0.0, heat, HOTTEST)),
+        "top_p": _between_or_none(LEAST_TOP_P, options.top_p, 1.0),
+        "top_k": None if options.top_k is None else _whole(options.top_k),
+        "min_p": _between_or_none(0.0, options.min_p, 1.0),
         # Ollama's own default, -1, means "draw one"
-        seed=None if options.seed == -1 else options.seed,
-        frequency_penalty=_between(-2.0, options.frequency_penalty or 0.0, 2.0),
-        presence_penalty=_between(-2.0, options.presence_penalty or 0.0, 2.0),
-        repetition_penalty=_repetition_of(options),
-    )
+        "seed": None if options.seed == -1 else options.seed,
+        "frequency_penalty": _between_or_none(-2.0, options.frequency_penalty, 2.0),
+        "presence_penalty": _between_or_none(-2.0, options.presence_penalty, 2.0),
+        "repetition_penalty": _repetition_of(options),
+    }
+    return shared_fields.sampling_of(said, DEFAULTS)
 
 
-def _repetition_of(options: OllamaOptionsBody) -> float:
-    """Return the penalty of repetition: none where it looks back at no token."""
-    penalty = options.repeat_penalty or 1.0
-    looks_back = options.repeat_last_n is None or int(options.repeat_last_n) != 0
-    return _between(LEAST_REPETITION, penalty, MOST_REPETITION) if looks_back else 1.0
+def _repetition_of(options: OllamaOptionsBody) -> float | None:
+    """Return the penalty of repetition: none where it looks back at no token; None if not said."""
+    if options.repeat_last_n is not None and int(options.repeat_last_n) == 0:
+        return 1.0
+    penalty = options.repeat_penalty
+    return None if penalty is None else _between(LEAST_REPETITION, penalty or 1.0, MOST_REPETITION)
 
 
 def _whole(asked: float) -> int:
     """Return what comes before the point, and 0 for less."""
     return int(_between(0.0, asked, float(LARGEST)))
+
+
+def _between_or_none(least: float, asked: float | None, most: float) -> float | None:
+    return None if asked is None else _between(least, asked, most)
 
 
 def _between(least: float, asked: float, most: float) -> float:

@@ -2,10 +2,11 @@
 
 Pure. Every line carries `message` (chat) or `response` (generate), the last one too, with
 `done: true`, a reason and durations in nanoseconds. A tool call is sent whole, with its
-arguments as an object, as soon as it is complete; one that was cut off is text, as no object
-can be made of it. There are no comments in this dialect. A raw prompt has no channel for
-thinking: all that comes is its response. Each line says when it was made, as the shell told it by
-`at`; a whole answer says when it was asked for plus how long it took.
+arguments as an object, as soon as it is complete; one that was cut off is left out, as no object
+can be made of it, and the reason of the end says that it was cut. There are no comments in this
+dialect. A raw prompt has no channel for thinking: all that comes is its response. Each line says
+when it was made, as the shell told it by `at`; a whole answer says when it was asked for plus how
+long it took.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptAnswer,
     PromptTokens,
     TokenDelta,
     TokenLogprob,
@@ -42,6 +44,7 @@ FIELD_WORDS = {
     "response_format": "format",
     "stop": "options.stop",
     "max_tokens": "options.num_predict",
+    "history": "context",
 }
 """What the rest of shoal calls differently."""
 ERROR_SCHEMA: Mapping[str, Any] = {
@@ -65,6 +68,7 @@ class OllamaStream:
         self._shape: Shape = shape
         self._load_s = load_s
         self._usage: Usage | None = None
+        self._told: PromptAnswer | None = None
         self._reason: FinishReason = "stop"
         self._closed = False
         self._call: CollectedCall | None = None
@@ -136,7 +140,7 @@ class OllamaStream:
         if not self._parsed.requests:
             return render_empty(self._parsed, shape=self._shape, load_s=self._load_s) + b"\n"
         usage = self._usage or Usage()
-        end = end_object(usage, DONE_REASONS[self._reason], self._load_s)
+        end = end_object(usage, DONE_REASONS[self._reason], self._load_s) | _context(self._told)
         return self._line({"role": "assistant", "content": ""}, **end)
 
     def _rare(self, entry: Entry) -> bytes:
@@ -147,11 +151,11 @@ class OllamaStream:
                 return self._part_of_call(entry)
             case ChoiceEnd():
                 self._reason = entry.finish_reason
-                return self._complete_call()
+                return self._complete_call(cut=is_cut(entry.finish_reason, entry.stop))
             case PrefillProgress() | PromptTokens() | Vectors():
                 return b""
             case Finished():
-                self._usage = entry.usage
+                self._usage, self._told = entry.usage, entry.prompt
                 return b""
             case Failed():
                 return self.error(faults.of_failed(entry))
@@ -173,11 +177,13 @@ class OllamaStream:
         self._call.add(entry)
         return done
 
-    def _complete_call(self) -> bytes:
+    def _complete_call(self, *, cut: bool = False) -> bytes:
         call, self._call = self._call, None
         if call is None:
             return b""
-        return self._line(message_object("", "", [call], first=self._call_index), done=False)
+        message = message_object("", "", [call], first=self._call_index, cut=cut)
+        says = message["content"] or "tool_calls" in message
+        return self._line(message, done=False) if says else b""
 
     def _line(self, message: dict[str, Any], **rest: Any) -> bytes:
         return json_bytes(_answer(self._parsed, self._now_s, self._shape, message, rest)) + b"\n"
@@ -188,8 +194,10 @@ def render_ollama(
 ) -> bytes:
     """Return one object with everything."""
     choice = collected.choices[0]
-    message = message_object(choice.text, choice.reasoning, choice.calls)
+    cut = is_cut(choice.finish_reason, choice.stop)
+    message = message_object(choice.text, choice.reasoning, choice.calls, cut=cut)
     rest = end_object(collected.usage, DONE_REASONS[choice.finish_reason], load_s)
+    rest |= _context(collected.prompt)
     if parsed.requests[0].top_logprobs is not None:
         rest["logprobs"] = _logprobs(choice.logprobs)
     made_at_s = parsed.created_at_s + _total_s(collected.usage, load_s)
@@ -242,16 +250,34 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
     }
 
 
+def is_cut(reason: FinishReason, stop: str | None) -> bool:
+    """Return whether an answer ended where the model had not ended it."""
+    return reason in ("length", "cancelled") or stop is not None
+
+
+def _context(told: PromptAnswer | None) -> dict[str, list[int]]:
+    """Return the tokens of prompt and answer, from which a later request may go on."""
+    return {} if told is None else {"context": list(told.token_ids)}
+
+
 def message_object(
-    text: str, thinking: str, calls: Sequence[CollectedCall], *, first: int = 0
+    text: str,
+    thinking: str,
+    calls: Sequence[CollectedCall],
+    *,
+    first: int = 0,
+    cut: bool = False,
 ) -> dict[str, Any]:
     """Return a chat message; calls whose arguments are no object are told as text.
 
-    `first` is the index of the first of `calls` in the whole answer.
+    `first` is the index of the first of `calls` in the whole answer. `cut`: the answer was cut
+    behind them, so that the last may lack the end of its arguments; it is then left out.
     """
     shown: list[dict[str, Any]] = []
     for index, call in enumerate(calls, start=first):
         arguments = arguments_object(call.arguments)
+        if cut and call is calls[-1] and (arguments is None or not call.arguments):
+            continue
         if arguments is None:
             text += call.arguments
             continue

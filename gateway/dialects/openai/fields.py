@@ -8,6 +8,7 @@ from __future__ import annotations
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
+from gateway.dialects import shared_fields
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
@@ -42,16 +43,18 @@ def includes_usage(body: SharedBody) -> bool:
 
 def sampling_of(body: SharedBody) -> Sampling:
     """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
-    return Sampling(
-        temperature=temperature_of(1.0 if body.temperature is None else body.temperature),
-        top_p=1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p),
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
-        seed=body.seed,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-        logit_bias=_biases_of(body.logit_bias or {}),
+    return shared_fields.sampling_of(
+        {
+            "temperature": None if body.temperature is None else temperature_of(body.temperature),
+            "top_p": None if body.top_p is None else max(LEAST_TOP_P, body.top_p),
+            "top_k": None if body.top_k is None else max(0, body.top_k),
+            "min_p": body.min_p,
+            "seed": body.seed,
+            "frequency_penalty": body.frequency_penalty,
+            "presence_penalty": body.presence_penalty,
+            "repetition_penalty": body.repetition_penalty,
+            "logit_bias": None if body.logit_bias is None else _biases_of(body.logit_bias),
+        }
     )
 
 

@@ -3,7 +3,8 @@
 Who may: who has a key of this node's, or, where none is asked for, a process of the user that runs
 the node, for other users of the machine may not delete its files. What comes with shoal stays, what
 is loaded has to be unloaded first, and only a folder in this home's own `models` is deleted. The
-answer comes once the node has noticed, so that no listing after it has the model.
+answer comes once the node has noticed, so that no listing after it has the model. A derived model
+has no files: who may use the API may delete it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from falcon.asgi import Request, Response
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
+from bus.wire.messages.commands import ForgetDerived
 from gateway.cluster.own_peers import is_own_process
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
@@ -43,6 +45,12 @@ class ModelToDelete(Resource):
             body, dialect.Limits(depth=options.body_depth, strict_fields=True)
         )
         await self.service.catalog.wait_known()
+        derived = self.service.catalog.derived(asked.name)
+        if derived is not None:
+            told = ForgetDerived(command_id=self.service.command_id(), name=derived.name)
+            await self.service.noticed(await self.service.command(told))
+            self.service.log.info("a client deleted a derived model", model=derived.name)
+            return
         model = self.service.catalog.named(asked.name)
         card = self._card_here(model)
         await self._check_owner(req)

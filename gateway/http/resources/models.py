@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +16,11 @@ from bus.process.clock import wall
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
+from bus.wire.messages.commands import DeriveModel
+from bus.wire.messages.derived import DerivedModel
 from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
+from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
 from gateway.requests.routing import model_named
@@ -92,7 +96,7 @@ class ModelOfBody(Resource):
         service = self.service
         await service.catalog.wait_known()
         model = service.catalog.named(asked.name)
-        listing = _listing(service, model, service.catalog.cards().get(model))
+        listing = _listing_named(service, asked.name)
         own = service.catalog.card_here(model)
         if own is not None:
             read = partial(read_model_files, Path(own.path), with_tensors=asked.verbose)
@@ -114,7 +118,9 @@ class ModelToFetch(Resource):
         asked = self.endpoint.parse(body, limits)
         tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
         await self.service.catalog.wait_known()
-        if model_named(asked.name, self.service.catalog.names()) is None:
+        catalog = self.service.catalog
+        known = model_named(asked.name, catalog.names()) or catalog.derived(asked.name)
+        if known is None:
             text = (
                 f"model '{asked.name}' is not here, and fetching models from the internet is not "
                 "there yet: put its folder into <data>/models, or into Hugging Face's cache"
@@ -126,19 +132,62 @@ class ModelToFetch(Resource):
             resp.data += b"\n"
 
 
+@dataclass(frozen=True)
+class ModelToDerive(Resource):
+    """A path by which clients make a model of another."""
+
+    endpoint: api_table.DerivesModel
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Have the holder keep it, and answer once this process knows of it."""
+        service, endpoint = self.service, self.endpoint
+        options = service.options
+        body = await read_body(req, COMMAND_BYTES, options.body_s)
+        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
+        asked = endpoint.parse(body, limits)
+        tell_ignored(service, resp, endpoint.path, asked.ignored)
+        await service.catalog.wait_known()
+        meant = model_named(asked.name, service.catalog.names())
+        if meant is not None:
+            text = f"'{asked.name}' names {meant}, which is a model of its own; choose another name"
+            raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
+        base = service.catalog.named(asked.source)
+        if asked.template:
+            await self._check_template(asked.template, base)
+        source = service.catalog.derived(asked.source)
+        derived = endpoint.derive(asked, base, source, wall())
+        command = DeriveModel(command_id=service.command_id(), derived=derived)
+        await service.noticed(await service.command(command))
+        service.log.info("a client derived a model", model=derived.name, base=base)
+        resp.data = b"".join(endpoint.lines[-1:])
+        if asked.stream:
+            resp.content_type = endpoint.streams
+            resp.data = b"".join(line + b"\n" for line in endpoint.lines)
+
+    async def _check_template(self, template: str, base: ModelId) -> None:
+        """Raise BadRequest for a template that is not the model's own, which alone is run."""
+        card = self.service.catalog.card_here(base)
+        own = ""
+        if card is not None:
+            read = partial(read_model_files, Path(card.path), with_tensors=False)
+            own = (await asyncio.to_thread(read)).template
+        if template.strip() != own.strip():
+            text = f"only the template of {base} itself, as /api/show has it, or none; leave it out"
+            raise bad_field("template", text)
+
+
 async def _shown(
     service: HttpService, render: Callable[[api_table.ModelListing], bytes], name: str
 ) -> bytes:
     await service.catalog.wait_known()
-    model = service.catalog.named(name)
-    return render(_listing(service, model, service.catalog.cards().get(model)))
+    return render(_listing_named(service, name))
 
 
 def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table.ModelListing:
     return replace(
         listing,
         template=files.template,
-        license=files.license,
+        license=listing.license or files.license,
         config=files.config,
         tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
     )
@@ -148,7 +197,36 @@ def _listings(service: HttpService) -> list[api_table.ModelListing]:
     """Return what is told of all models, by id."""
     cards = service.catalog.cards()
     names = sorted(service.catalog.names())
-    return [_listing(service, name, cards.get(name)) for name in names]
+    found = [_listing(service, name, cards.get(name)) for name in names]
+    of_names = dict(zip(names, found, strict=True))
+    derived = (_derived(of_names[one.base], one) for one in service.catalog.derived_here())
+    return sorted((*found, *derived), key=lambda one: one.id)
+
+
+def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
+    """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
+    model = service.catalog.named(name)
+    listing = _listing(service, model, service.catalog.cards().get(model))
+    derived = service.catalog.derived(name)
+    return listing if derived is None else _derived(listing, derived)
+
+
+def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.ModelListing:
+    """Return what is told of a derived model, with what is told of its base; a mere copy has the
+    base's digest."""
+    made = derived.model_copy(update={"name": derived.base, "parent": "", "made_at_s": 0.0})
+    digest = base.digest
+    if made != DerivedModel(name=derived.base, base=derived.base):
+        digest = hashlib.sha256(f"{digest}{made.model_dump_json()}".encode()).hexdigest()
+    return replace(
+        base,
+        id=derived.name,
+        modified_at_s=derived.made_at_s,
+        digest=digest,
+        max_tokens=derived.max_tokens or base.max_tokens,
+        license=derived.license,
+        derived=derived,
+    )
 
 
 def _listing(

@@ -27,8 +27,13 @@ EXAMPLES: Mapping[str, Any] = {
     "max_output_tokens": 100,
     "stream": True,
     "dry_run": True,
+    "source": "shoal-tiny",
+    "destination": "mine",
+    "from": "shoal-tiny",
 }
 """Values of fields in the forms that try a route."""
+MADE = {"model": "mine"}
+"""Those of a body that makes a model of another."""
 _SCRIPT = """
 const key = document.querySelector("#key");
 async function send(form) {
@@ -181,7 +186,9 @@ def _form(route: Route) -> str:
 
 def _example(route: Route) -> dict[str, Any]:
     """Return a body that may be sent as it is, once the model is one that is here."""
-    known = {} if route.body is None else route.body.model_fields
+    fields = {} if route.body is None else route.body.model_fields
+    known = {info.alias or name for name, info in fields.items()}
     made = {name: value for name, value in EXAMPLES.items() if name in known}
+    made |= MADE if "from" in made else {}
     asked = [name for name in ("messages", "input", "prompt") if name in made]
     return {name: value for name, value in made.items() if name not in asked[1:]}

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from gateway.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from gateway.dialects.ollama import bodies as ollama
+from gateway.dialects.ollama.derive import OllamaCopyBody, OllamaCreateBody
 from gateway.dialects.ollama.embeddings import OllamaEmbedBody, OllamaEmbeddingsBody
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.embeddings import EmbeddingsBody
@@ -186,6 +187,12 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ollama.OllamaShowBody: [{"model": "m"}, {"name": "m"}],
     ollama.OllamaDeleteBody: [{"model": "m"}, {"name": "m"}],
     ollama.OllamaPullBody: [{"model": "m"}, {"name": "m"}],
+    OllamaCreateBody: [
+        {"model": "n", "from": "m", "messages": [{"role": "user", "content": "u"}]},
+        {"name": "n", "from": "m"},
+        {"name": "n", "modelfile": "FROM m"},
+    ],
+    OllamaCopyBody: [{"source": "m", "destination": "n"}],
     TokenizeBody: [
         {"model": "m", "prompt": "p"},
         {"model": "m", "content": "p"},
@@ -218,6 +225,9 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("EmbeddingsBody", "truncate_prompt_tokens"): [-1],
     ("OllamaMessageBody", "images"): [["iVBORw0KGgo="]],
     ("OllamaGenerateBody", "images"): [["iVBORw0KGgo="]],
+    ("OllamaCreateBody", "modelfile"): ["FROM m\nSYSTEM s"],
+    ("OllamaCreateBody", "parameters"): [{"top_k": 1}, {"stop": ["s"]}],
+    ("OllamaMadeTurnBody", "role"): ["system", "assistant"],
 }
 """Values of fields, by object and name, that their schemas do not lead to."""
 

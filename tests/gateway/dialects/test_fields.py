@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from bus.wire.errors import BadRequest
 from bus.wire.messages.commands import PlaceModel, RunCollectiveTest
 from bus.wire.messages.control import AskDiagnosis
-from gateway.dialects.api_table import AsksOfModel, Embeds, Generates, ReadsPrompt
+from gateway.dialects.api_table import AsksOfModel, DerivesModel, Embeds, Generates, ReadsPrompt
 from gateway.dialects.body import EXTRAS, NOT_YET, Closed, read_body
 from gateway.dialects.dialect import Limits, Parsed
 from gateway.dialects.registry import APIS
@@ -41,7 +41,7 @@ ENDPOINTS = {
     endpoint.body: endpoint
     for api in APIS
     for endpoint in api.endpoints
-    if isinstance(endpoint, Generates | ReadsPrompt | Embeds | AsksOfModel)
+    if isinstance(endpoint, Generates | ReadsPrompt | Embeds | AsksOfModel | DerivesModel)
 }
 Steps = tuple[int | str, ...]
 
@@ -66,7 +66,7 @@ def understood(desk: Any, body: type[BaseModel], sent: Any) -> Any:
     """What is made of a body, or the path of its refusal."""
     endpoint, raw = ENDPOINTS[body], json.dumps(sent).encode()
     try:
-        if isinstance(endpoint, AsksOfModel):
+        if isinstance(endpoint, AsksOfModel | DerivesModel):
             return endpoint.parse(raw, Limits())
         return endpoint.dialect.parse(raw, desk.context())
     except BadRequest as refusal:

@@ -30,7 +30,6 @@ def test_a_path_to_come_says_what_to_use_today_in_its_clients_envelope(path: str
 
 def test_a_path_that_only_begins_alike_is_misspelt() -> None:
     assert to_come("/v1/embeddingss") is None and to_come("/v1/message") is None
-    assert to_come("/ollama/api/create") is TO_COME["/api/create"]
     assert to_come("/ollama/v1/embeddings") is None
 
 
@@ -56,7 +55,7 @@ def test_what_no_engine_does_is_told_from_what_is_to_come(path: str) -> None:
 
 
 def test_ollamas_own_paths_are_refused_under_either_root() -> None:
-    for path in ("/api/push", "/ollama/api/push", "/ollama/api/blobs/sha256:00", "/api/create"):
+    for path in ("/api/push", "/ollama/api/push", "/ollama/api/blobs/sha256:00"):
         fault = absence(path)
         assert fault is not None
         assert list(json.loads(envelope_of(path).answer(fault).body)) == ["error"]

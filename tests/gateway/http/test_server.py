@@ -226,7 +226,7 @@ def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, pa
 
 
 def test_what_ollama_has_and_we_have_not_is_said_in_its_words(shared: GatewayTestbed) -> None:
-    for path in ("/api/push", "/api/create", "/api/copy", "/api/blobs/sha256:00", "/api/embed"):
+    for path in ("/api/push", "/api/blobs/sha256:00", "/api/embed"):
         for root in ("", "/ollama"):
             answer = httpx.post(f"{shared.url}{root}{path}", json={"model": "x"})
             assert answer.status_code == 404 and list(answer.json()) == ["error"], path

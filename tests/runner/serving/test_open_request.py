@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +79,19 @@ def test_text_then_its_end_then_the_terminal_numbered_without_gaps() -> None:
     assert terminal.usage.completion_tokens == 5
     assert terminal.usage.decode_s == 0.3
     assert request.is_over
+
+
+def test_a_request_with_a_history_is_told_all_that_was_read_and_made() -> None:
+    asked = prepared("r", [1, 2, 3], max_tokens=100)
+    wanting = replace(asked, request=asked.request.model_copy(update={"history": (1,)}))
+    request = OpenRequest(wanting, [Letters()], peer=b"gw", credit=100)
+    out = Outgoing()
+    say(request, "ab.xyz", out)
+    request.row_finished(0, "stop", COST, 1.0, out)
+    terminal = out.entries[-1]
+    assert isinstance(terminal, Finished) and terminal.prompt is not None
+    # what came after the end of the text is no part of the answer
+    assert terminal.prompt.token_ids == (1, 2, 3, *map(ord, "ab."))
 
 
 def test_a_text_that_ends_itself_orders_its_row_to_complete() -> None:

@@ -24,6 +24,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import RowId, SampledToken
+from runner.text.checks import behind
 from runner.text.prepared import (
     CallPiece,
     ChoiceFinish,
@@ -318,6 +319,43 @@ def test_no_request_whatever_it_contains_raises(
     reader = TEXT.choice(prepared, 0)
     push(reader, tokens)
     reader.finish("length")
+
+
+# --- histories ------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), max_size=20))
+def test_a_conversation_comes_behind_its_history(history: list[int]) -> None:
+    plain = TEXT.prepare(request(chat("hi")), 4096)
+    later = TEXT.prepare(request(chat("hi"), history=tuple(history)), 4096)
+    assert isinstance(plain, PreparedRequest) and isinstance(later, PreparedRequest)
+    assert later.tokens == (*history, *plain.tokens)
+
+
+def test_a_mark_of_the_beginning_stands_once_unless_it_begins_each_turn() -> None:
+    assert behind([1, 5], [1, 6], 1) == [1, 5, 6]
+    assert behind([1, 5], [1, 6, 1, 7], 1) == [1, 5, 1, 6, 1, 7]
+    assert behind([], [1, 6], 1) == [1, 6]
+    assert behind([5], [6], None) == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(chat("hi"), history=(VOCABULARY,)),
+        request(chat("hi"), history=(-1,)),
+        request(chat("hi"), history=(1,), n=2),
+        request(TextPrompt(text="hi"), history=(1,)),
+    ],
+)
+def test_a_history_that_cannot_be_is_refused(asked: GenerationRequest) -> None:
+    refused = TEXT.prepare(asked, 4096)
+    assert isinstance(refused, Refusal) and refused.field == "history"
+
+
+def test_a_history_that_leaves_no_room_is_told_with_its_length() -> None:
+    refused = TEXT.prepare(request(chat("hi"), history=(1,) * 100), 64)
+    assert isinstance(refused, Refusal) and refused.reason == "context_length"
 
 
 # --- questions about prompts ---------------------------------------------------------------

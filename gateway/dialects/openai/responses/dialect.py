@@ -36,6 +36,7 @@ from gateway.dialects.shared_fields import (
     TEXT_ONLY,
     ThinkingAsked,
     named_model,
+    sampling_of,
     temperature_of,
     thinking_asked,
     tools_of,
@@ -211,11 +212,13 @@ def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
 
 
 def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:
-    return Sampling(
-        temperature=temperature_of(1.0 if asked.temperature is None else asked.temperature),
-        top_p=1.0 if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
-        frequency_penalty=asked.frequency_penalty or 0.0,
-        presence_penalty=asked.presence_penalty or 0.0,
+    return sampling_of(
+        {
+            "temperature": None if asked.temperature is None else temperature_of(asked.temperature),
+            "top_p": None if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
+            "frequency_penalty": asked.frequency_penalty,
+            "presence_penalty": asked.presence_penalty,
+        }
     )
 
 

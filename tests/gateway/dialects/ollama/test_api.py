@@ -174,10 +174,11 @@ def test_what_a_body_about_a_model_cannot_ask_is_refused_by_name(
     assert caught.value.field == field
 
 
-def test_a_name_with_a_tag_is_an_unknown_model() -> None:
+def test_a_tag_is_a_part_of_a_name_and_a_registrys_name_is_an_unknown_model() -> None:
     for parse in (parse_show, parse_delete):
+        assert parse(b'{"model": "mine:1b"}', Limits()).name == "mine:1b"
         with pytest.raises(HttpFaultRaised) as caught:
-            parse(b'{"model": "llama3.2:1b"}', Limits())
+            parse(b'{"model": "hf.co/some/model:Q4"}', Limits())
         assert (caught.value.fault.status, caught.value.fault.field) == (404, "model")
 
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from bus.wire.messages.requests import ChatPrompt
+from gateway.dialects.dialect import Limits
+from gateway.dialects.ollama.api import OLLAMA, parse_delete
+from gateway.dialects.ollama.derive import parse_copy, parse_create
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.to_come import absence
 
 CHAT, GENERATE = OllamaChat(), OllamaGenerate()
 
@@ -76,6 +80,34 @@ def test_a_conversation_with_options_null_is_understood(desk: Any) -> None:
     assert request.prompt.messages[3].tool_call_id == "c1"
     assert [tool.name for tool in request.prompt.tools] == ["look"]
     assert request.thinking is False
+
+
+CREATES = (
+    b'{"model":"mine","from":"m","system":"Be brief.","parameters":{"num_ctx":4096,"stop":["a"]},'
+    b'"messages":[{"role":"user","content":"Hello"}],"license":["MIT"],"name":""}'
+)
+
+
+def test_a_create_of_a_modelfile_is_understood() -> None:
+    asked = parse_create(CREATES, Limits())
+    assert (asked.name, asked.source, asked.stream, asked.ignored) == ("mine", "m", True, ())
+    assert (asked.system, asked.license) == ("Be brief.", "MIT")
+    assert [(turn.role, turn.content) for turn in asked.turns] == [("user", "Hello")]
+    assert asked.parameters == {"num_ctx": 4096, "stop": ["a"]}
+
+
+def test_a_copy_and_a_delete_are_understood() -> None:
+    asked = parse_copy(b'{"source":"m","destination":"mine"}', Limits())
+    assert (asked.name, asked.source, asked.is_copy) == ("mine", "m", True)
+    assert parse_delete(b'{"model":"mine","name":""}', Limits()).name == "mine"
+
+
+@pytest.mark.parametrize("path", ["/api/push", "/api/blobs/sha256:" + "0" * 64])
+def test_a_push_and_a_blob_are_answered_in_words(path: str) -> None:
+    fault = absence(path)
+    assert fault is not None
+    said = json.loads(OLLAMA.envelope.answer(fault).body)["error"]
+    assert fault.status == 404 and "is not offered" in said
 
 
 def test_the_lines_of_a_load_and_an_unload(desk: Any) -> None:

@@ -96,12 +96,34 @@ def test_calls_come_whole_with_arguments_as_an_object(desk: Any) -> None:
     assert last["message"] == {"role": "assistant", "content": ""}
 
 
-def test_a_call_that_was_cut_off_is_told_as_text(desk: Any) -> None:
+@pytest.mark.parametrize("begun", [(), ('{"a": ',), ('{"a": "x', "y")])
+@pytest.mark.parametrize(
+    ("reason", "stop", "told"), [("length", None, "length"), ("tool_calls", "x", "stop")]
+)
+def test_a_call_that_was_cut_off_is_left_out_and_the_end_says_why(
+    desk: Any, begun: tuple[str, ...], reason: str, stop: str | None, told: str
+) -> None:
     parsed = desk.parse(CHAT, CHAT_BODY)
-    entries = [*desk.call(parsed, 0, "f", '{"a": '), *desk.end(parsed, "length")]
+    entries = [
+        *desk.call(parsed, 0, "f", '{"b":1}'),
+        *desk.call(parsed, 1, "f", *begun),
+        *desk.end(parsed, reason, stop=stop),
+    ]
     first, last = _lines(desk.play(CHAT, parsed, entries))
-    assert first["message"] == {"role": "assistant", "content": '{"a": '}
-    assert last["done_reason"] == "length"
+    whole = desk.whole(CHAT, parsed, entries)
+    for message in (first["message"], whole["message"]):
+        assert message["content"] == ""
+        assert [call["function"]["arguments"] for call in message["tool_calls"]] == [{"b": 1}]
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert last["done_reason"] == whole["done_reason"] == told
+
+
+def test_a_call_that_was_complete_when_the_answer_was_cut_is_a_call(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries = [*desk.call(parsed, 0, "f", '{"a": 1}'), *desk.end(parsed, "length")]
+    first, last = _lines(desk.play(CHAT, parsed, entries))
+    [call] = first["message"]["tool_calls"]
+    assert (call["function"]["arguments"], last["done_reason"]) == ({"a": 1}, "length")
 
 
 def test_a_stream_that_ends_while_thinking_is_done_all_the_same(desk: Any) -> None:

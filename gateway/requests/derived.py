@@ -1,0 +1,57 @@
+"""What a derived model adds to a request: all that it was made with and the request does not say.
+
+Pure. The system prompt comes before a conversation that begins with none, the turns behind the
+system prompt; a raw prompt gets neither, nor does one with a history, which has them. What the
+client said itself stays (`model_fields_set` of its sampling: the others are defaults).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bus.wire.ids import ModelId
+from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    Sampling,
+    TextPart,
+)
+
+
+def completed(
+    request: GenerationRequest, model: ModelId, derived: DerivedModel | None
+) -> GenerationRequest:
+    """Return the request as one for `model`, with what the name that it used adds to it."""
+    if derived is None or request.prompt.kind == "inputs":
+        return request.model_copy(update={"model": model})
+    added: dict[str, Any] = {
+        "model": model,
+        "sampling": _sampling(request.sampling, derived),
+        "stop": request.stop or derived.stop,
+    }
+    if request.max_tokens is None:
+        added["max_tokens"] = derived.max_tokens
+    if isinstance(request.prompt, ChatPrompt) and not request.history:
+        added["prompt"] = _conversation(request.prompt, derived)
+    return request.model_copy(update=added)
+
+
+def _sampling(asked: Sampling, derived: DerivedModel) -> Sampling:
+    unsaid = set(derived.sampled) & set(Sampling.model_fields) - asked.model_fields_set
+    return asked.model_copy(update={name: getattr(derived.sampling, name) for name in unsaid})
+
+
+def _conversation(prompt: ChatPrompt, derived: DerivedModel) -> ChatPrompt:
+    asked = prompt.messages
+    first = next((n for n, one in enumerate(asked) if one.role != "system"), len(asked))
+    system, rest = asked[:first], asked[first:]
+    if not system and derived.system:
+        system = (_turn("system", derived.system),)
+    turns = tuple(_turn(one.role, one.content) for one in derived.turns)
+    return prompt.model_copy(update={"messages": (*system, *turns, *rest)})
+
+
+def _turn(role: Any, text: str) -> ChatMessage:
+    return ChatMessage(role=role, parts=(TextPart(text=text),))

@@ -1,0 +1,102 @@
+"""What a derived model adds to a request, and what the request keeps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bus.wire.ids import ModelId
+from bus.wire.messages.derived import DerivedModel, DerivedTurn
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, Sampling
+from gateway.dialects.anthropic.dialect import AnthropicMessages
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.responses import OpenAIResponses
+from gateway.requests.derived import completed
+from tests.gateway.dialects.conftest import Desk
+
+BASE = ModelId("base")
+MINE = DerivedModel(
+    name=ModelId("mine"),
+    base=BASE,
+    system="Be brief.",
+    turns=(DerivedTurn(role="user", content="Hello"), DerivedTurn(role="assistant", content="Hi")),
+    sampling=Sampling(temperature=0.25, top_p=0.5),
+    sampled=("temperature", "top_p"),
+    max_tokens=9,
+    stop=("x",),
+)
+TALK: dict[str, Any] = {"model": "mine", "messages": [{"role": "user", "content": "Why?"}]}
+BODIES: tuple[tuple[Dialect, dict[str, Any]], ...] = (
+    (OllamaChat(), TALK),
+    (OllamaGenerate(), {"model": "mine", "prompt": "Why?"}),
+    (OpenAIChat(), TALK),
+    (OpenAIResponses(), {"model": "mine", "input": "Why?"}),
+    (AnthropicMessages(), {**TALK, "max_tokens": 9}),
+)
+
+
+def asked(dialect: Dialect, body: dict[str, Any]) -> GenerationRequest:
+    [request] = dialect.parse(json.dumps(body).encode(), Desk().context()).requests
+    return completed(request, BASE, MINE)
+
+
+def turns_of(request: GenerationRequest) -> list[tuple[str, str]]:
+    assert isinstance(request.prompt, ChatPrompt)
+    said = request.prompt.messages
+    return [
+        (one.role, "".join(part.text for part in one.parts if part.kind == "text")) for one in said
+    ]
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "name", ""))
+def test_every_dialects_request_gets_what_it_does_not_say(
+    dialect: Dialect, body: dict[str, Any]
+) -> None:
+    request = asked(dialect, body)
+    assert (request.model, request.max_tokens, request.stop) == (BASE, 9, ("x",))
+    assert (request.sampling.temperature, request.sampling.top_p) == (0.25, 0.5)
+    assert turns_of(request) == [
+        ("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"), ("user", "Why?"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (OllamaChat(), {**TALK, "options": {"temperature": 1, "num_predict": 2, "stop": ["y"]}}),
+        (OpenAIChat(), {**TALK, "temperature": 1, "max_tokens": 2, "stop": "y"}),
+        (
+            AnthropicMessages(),
+            {**TALK, "temperature": 1, "max_tokens": 2, "stop_sequences": ["y"]},
+        ),
+    ],
+)
+def test_what_the_request_says_stays(dialect: Dialect, body: dict[str, Any]) -> None:
+    request = asked(dialect, body)
+    assert (request.max_tokens, request.stop) == (2, ("y",))
+    assert (request.sampling.temperature, request.sampling.top_p) == (1.0, 0.5)
+
+
+def test_a_conversation_with_a_system_prompt_keeps_its_own() -> None:
+    body = {"model": "mine", "messages": [{"role": "system", "content": "s"}, *TALK["messages"]]}
+    turns = turns_of(asked(OpenAIChat(), body))
+    assert turns == [("system", "s"), ("user", "Hello"), ("assistant", "Hi"), ("user", "Why?")]
+    generate = {"model": "mine", "prompt": "Why?", "system": "s"}
+    assert turns_of(asked(OllamaGenerate(), generate)) == turns
+
+
+def test_a_raw_prompt_and_one_with_a_history_get_no_turns() -> None:
+    request = asked(OpenAICompletions(), {"model": "mine", "prompt": "Why?"})
+    assert request.prompt.kind == "text" and request.sampling.temperature == 0.25
+    later = asked(OllamaGenerate(), {"model": "mine", "prompt": "Why?", "context": [1, 2]})
+    assert turns_of(later) == [("user", "Why?")] and later.max_tokens == 9
+
+
+def test_a_model_that_is_none_of_others_makes_a_request_its_own_and_no_more() -> None:
+    [request] = OpenAIChat().parse(json.dumps(TALK).encode(), Desk().context()).requests
+    assert completed(request, BASE, None) == request.model_copy(update={"model": BASE})
