@@ -149,4 +149,4 @@ def test_what_is_generated_is_what_plain_forwards_choose(
     assert [each["doc"] for each in made] == list(range(len(items)))
     plain = [forward.goes_on(item["text"]) for item in items]
     assert [each["text"] for each in made] == plain
-    assert len(set(plain)) > len(plain) // 4, "texts that are all alike would show little"
+    assert len(set(plain)) > min(len(plain) // 4, 15), "texts that are all alike would show little"
