@@ -17,7 +17,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -46,6 +45,7 @@ from tests.bench.models import random_qwen2
 from tests.bench.serve import prompt
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import ROOT, eventually
+from tests.harness.ports import free_port
 
 MODEL = "bench-qwen2"
 WEIGHTS = {"float32": 0, "4 bits": 4}
@@ -132,12 +132,6 @@ class Group:
             if name.startswith("runner:")
         ]
         return [psutil.Process(pid) for pid in pids]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def idle_cores(ranks: Sequence[psutil.Process]) -> float:

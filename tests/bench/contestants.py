@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from conf.blas.choice import Choice, variables
 from conf.blas.libraries import find_libraries
 from tests.bench.load import Job, Timing, run
 from tests.harness.nodes import ROOT, Node, eventually
+from tests.harness.ports import free_port
 
 
 class Contestant(Protocol):
@@ -83,10 +83,7 @@ class MlxServer:
         self._paths = models
         self._lives: dict[str, subprocess.Popen[bytes]] = {}
         for key, path in models.items():
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            self._ports[key] = port
+            port = self._ports[key] = free_port()
             self._lives[key] = subprocess.Popen(
                 [sys.executable, "-m", "mlx_lm.server", "--model", str(path), "--port", str(port),
                  "--host", "127.0.0.1", "--log-level", "ERROR", "--max-tokens", "4096"],

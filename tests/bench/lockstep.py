@@ -22,7 +22,8 @@ import psutil
 from bus.wire.messages.requests import TokensPrompt
 from tests.bench.contestants import cpu_s, environment
 from tests.harness.nodes import ROOT
-from tests.harness.ranks import free_ports, ready_group, stages
+from tests.harness.ports import free_ports
+from tests.harness.ranks import ready_group, stages
 from tests.harness.slot import FakeGateway, Slot, request
 
 ROWS = (1, 8)

@@ -119,6 +119,7 @@ def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
         eventually(lambda: ready(made), 10, "the instances are ready")
         answer = chat(made, "refuse=queue_full")
         assert answer.status_code == 429
+        eventually(lambda: all(one.heard("submit") for one in made.runners), 5, "both were asked")
         assert [len(one.heard("submit")) for one in made.runners] == [1, 1]
 
 

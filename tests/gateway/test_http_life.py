@@ -21,10 +21,10 @@ from tests.harness.gateway_testbed import (
     ROOT,
     GatewayTestbed,
     eventually,
-    free_port,
     gateway_testbed,
 )
 from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
+from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.slow
 

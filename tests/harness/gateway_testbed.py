@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,7 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
+from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 NODE = NodeId("n1")
@@ -65,12 +65,6 @@ def eventually(check: Callable[[], Any], timeout_s: float, what: str) -> Any:
         if now() >= give_up_at:
             raise AssertionError(f"not within {timeout_s} s: {what}")
         pause.wait(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Holder:

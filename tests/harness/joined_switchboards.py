@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,14 +24,9 @@ from bus.switchboard.switchboard import Switchboard
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import Snapshot, TermHeartbeat
 from bus.wire.messages.peers import PeerPorts
+from tests.harness.ports import free_port
 
 PATIENCE_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class StateTeller:

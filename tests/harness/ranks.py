@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bus.wire.messages.control import GroupSpec, RankSeat
+from tests.harness.ports import free_ports
 from tests.harness.slot import FakeGateway, Slot, started_slot
 
 Layers = Sequence[tuple[int, int]]
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in taken]
 
 
 def stages(layers: int, ranks: int) -> Layers:

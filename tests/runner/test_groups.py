@@ -30,10 +30,10 @@ from tests.harness.group_requests import (
     text_hand,
     token_hand,
 )
+from tests.harness.ports import free_ports
 from tests.harness.ranks import (
     Layers,
     become,
-    free_ports,
     group_spec,
     one_gateway,
     ready_group,

@@ -15,7 +15,8 @@ from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.messages.events import Event, NodeJoined
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import DemandReading, TokenTap
-from tests.harness.joined_switchboards import JoinedSwitchboards, boards, free_port
+from tests.harness.joined_switchboards import JoinedSwitchboards, boards
+from tests.harness.ports import free_port
 
 TOPIC = "event.node_joined"
 

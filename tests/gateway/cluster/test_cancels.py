@@ -13,8 +13,9 @@ import pytest
 
 from bus.wire.ids import NodeId, RequestId
 from gateway.cluster.cancels import REMEMBERED, RememberedCancels
-from tests.harness.gateway_testbed import GatewayTestbed, eventually, free_port, gateway_testbed
+from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
+from tests.harness.ports import free_port
 
 ELSEWHERE = NodeId("n2")
 
