@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import threading
 import time
@@ -26,8 +27,9 @@ HUGE = "{{ 'a' * 900000000 }}"
 HUGE_BYTES = 600 << 20
 """Less than that template takes where nothing stops it."""
 WITHIN_S = 5.0
-LOADS_S = 15.0
-"""Until a runner of this model is there, on a busy machine."""
+"""What is promised; elsewhere than in `make prove` three times as long is waited."""
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
+MOST_S = WITHIN_S if PROVING else 3 * WITHIN_S
 
 
 def _model(models: Path, name: str, template: str, *, for_tools: bool = False) -> None:
@@ -54,8 +56,9 @@ def _when_asked(template: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[Node]:
-    """Start a node with hostile model folders beside its own model."""
-    node = Node()
+    """Start a node with hostile model folders beside its own model, and a spare runner as users
+    have it."""
+    node = Node(SHOAL_RUNNER__SPARE="true")
     models = node.home / "data" / "models"
     _model(models, "endless", ENDLESS)
     _model(models, "huge", HUGE)
@@ -80,6 +83,13 @@ def _ask(node: Node, model: str, text: str, seconds: float, **fields: object) ->
         raise AssertionError(f"{model}: no answer within {seconds:g} s") from None
     print(f"{model}: {answer.status_code} after {time.monotonic() - began:.2f} s: {answer.text}")
     return answer
+
+
+def _has_spare(node: Node) -> bool:
+    """Return whether a runner without a model waits, with its libraries imported."""
+    loaded = {rank["pid"] for one in node.state()["instances"].values() for rank in one["ready"]}
+    runners = {pid for name, pid in node.processes().items() if name.startswith("runner:")}
+    return any(psutil.Process(pid).cpu_percent(0.5) < 20.0 for pid in runners - loaded)
 
 
 def _resident(node: Node) -> int:
@@ -118,8 +128,9 @@ def test_a4_a_template_that_takes_too_much_fails_the_load_with_the_reason(
     hostile: Node, model: str
 ) -> None:
     stream = hostile.stream("Tell me a long story.", max_tokens=400, ignore_eos=True).flowing()
+    eventually(lambda: _has_spare(hostile), 60, "a spare runner")
     with Peak(hostile) as peak:
-        answer = _ask(hostile, model, "Hello", LOADS_S + WITHIN_S)
+        answer = _ask(hostile, model, "Hello", MOST_S)
     assert answer.status_code >= 400, answer.text
     assert "chat template" in answer.text, answer.text
     assert peak.most - peak.before < HUGE_BYTES
@@ -145,8 +156,8 @@ def test_a4_a_template_that_takes_too_much_fails_that_request_alone(
     assert _ask(hostile, model, "Hello", 60).status_code == 200
     stream = hostile.stream("Tell me a long story.", max_tokens=400, ignore_eos=True).flowing()
     with Peak(hostile) as peak:
-        answer = _ask(hostile, model, "Now.", WITHIN_S, **fields)
-        again = _ask(hostile, model, "Hello", WITHIN_S)
+        answer = _ask(hostile, model, "Now.", MOST_S, **fields)
+        again = _ask(hostile, model, "Hello", MOST_S)
     assert answer.status_code == 400, answer.text
     assert "chat template was stopped" in answer.text, answer.text
     assert again.status_code == 200, again.text
