@@ -103,8 +103,11 @@ await tell("@anthropic-ai/sdk (npm)", "@anthropic-ai/sdk", {
     assert.ok(bad instanceof Anthropic.BadRequestError);
     assert.match(bad.message, /temperature/);
     const long = { ...plain, messages: asked("word ".repeat(9000)) };
-    for (const failing of [client.messages.create(long), client.messages.stream(long).done()]) {
-      const error = await thrown(failing);
+    // One after the other: a promise that fails before anything awaits it ends the process.
+    const whole = () => client.messages.create(long);
+    const streamed = () => client.messages.stream(long).done();
+    for (const ask of [whole, streamed]) {
+      const error = await thrown(ask());
       assert.ok(error instanceof Anthropic.BadRequestError);
       assert.match(error.message, /prompt is too long: \d+ tokens > \d+ maximum/);
     }
