@@ -94,11 +94,14 @@ class KeptAnswer:
 @dataclass(frozen=True, slots=True)
 class ToKeep:
     """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
-    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found."""
+    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found.
+    `named` are the ids of items that stand for those of kept answers, with the requests of these.
+    """
 
     items: tuple[bytes, ...]
     previous: str | None = None
     keep: bool = True
+    named: tuple[tuple[str, RequestId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,18 @@ class KeepingDialect(Dialect, Protocol):
         """Return a renderer for a streamed answer, which gives the whole at its end."""
         ...
 
-    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
-        """Return a body that goes on from `previous`, with all that it was made from. Raises
-        `BadRequest` where they are too much together."""
+    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a kept answer, or of what that was made from; None without it."""
+        ...
+
+    def continued(
+        self,
+        parsed: Parsed,
+        previous: KeptAnswer | None,
+        limits: Limits,
+        named: Mapping[str, bytes],
+    ) -> Parsed:
+        """Return a body that goes on from `previous`, with all that it was made from, and with the
+        items of `named` where it has their ids. Raises `BadRequest` where they are too much
+        together."""
         ...

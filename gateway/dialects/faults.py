@@ -177,6 +177,15 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     )
 
 
+def item_not_found(item_id: str) -> HttpFault:
+    """Return the 404 for an item that a body names by its id alone, of no answer that is kept."""
+    text = (
+        f"Item with id '{item_id[:200]}' not found. Items are kept with their answers, and not "
+        "where `store` is false: send the item itself, or remove it from your input"
+    )
+    return HttpFault(404, "item_not_found", text, "input")
+
+
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
     """Return the 504 for a request that cannot be stopped: the owner does not answer."""
     return HttpFault(

@@ -25,12 +25,14 @@ def testbed() -> Iterator[GatewayTestbed]:
         yield made
 
 
-def ask(testbed: GatewayTestbed, text: str, **more: Any) -> httpx.Response:
+def ask(testbed: GatewayTestbed, text: str | list[Any], **more: Any) -> httpx.Response:
     body = {"model": MODEL, "input": text, **more}
     return httpx.post(f"{testbed.url}/v1/responses", json=body, headers=ONE, timeout=30)
 
 
-def made(testbed: GatewayTestbed, text: str = "tokens=3", **more: Any) -> dict[str, Any]:
+def made(
+    testbed: GatewayTestbed, text: str | list[Any] = "tokens=3", **more: Any
+) -> dict[str, Any]:
     answer = ask(testbed, text, **more)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -77,6 +79,37 @@ def test_a_response_is_gone_on_from_at_every_process(testbed: GatewayTestbed) ->
             assert texts == ["tokens=3", said, "tokens=2 more"]
             assert then["previous_response_id"] == response["id"]
     assert runner.heard("submit")
+
+
+def test_items_that_are_named_by_their_ids_are_those_of_kept_responses(
+    testbed: GatewayTestbed,
+) -> None:
+    for response in some(testbed):
+        made_of = call(testbed, "GET", f"{response['id']}/input_items").json()["data"]
+        named = [
+            {"type": "item_reference", "id": made_of[0]["id"]},
+            {"id": response["output"][0]["id"]},
+        ]
+        for store in (True, False):
+            body = {"model": MODEL, "input": [*named, {"role": "user", "content": "tokens=2 b"}]}
+            then = httpx.post(
+                f"{testbed.url}/v1/responses", json={**body, "store": store}, headers=ONE
+            )
+            assert then.status_code == 200, then.text
+        kept = made(testbed, [*named, {"role": "user", "content": "tokens=2 b"}])
+        told = call(testbed, "GET", f"{kept['id']}/input_items?order=asc").json()["data"]
+        assert told[:2] == [made_of[0], response["output"][0]]
+        assert told[2]["content"][0]["text"] == "tokens=2 b"
+
+
+def test_an_item_of_no_kept_response_is_not_found(testbed: GatewayTestbed) -> None:
+    response = made(testbed)
+    for item, headers in (("msg_req-n1-h0-b-1-0", ONE), (response["output"][0]["id"], TWO)):
+        body = {"model": MODEL, "input": [{"type": "item_reference", "id": item}]}
+        refused = httpx.post(f"{testbed.url}/v1/responses", json=body, headers=headers)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (404, "item_not_found")
+        assert error["param"] == "input" and item in error["message"]
 
 
 def test_another_key_finds_removes_stops_and_goes_on_from_nothing(testbed: GatewayTestbed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -27,23 +28,48 @@ READ_ASIDE_BYTES = 128 << 10
 async def recalled(
     service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a body with the conversation that it goes on from, where it names one.
+    """Return a body with the conversation that it goes on from, and the items that it has by their
+    ids alone, where it names any.
 
-    Raises HttpFaultRaised (400) where that is not kept for this owner, BadRequest where both
+    Raises HttpFaultRaised (400, 404) where those are not kept for this owner, BadRequest where all
     together are too long.
     """
-    named = None if parsed.to_keep is None else parsed.to_keep.previous
-    if named is None:
+    to_keep = parsed.to_keep
+    if to_keep is None or (to_keep.previous is None and not to_keep.named):
         return parsed
-    previous = await _found(service, owner, request_id_of(named))
-    if previous is None:
-        fault = faults.answer_not_found("Response", named, "previous_response_id")
-        raise HttpFaultRaised(fault)
+    previous = None
+    if to_keep.previous is not None:
+        previous = await _found(service, owner, request_id_of(to_keep.previous))
+        if previous is None:
+            name = to_keep.previous
+            raise HttpFaultRaised(faults.answer_not_found("Response", name, "previous_response_id"))
+    named = await _named(service, made_by, to_keep.named, owner)
     limits = service.parse_context().limits
-    if sum(map(len, previous.items)) < READ_ASIDE_BYTES:
-        return made_by.continued(parsed, previous, limits)
+    length = sum(map(len, (*named.values(), *(() if previous is None else previous.items))))
+    if length < READ_ASIDE_BYTES:
+        return made_by.continued(parsed, previous, limits, named)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits)
+    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits, named)
+
+
+async def _named(
+    service: HttpService,
+    made_by: dialect.KeepingDialect,
+    wanted: Sequence[tuple[str, RequestId]],
+    owner: str,
+) -> dict[str, bytes]:
+    """Return items of kept answers by their ids; each answer is asked for once."""
+    answers: dict[RequestId, dialect.KeptAnswer | None] = {}
+    found: dict[str, bytes] = {}
+    for item_id, request in wanted:
+        if request not in answers:
+            answers[request] = await _found(service, owner, request)
+        kept = answers[request]
+        item = None if kept is None else made_by.item_named(kept, item_id)
+        if item is None:
+            raise HttpFaultRaised(faults.item_not_found(item_id))
+        found[item_id] = item
+    return found
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,16 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
                 {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
             ],
         },
-        {**RESPONSE, "input": [{"type": "item_reference", "id": "x"}]},
+        {**RESPONSE, "input": [{"type": "item_reference", "id": "msg_r-0"}]},
+        {
+            **RESPONSE,
+            "input": [
+                {"role": "user", "content": "u"},
+                {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "i"},
+                {"type": "custom_tool_call_output", "call_id": "c", "output": "o"},
+                {"type": "web_search_call"},
+            ],
+        },
     ],
     AnthropicMessagesBody: [
         MESSAGES,
@@ -219,6 +228,7 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("AllowedChoiceBody", "allowed_tools"): [{**ALLOWED, "tools": _ALLOWED}],
     ("ResponsesNamedChoiceBody", "name"): _BOTH,
     ("ResponsesAllowedToolBody", "name"): _BOTH,
+    ("ResponsesReferenceBody", "id"): ["msg_r-1"],
     ("ResponsesBody", "include"): [["message.output_text.logprobs"]],
     ("AnthropicNamedChoiceBody", "name"): _BOTH,
     ("AnthropicMessagesBody", "max_tokens"): [6000],
@@ -236,6 +246,7 @@ SAME_EITHER_WAY: dict[tuple[str, str], str] = {
     ("CompletionsBody", "best_of"): "it may only say what n says",
     ("ResponsesBody", "stream_options"): "all that is in it has no effect; refused without stream",
     ("ResponsesForeignToolBody", "type"): "every other kind is skipped alike",
+    ("ResponsesForeignItemBody", "type"): "every other kind is skipped alike",
     ("AnthropicServerToolBody", "type"): "every other kind is skipped alike",
     ("ConversationBody", "add_generation_prompt"): "may only say what is done anyway",
     ("TokenizeBody", "add_generation_prompt"): "may only say what is done anyway",

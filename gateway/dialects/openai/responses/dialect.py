@@ -26,11 +26,19 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.echo import said_back
-from gateway.dialects.openai.responses.items import ResponsesItems
-from gateway.dialects.openai.responses.listing import items_of, kept_items, output_of, read_items
+from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
+from gateway.dialects.openai.responses.listing import (
+    item_named,
+    items_of,
+    kept_items,
+    output_of,
+    read_items,
+    references_of,
+    resolved,
+)
 from gateway.dialects.openai.responses.render import ResponsesStream, render_response
 from gateway.dialects.openai.responses.shapes import PREFIX
-from gateway.dialects.openai.responses.turns import turns_of, unseen_of
+from gateway.dialects.openai.responses.turns import skipped_of, turns_of, unseen_of
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     TEXT_ONLY,
@@ -42,7 +50,9 @@ from gateway.dialects.shared_fields import (
     tools_of,
 )
 
+NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
 NO_EFFECT_TIERS = ("auto", "default")
+NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has for log-probabilities; the rest of what it may have is not made here."""
 
@@ -78,7 +88,8 @@ class OpenAIResponses:
             client_id=_client_of(asked, extras),
         )
         keeps = asked.store is not False
-        held = keeps or asked.previous_response_id is not None
+        named = references_of(found)
+        held = keeps or asked.previous_response_id is not None or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
         return Parsed(
             requests=(thinking.asked_of(request),),
@@ -88,24 +99,31 @@ class OpenAIResponses:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=ignoring(
-                thinking.told_in(extras, context.limits),
-                unseen_of(found),
-                TEXT_ONLY,
-                context.limits,
-            ),
+            extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
-            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps),
+            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
 
-    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
+    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a kept answer, or of what that was made from; None without it."""
+        return item_named(kept, item_id)
+
+    def continued(
+        self,
+        parsed: Parsed,
+        previous: KeptAnswer | None,
+        limits: Limits,
+        named: Mapping[str, bytes] = NONE_NAMED,
+    ) -> Parsed:
         """Return the request with the conversation of an earlier answer, and that answer, before
-        its own. BadRequest where they are too many together."""
+        its own, and with the items that it names by their ids. BadRequest where they are too many
+        together."""
         kept, request = parsed.to_keep, parsed.requests[0]
         prompt = request.prompt
         if kept is None or not isinstance(prompt, ChatPrompt):
             return parsed
-        together = (*previous.items, *output_of(previous), *kept.items)
+        before = () if previous is None else (*previous.items, *output_of(previous))
+        together = (*before, *resolved(kept.items, named))
         _check_count(len(together), limits)
         again, _ = validate(ResponsesItems, {"items": read_items(together)})
         first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
@@ -125,6 +143,12 @@ class OpenAIResponses:
     ) -> bytes:
         """Return one `response`."""
         return render_response(parsed, collected[0], load_s)
+
+
+def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
+    """Return the extras with the items and parts that no model reads here."""
+    extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
+    return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
 
 
 def _check_offered(asked: bodies.ResponsesBody) -> None:

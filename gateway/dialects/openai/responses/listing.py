@@ -6,6 +6,7 @@ one JSON object, so that what is told is what the next request is read from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,13 +14,22 @@ import orjson
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
+from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
 
 MOST_LISTED = 100
 LISTED = 20
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+_ITEM_ID = re.compile(r"[a-z]+_(.{1,120})-(?:in)?[0-9]{1,6}")
+"""An item's id as it is made here: what it is, the request that made it, its number."""
 
 
 def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
@@ -32,8 +42,47 @@ def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem
 
 
 def kept_items(found: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
-    """Return items as they are kept; `request` is the one that brought them."""
-    return tuple(json_bytes(_object(item, index, request)) for index, item in enumerate(found))
+    """Return items as they are kept, without those that are skipped; `request` is the one that
+    brought them."""
+    return tuple(
+        json_bytes(_object(item, index, request))
+        for index, item in enumerate(found)
+        if not isinstance(item, items.ResponsesForeignItemBody)
+    )
+
+
+def references_of(found: Sequence[items.AnyItem]) -> tuple[tuple[str, RequestId], ...]:
+    """Return the ids of items that are named alone, and the requests that made them. BadRequest
+    for an id that none can have."""
+    named: dict[str, RequestId] = {}
+    for index, item in enumerate(found):
+        if isinstance(item, items.ResponsesReferenceBody):
+            match = _ITEM_ID.fullmatch(item.id)
+            if match is None:
+                text = f"no item here has the id '{item.id[:80]}'; send the item itself"
+                raise bad_field(f"input[{index}]", text)
+            named[item.id] = RequestId(match[1])
+    return tuple(named.items())
+
+
+def item_named(kept: KeptAnswer, item_id: str) -> bytes | None:
+    """Return the item of that id, of those that an answer was made from or has; None without it."""
+    for item in (*output_of(kept), *kept.items):
+        if orjson.loads(item)["id"] == item_id:
+            return item
+    return None
+
+
+def resolved(kept: Sequence[bytes], named: Mapping[str, bytes]) -> tuple[bytes, ...]:
+    """Return items with those in the place of the ones that are named alone; the others are as
+    they were."""
+    if not named:
+        return tuple(kept)
+    made: list[bytes] = []
+    for item in kept:
+        found = orjson.loads(item)
+        made.append(named[found["id"]] if found["type"] == "item_reference" else item)
+    return tuple(made)
 
 
 def read_items(kept: Sequence[bytes]) -> list[Any]:
@@ -96,17 +145,19 @@ def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, An
         case items.ResponsesCallBody():
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             return {**named, **call, "status": "completed"}
-        case items.ResponsesCallOutputBody():
+        case items.ResponsesCallOutputBody() | items.ResponsesCustomOutputBody():
             output = item.output
             said = output if isinstance(output, str) else [_part(part) for part in output]
             return {**named, "call_id": item.call_id, "output": said, "status": "completed"}
+        case items.ResponsesCustomCallBody():
+            return {**named, "call_id": item.call_id, "name": item.name, "input": item.input}
         case items.ResponsesReasoningBody():
             return {
                 **named,
                 "summary": [piece.model_dump() for piece in item.summary or ()],
                 "content": [piece.model_dump() for piece in item.content or ()],
             }
-        case items.ResponsesReferenceBody():
+        case items.ResponsesReferenceBody() | items.ResponsesForeignItemBody():
             return named
 
 

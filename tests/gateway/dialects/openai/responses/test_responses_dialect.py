@@ -236,13 +236,40 @@ def test_a_response_says_back_what_was_done(desk: Any) -> None:
     assert (whole["user"], whole["store"], whole["top_logprobs"]) == ("u", False, 3)
 
 
+def test_items_of_tools_that_are_not_offered_are_skipped_and_named(desk: Any) -> None:
+    items = [
+        {"role": "user", "content": "u"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"a": [1]}},
+        {"type": "local_shell_call_output", "id": "x", "output": "o"},
+        {"role": "user", "content": "v"},
+    ]
+    parsed = desk.parse(RESPONSES, {**BODY, "input": items})
+    texts = [turn.parts[0].text for turn in parsed.requests[0].prompt.messages]
+    assert texts == ["u", "v"]
+    assert parsed.extras.ignored == ("input[1]", "input[2]")
+    assert [json.loads(one)["type"] for one in parsed.to_keep.items] == ["message", "message"]
+
+
+def test_a_call_of_a_tool_that_takes_text_is_read_as_a_call(desk: Any) -> None:
+    items = [
+        {"role": "user", "content": "u"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'say "a"'},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+    ]
+    parsed = desk.parse(RESPONSES, {**BODY, "input": items})
+    _, called, answered = parsed.requests[0].prompt.messages
+    assert json.loads(called.tool_calls[0].arguments) == {"input": 'say "a"'}
+    assert (called.tool_calls[0].name, answered.tool_call_id) == ("patch", "c")
+    assert answered.parts[0].text == "done"
+
+
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input"),
     ({"input": None}, "input"),
     ({"input": 5}, "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
     ({"input": [{"role": "user", "content": "a"}, {"id": "msg_1"}]}, "input[1]"),
-    ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
+    ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0]"),
     ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
