@@ -111,7 +111,8 @@ class Parsed:
     The requests are answered together, in order: choice c of request r is choice
     r * n + c of the answer. `echoes` has the text to put before each request's choices
     (empty when none was asked for); None where the runner tells it. `said_back` are members of the
-    answer that the body decides; `to_keep` is None where the dialect keeps no answers.
+    answer that the body decides; `to_keep` is None where the dialect keeps no answers. `tells` is
+    what an answer has that others have not, in the dialect's own words.
     `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
     once the runners have said so; 0 until then.
     """
@@ -128,6 +129,7 @@ class Parsed:
     intent: Intent = "generate"
     said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
     to_keep: ToKeep | None = None
+    tells: frozenset[str] = frozenset()
     prompt_tokens: int = 0
 
     @property

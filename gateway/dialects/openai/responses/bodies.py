@@ -173,13 +173,16 @@ class ResponsesTextBody(Closed):
     verbosity: str | None = only("medium", why="ask for a length in the prompt")
 
 
+SummaryBody = Literal["auto", "concise", "detailed", "none"]
+
+
 class ResponsesEffortBody(Closed):
-    """How much to think. Thinking is shown as it is, never summarised."""
+    """How much to think, and how that is told."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("tokens after which thinking is ended; -1: none")
-    summary: Unused = no_effect("thinking is shown whole, as the content of a reasoning item")
-    generate_summary: Unused = no_effect("the older name of summary")
+    summary: SummaryBody | None = honoured("tell thinking as its summary, too; whole")
+    generate_summary: SummaryBody | None = honoured("the older name of summary")
     context: Unused = no_effect("which thinking a model sees again is its template's to say")
 
 

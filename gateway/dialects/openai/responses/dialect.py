@@ -25,7 +25,7 @@ from gateway.dialects.body import bad_field, ignoring, read_body, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
 from gateway.dialects.openai.responses import bodies
-from gateway.dialects.openai.responses.echo import said_back
+from gateway.dialects.openai.responses.echo import said_back, summary_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
     item_named,
@@ -37,7 +37,7 @@ from gateway.dialects.openai.responses.listing import (
     resolved,
 )
 from gateway.dialects.openai.responses.render import ResponsesStream, render_response
-from gateway.dialects.openai.responses.shapes import PREFIX
+from gateway.dialects.openai.responses.shapes import ENCRYPTED, PREFIX, SUMMARY
 from gateway.dialects.openai.responses.turns import skipped_of, turns_of, unseen_of
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
@@ -101,6 +101,7 @@ class OpenAIResponses:
             include_usage=True,
             extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
+            tells=_tells_of(asked),
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
 
@@ -261,6 +262,13 @@ def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
     if asked.top_logprobs or LOGPROBS in (asked.include or ()):
         return asked.top_logprobs or 0
     return None
+
+
+def _tells_of(asked: bodies.ResponsesBody) -> frozenset[str]:
+    """Return what of thinking an answer tells beside its text."""
+    summary = summary_of(asked) not in (None, "none")
+    found = {SUMMARY} if summary else set[str]()
+    return frozenset(found | {ENCRYPTED} & set(asked.include or ()))
 
 
 def _thinking_of(asked: bodies.ResponsesBody) -> ThinkingAsked:

@@ -1,7 +1,7 @@
 """What a response says back of the body that asked for it.
 
 Pure. Defaults are said as what they are; what has no effect here is said as what was done: nothing
-is cut from a conversation (`truncation`), nothing is summarised, tools of other kinds than
+is cut from a conversation (`truncation`), tools of other kinds than
 functions are not offered.
 """
 
@@ -23,7 +23,7 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "text": {"format": _format(asked.text), "verbosity": "medium"},
         "reasoning": {
             "effort": None if asked.reasoning is None else asked.reasoning.effort,
-            "summary": None,
+            "summary": summary_of(asked),
         },
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
@@ -41,6 +41,12 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "safety_identifier": asked.safety_identifier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
+
+
+def summary_of(asked: bodies.ResponsesBody) -> str | None:
+    """Return the summary of thinking that is asked for, by either of its names."""
+    said = asked.reasoning
+    return None if said is None else said.summary or said.generate_summary
 
 
 def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:

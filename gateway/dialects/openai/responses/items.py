@@ -19,6 +19,7 @@ from gateway.dialects.body import (
     by_field,
     by_shape,
     by_type,
+    honoured,
     no_effect,
     only,
     refused,
@@ -145,13 +146,14 @@ class ResponsesSummaryBody(Closed):
 
 
 class ResponsesReasoningBody(Closed):
-    """What the assistant thought earlier: its content, or where there is none its summary."""
+    """What the assistant thought earlier: its content, or where there is none what was packed here,
+    or its summary."""
 
     type: Literal["reasoning"]
     id: str | None = None
     summary: list[ResponsesSummaryBody] | None = None
     content: list[ResponsesThoughtBody] | None = None
-    encrypted_content: Unused = no_effect("only its maker can read it")
+    encrypted_content: str | None = honoured("of an answer made here; no other can be read")
     status: Unused = no_effect("of an answer already given")
 
 

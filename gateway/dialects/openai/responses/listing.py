@@ -152,10 +152,12 @@ def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, An
         case items.ResponsesCustomCallBody():
             return {**named, "call_id": item.call_id, "name": item.name, "input": item.input}
         case items.ResponsesReasoningBody():
+            packed = item.encrypted_content
             return {
                 **named,
                 "summary": [piece.model_dump() for piece in item.summary or ()],
                 "content": [piece.model_dump() for piece in item.content or ()],
+                **({} if packed is None else {"encrypted_content": packed}),
             }
         case items.ResponsesReferenceBody() | items.ResponsesForeignItemBody():
             return named

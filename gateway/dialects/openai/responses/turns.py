@@ -14,6 +14,7 @@ from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
+from gateway.dialects.openai.responses.shapes import unpacked_thought
 from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 
 _Part = items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.ResponsesMediaPartBody
@@ -102,7 +103,8 @@ def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMess
 
 
 def _thoughts_of(item: items.ResponsesReasoningBody) -> list[str]:
-    return [piece.text for piece in item.content or item.summary or ()]
+    packed = None if item.content else unpacked_thought(item.encrypted_content)
+    return [piece.text for piece in item.content or item.summary or ()] if not packed else [packed]
 
 
 def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:

@@ -22,6 +22,7 @@ LOOK: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"at": {"type": "integer"}}},
     "strict": True,
 }
+SHORT = [{"type": "summary_text", "text": "short"}]
 WAIT: dict[str, Any] = {"type": "function", "name": "wait", "parameters": None}
 
 
@@ -156,6 +157,24 @@ def test_log_probabilities_are_asked_for_by_include_too(desk: Any) -> None:
     assert desk.parse(RESPONSES, {**BODY, "top_logprobs": 0}).requests[0].top_logprobs is None
 
 
+def test_thinking_that_was_packed_for_a_client_is_read_again(desk: Any) -> None:
+    parsed = desk.parse(
+        RESPONSES, {**BODY, "include": ["reasoning.encrypted_content"], "store": False}
+    )
+    entries = [*desk.reasoning(parsed, "h\u00e9", "m"), *desk.text(parsed, "a"), *desk.end(parsed)]
+    thought, said = desk.whole(RESPONSES, parsed, entries)["output"]
+    packed = thought["encrypted_content"]
+    for kept, wanted in (
+        ({"encrypted_content": packed, "summary": []}, "h\u00e9m"),
+        ({"encrypted_content": packed, "content": [], "summary": SHORT}, "h\u00e9m"),
+        ({"encrypted_content": "gAAAAABo", "summary": SHORT}, "short"),
+        ({"encrypted_content": packed[:-1], "summary": SHORT}, "short"),
+    ):
+        again = {"type": "reasoning", "id": thought["id"], **kept}
+        turns = _turns(desk.parse(RESPONSES, {**BODY, "input": [again, said]}))
+        assert (turns[0].reasoning, turns[0].parts[0].text) == (wanted, "a")
+
+
 def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
     foreign = [
         {"type": "web_search", "user_location": {"type": "approximate"}},
@@ -231,7 +250,7 @@ def test_a_response_says_back_what_was_done(desk: Any) -> None:
     assert whole["tools"] == [{**none, "strict": False}]
     assert whole["tool_choice"] == {"type": "function", "name": "wait"}
     assert whole["text"] == {"format": {"type": "json_object"}, "verbosity": "medium"}
-    assert whole["reasoning"] == {"effort": "low", "summary": None}
+    assert whole["reasoning"] == {"effort": "low", "summary": "auto"}
     assert (whole["max_tool_calls"], whole["prompt_cache_key"]) == (3, "k")
     assert (whole["user"], whole["store"], whole["top_logprobs"]) == ("u", False, 3)
 
