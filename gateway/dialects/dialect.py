@@ -112,7 +112,9 @@ class Parsed:
     r * n + c of the answer. `echoes` has the text to put before each request's choices
     (empty when none was asked for); None where the runner tells it. `said_back` are members of the
     answer that the body decides; `to_keep` is None where the dialect keeps no answers. `tells` is
-    what an answer has that others have not, in the dialect's own words.
+    what an answer has that others have not, in the dialect's own words. `manner` is a sentence that
+    ends the system prompt of a conversation, `affinity` a text that requests share which are best
+    asked of one instance; empty: none.
     `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
     once the runners have said so; 0 until then.
     """
@@ -130,6 +132,8 @@ class Parsed:
     said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
     to_keep: ToKeep | None = None
     tells: frozenset[str] = frozenset()
+    manner: str = ""
+    affinity: str = ""
     prompt_tokens: int = 0
 
     @property

@@ -229,6 +229,16 @@ def too_large(limit_bytes: int) -> HttpFault:
     )
 
 
+def packed_body(encoding: str) -> HttpFault:
+    """Return the 415 for a body that is compressed: how large it is would show too late."""
+    return HttpFault(
+        415,
+        "unsupported_encoding",
+        f"Content-Encoding '{encoding[:40]}' is not read here; send the body as it is",
+        headers=(("accept-encoding", "identity"),),
+    )
+
+
 def internal(reference: str) -> HttpFault:
     """Return the 500 for our own failure. Its text says only where to look in the log."""
     return HttpFault(

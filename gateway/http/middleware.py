@@ -160,9 +160,13 @@ async def read_body(
 ) -> bytes:
     """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
 
-    Raises HttpFaultRaised as soon as it is known to be too large (413), when nothing more of it
-    comes (408), or when the budget has no room (503); then nothing stays taken.
+    Raises HttpFaultRaised as soon as it is known to be too large (413), when it is packed (415),
+    when nothing more of it comes (408), or when the budget has no room (503); then nothing stays
+    taken.
     """
+    packed = (req.get_header("content-encoding") or "identity").strip().casefold()
+    if packed != "identity":
+        raise HttpFaultRaised(faults.packed_body(packed))
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise HttpFaultRaised(faults.too_large(limit_bytes))

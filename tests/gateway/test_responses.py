@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -224,3 +225,11 @@ def test_a_failure_in_the_middle_of_a_stream_ends_the_response_as_failed(
     response = events[-1]["response"]
     assert response["output"][0]["content"][0]["text"] == "one two "
     assert call(testbed, "GET", response["id"]).json() == response
+
+
+def test_a_body_that_is_compressed_is_refused_as_such(testbed: GatewayTestbed) -> None:
+    body = gzip.compress(json.dumps({"model": MODEL, "input": "tokens=1"}).encode())
+    headers = {**ONE, "Content-Encoding": "gzip"}
+    refused = httpx.post(f"{testbed.url}/v1/responses", content=body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_encoding")
+    assert refused.headers["accept-encoding"] == "identity"

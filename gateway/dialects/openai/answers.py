@@ -10,6 +10,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 FinishWord = Literal["stop", "length", "tool_calls"]
+Tier = Literal["default", "flex", "priority"]
 
 
 class CachedTokens(TypedDict):
@@ -108,6 +109,7 @@ class ChatAnswer(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[ChatChoice]
     usage: TokenUsage
     timing: AnswerTiming
@@ -157,6 +159,7 @@ class ChatChunk(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[ChatChunkChoice]
     usage: NotRequired[TokenUsage]
     timing: NotRequired[AnswerTiming]
@@ -189,6 +192,7 @@ class CompletionHead(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[CompletionChoice]
 
 

@@ -27,7 +27,6 @@ from gateway.dialects.shared_fields import LEAST_REPETITION
 
 HARMLESS = {
     "metadata": "labels for the provider's own storage; we store nothing",
-    "prompt_cache_key": "prefixes are found by their content",
     "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
     "prediction": "a hint about speed, which never changes the text",
@@ -222,6 +221,10 @@ class StreamOptionsBody(Closed):
     )
 
 
+TierBody = Literal["auto", "default", "flex", "priority"]
+VerbosityBody = Literal["low", "medium", "high"]
+
+
 class SharedBody(Closed):
     """The fields that chat completions and completions have in common."""
 
@@ -229,7 +232,8 @@ class SharedBody(Closed):
     stream: bool | None = None
     stream_options: StreamOptionsBody | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = honoured("answers to each prompt")
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = honoured("at least 1; -1: as many as fit")
+    prompt_cache_key: str | None = honoured("requests that share it are asked of one instance")
     stop: StopBody | None = honoured("at most 16 texts")
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
@@ -245,7 +249,9 @@ class SharedBody(Closed):
     user: str | None = None
     safety_identifier: str | None = None
     store: bool | None = only(False, why="answers are not stored")
-    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
+    service_tier: TierBody | None = honoured(
+        "flex: as x_priority low, priority: as x_priority high; said back"
+    )
     response_format: ResponseFormatBody | None = None
     guided_json: SchemaBody | None = None
     guided_regex: str | None = None
@@ -294,7 +300,7 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = honoured(
+    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
     )
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
@@ -315,7 +321,9 @@ class ChatCompletionsBody(SharedBody):
     chat_template_kwargs: TemplateArgumentsBody | None = None
     continue_final_message: bool | None = honoured("go on with the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")
-    verbosity: str | None = only("medium", why="ask for a length in the prompt")
+    verbosity: VerbosityBody | None = honoured(
+        "low and high end the system prompt with a sentence about length"
+    )
 
 
 def _prompt_tag(value: Any) -> str | None:
@@ -347,6 +355,8 @@ class CompletionsBody(SharedBody):
     prompt: PromptBody
     suffix: str | None = honoured("asks for the middle, of models that can")
     echo: bool | None = honoured("puts the prompt first")
-    max_tokens: Annotated[int, Field(ge=0)] | None = honoured("16 when left out; 0 only with echo")
+    max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
+        "16 when left out; 0 only with echo; -1: as many as fit"
+    )
     best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured("must equal n")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

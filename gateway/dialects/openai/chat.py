@@ -77,7 +77,7 @@ class OpenAIChat:
             variables=variables_of(asked.chat_template_kwargs),
             ignore_eos=bool(asked.ignore_eos),
             min_tokens=asked.min_tokens or None,
-            priority=extras.priority,
+            priority=fields.priority_of(asked.service_tier, extras),
             client_id=fields.client_of(asked, extras),
         )
         return Parsed(
@@ -89,6 +89,9 @@ class OpenAIChat:
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
             extras=thinking.told_in(extras, context.limits),
+            said_back=fields.said_back_of(asked),
+            manner=fields.manner_of(asked.verbosity),
+            affinity=asked.prompt_cache_key or "",
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
@@ -105,8 +108,6 @@ class OpenAIChat:
 def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise bad_field("modalities", 'only ["text"] is offered')
-    if asked.verbosity not in (None, "medium"):
-        raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
 def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
@@ -237,7 +238,8 @@ def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
             f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one",
             field="max_tokens",
         )
-    return new if new is not None else old
+    field = "max_completion_tokens" if new is not None else "max_tokens"
+    return fields.most_of(new if new is not None else old, field)
 
 
 def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:

@@ -54,6 +54,7 @@ _TYPES = {
     405: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
@@ -128,6 +129,7 @@ def finish_bytes(finish: Mapping[str, str]) -> bytes:
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
     """Return what every answer and every chunk of it begins with, equal in all of them."""
     return {
+        **parsed.said_back,
         "id": parsed.answer_id,
         "object": object_name,
         "created": int(parsed.created_at_s),

@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken
+from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken, Tier
 
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -133,7 +133,7 @@ class ResponseAnswer(TypedDict):
     truncation: Literal["disabled"]
     background: bool
     store: bool
-    service_tier: Literal["default"]
+    service_tier: Tier
     metadata: dict[str, str]
     user: str | None
     safety_identifier: str | None

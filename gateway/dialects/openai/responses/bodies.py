@@ -22,7 +22,7 @@ from gateway.dialects.body import (
     no_effect,
     only,
 )
-from gateway.dialects.openai.bodies import Budget, EffortBody
+from gateway.dialects.openai.bodies import Budget, EffortBody, TierBody, VerbosityBody
 from gateway.dialects.openai.responses.items import ResponsesInput
 
 HARMLESS = {
@@ -170,7 +170,9 @@ class ResponsesTextBody(Closed):
     """What the text must be."""
 
     format: ResponsesFormat | None = None
-    verbosity: str | None = only("medium", why="ask for a length in the prompt")
+    verbosity: VerbosityBody | None = honoured(
+        "low and high end the system prompt with a sentence about length; said back"
+    )
 
 
 SummaryBody = Literal["auto", "concise", "detailed", "none"]
@@ -234,7 +236,11 @@ class ResponsesBody(Closed):
     previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = only(False, why="answers are made while their client waits")
-    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
+    service_tier: TierBody | None = honoured(
+        "flex: as x_priority low, priority: as x_priority high; said back"
+    )
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = no_effect("prefixes are found by their content; said back")
+    prompt_cache_key: str | None = honoured(
+        "requests that share it are asked of one instance; said back"
+    )

@@ -24,6 +24,7 @@ from gateway.dialects import sse
 from gateway.dialects.body import bad_field, ignoring, read_body, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
+from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.echo import said_back, summary_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
@@ -51,7 +52,6 @@ from gateway.dialects.shared_fields import (
 )
 
 NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
-NO_EFFECT_TIERS = ("auto", "default")
 NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has for log-probabilities; the rest of what it may have is not made here."""
@@ -84,7 +84,7 @@ class OpenAIResponses:
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             top_logprobs=_top_logprobs_of(asked),
-            priority=extras.priority,
+            priority=priority_of(asked.service_tier, extras),
             client_id=_client_of(asked, extras),
         )
         keeps = asked.store is not False
@@ -102,6 +102,8 @@ class OpenAIResponses:
             extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
             tells=_tells_of(asked),
+            manner=manner_of(None if asked.text is None else asked.text.verbosity),
+            affinity=asked.prompt_cache_key or "",
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
 
@@ -156,14 +158,8 @@ def _check_offered(asked: bodies.ResponsesBody) -> None:
     if asked.background:
         text = "answers are made while their client waits; leave it out, or stream"
         raise bad_field("background", text)
-    if asked.service_tier is not None and asked.service_tier not in NO_EFFECT_TIERS:
-        text = "only 'auto' and 'default' are offered; x_priority orders requests"
-        raise bad_field("service_tier", text)
     if asked.stream_options is not None and not asked.stream:
         raise bad_field("stream_options", "is only allowed when stream is true")
-    if asked.text is not None and asked.text.verbosity not in (None, "medium"):
-        text = "only 'medium' is offered; ask for a length in the prompt"
-        raise bad_field("text.verbosity", text)
 
 
 def _check_count(count: int, limits: Limits) -> None:

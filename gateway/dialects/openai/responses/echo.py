@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.dialects.openai.fields import tier_told
 from gateway.dialects.openai.responses import bodies
 
 
@@ -20,7 +21,7 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
         "tool_choice": _choice(asked.tool_choice),
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": _format(asked.text), "verbosity": "medium"},
+        "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
         "reasoning": {
             "effort": None if asked.reasoning is None else asked.reasoning.effort,
             "summary": summary_of(asked),
@@ -35,12 +36,16 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "truncation": "disabled",
         "background": False,
         "store": asked.store is not False,
-        "service_tier": "default",
+        "service_tier": tier_told(asked.service_tier),
         "metadata": asked.metadata or {},
         "user": asked.user,
         "safety_identifier": asked.safety_identifier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
+
+
+def _verbosity(asked: bodies.ResponsesBody) -> str:
+    return "medium" if asked.text is None else asked.text.verbosity or "medium"
 
 
 def summary_of(asked: bodies.ResponsesBody) -> str | None:

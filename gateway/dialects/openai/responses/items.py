@@ -239,7 +239,7 @@ ResponsesItem = Annotated[
     | Annotated[ResponsesForeignItemBody, Tag("~foreign")],
     by_shape(f"an item whose type is one of {', '.join(ITEM_TYPES)}", _item_tag),
 ]
-AnyItem = (
+KeptItem = (
     ResponsesMessageBody
     | ResponsesCallBody
     | ResponsesCallOutputBody
@@ -247,8 +247,8 @@ AnyItem = (
     | ResponsesCustomOutputBody
     | ResponsesReasoningBody
     | ResponsesReferenceBody
-    | ResponsesForeignItemBody
 )
+AnyItem = KeptItem | ResponsesForeignItemBody
 ResponsesInput = Annotated[
     Annotated[str, Tag("~text")]
     | Annotated[Annotated[list[ResponsesItem], Field(fail_fast=True)], Tag("~items")],

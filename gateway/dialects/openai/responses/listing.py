@@ -136,7 +136,7 @@ def _bad_query(name: str) -> BadRequest:
     return BadRequest(f"{name} must be a number from 1 to {MOST_LISTED}", field=name)
 
 
-def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, Any]:
+def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, Any]:
     kind = item.type or "item_reference"
     named = {"id": item.id or f"{_PREFIXES.get(kind, 'rs')}_{request}-in{index}", "type": kind}
     match item:
@@ -159,7 +159,7 @@ def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, An
                 "content": [piece.model_dump() for piece in item.content or ()],
                 **({} if packed is None else {"encrypted_content": packed}),
             }
-        case items.ResponsesReferenceBody() | items.ResponsesForeignItemBody():
+        case items.ResponsesReferenceBody():
             return named
 
 

@@ -150,6 +150,15 @@ def test_effort_says_how_much_to_think(desk: Any, effort: str | None, thinking: 
     assert request.effort == (None if effort == "none" else effort)
 
 
+def test_a_tier_is_a_priority_and_a_verbosity_a_manner(desk: Any) -> None:
+    asked = {"service_tier": "flex", "text": {"verbosity": "low"}, "prompt_cache_key": "k"}
+    parsed = desk.parse(RESPONSES, {**BODY, **asked})
+    assert (parsed.requests[0].priority, parsed.affinity) == (20, "k")
+    assert parsed.manner == "Keep your answers short."
+    whole = desk.whole(RESPONSES, parsed, desk.end(parsed))
+    assert (whole["service_tier"], whole["text"]["verbosity"]) == ("flex", "low")
+
+
 def test_log_probabilities_are_asked_for_by_include_too(desk: Any) -> None:
     include = ["reasoning.encrypted_content", "something.else", "message.output_text.logprobs"]
     assert desk.parse(RESPONSES, {**BODY, "include": include}).requests[0].top_logprobs == 0
@@ -305,8 +314,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"moderation": {"model": "m"}}, "moderation"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"service_tier": "flex"}, "service_tier"),
-    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"service_tier": "scale"}, "service_tier"),
+    ({"text": {"verbosity": "lower"}}, "text.verbosity"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
