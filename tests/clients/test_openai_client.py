@@ -287,7 +287,7 @@ def test_an_unknown_model_is_404_and_names_the_remedy(ask: Ask, client: OpenAI) 
         ({"n": 0}, "n"),
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"extra_body": {"functions": [{}]}}, "functions"),
+        ({"extra_body": {"functions": [{}]}}, "functions[0].name"),
         ({"store": True}, "store"),
     ],
 )

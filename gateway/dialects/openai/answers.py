@@ -9,7 +9,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-FinishWord = Literal["stop", "length", "tool_calls"]
+FinishWord = Literal["stop", "length", "tool_calls", "function_call"]
 Tier = Literal["default", "flex", "priority"]
 
 
@@ -83,12 +83,14 @@ class AnsweredCall(TypedDict):
 
 
 class AnsweredMessage(TypedDict):
-    """The assistant's turn; `content` is null where there are calls alone."""
+    """The assistant's turn; `content` is null where there are calls alone. `function_call` is one
+    in the older form, where the body has functions."""
 
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[AnsweredCall]]
+    function_call: NotRequired[AnsweredFunction]
 
 
 class ChatChoice(TypedDict):
@@ -138,6 +140,7 @@ class ChatDelta(TypedDict):
     content: NotRequired[str]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[CallDelta]]
+    function_call: NotRequired[FunctionDelta]
 
 
 class ChatChunkChoice(TypedDict):

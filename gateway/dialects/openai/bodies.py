@@ -51,8 +51,6 @@ REFUSED_BY_SERVERS = {
 
 REFUSED_CHAT = {
     **REFUSED_BY_SERVERS,
-    "functions": "send 'tools' instead",
-    "function_call": "send 'tool_choice' instead",
     "audio": "answers are text",
     "web_search_options": "the model has no access to the web",
     "moderation": "there is no moderation",
@@ -139,6 +137,12 @@ ToolChoiceBody = Annotated[
     by_type(
         "'none', 'auto', 'required' or an object naming a function", {str: "~mode", dict: "~object"}
     ),
+]
+
+
+FunctionChoiceBody = Annotated[
+    Annotated[Literal["none", "auto"], Tag("~mode")] | Annotated[NamedFunctionBody, Tag("~object")],
+    by_type("'none', 'auto' or an object with a name", {str: "~mode", dict: "~object"}),
 ]
 
 
@@ -306,6 +310,10 @@ class ChatCompletionsBody(SharedBody):
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionBody], Field(fail_fast=True)] | None = honoured(
+        "the older form of tools; one call at most, told in the older form"
+    )
+    function_call: FunctionChoiceBody | None = honoured("the older form of tool_choice")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: EffortBody | None = honoured(

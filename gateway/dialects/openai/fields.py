@@ -77,7 +77,7 @@ def priority_of(tier: str | None, extras: Extras) -> int:
 
 def tier_told(tier: str | None) -> str:
     """Return the tier that an answer says it was made in."""
-    return tier if tier in TIERS else "default"
+    return tier if tier is not None and tier in TIERS else "default"
 
 
 def manner_of(verbosity: str | None) -> str:

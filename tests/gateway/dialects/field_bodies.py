@@ -129,6 +129,17 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
         {**CHAT, "stream_options": {}, "chat_template_kwargs": {}, "logprobs": True},
         {**CHAT, "reasoning": {}},
         {**CHAT, "thinking": {"type": "enabled"}},
+        {
+            "model": "m",
+            "messages": [
+                *TURNS[:2],
+                {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+                {"role": "function", "name": "f", "content": "t"},
+            ],
+            "functions": [FUNCTION, OTHER],
+            "function_call": {"name": "f"},
+        },
+        {"model": "m", "messages": TURNS, "functions": [FUNCTION]},
         *({**CHAT, "response_format": one} for one in _FORMATS),
         *({**CHAT, "structured_outputs": one} for one in _HELD),
         *_choices(
@@ -222,6 +233,8 @@ _NAMED = [{"name": name} for name in _BOTH]
 _ALLOWED = [{"type": "function", "function": function} for function in _NAMED]
 HINTS: dict[tuple[str, str], list[Any]] = {
     ("NamedFunctionBody", "name"): _BOTH,
+    ("ChatCompletionsBody", "functions"): [[OTHER]],
+    ("ChatCompletionsBody", "function_call"): ["none", {"name": "g"}],
     ("NamedChoiceBody", "function"): _NAMED,
     ("AllowedToolBody", "function"): _NAMED,
     ("AllowedToolsBody", "tools"): [_ALLOWED, _ALLOWED[1:]],
