@@ -85,10 +85,16 @@ class Extras:
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
     """An answer that later requests may go on from, and the items that it was made from, its own
-    and those before, as JSON."""
+    and those before, as JSON.
+
+    `listed` is what a list of answers tells it by, as JSON; empty: it is in none. `labels` are its
+    client's, as a JSON object, which may change.
+    """
 
     answer: bytes
     items: tuple[bytes, ...]
+    listed: bytes = b""
+    labels: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +102,15 @@ class ToKeep:
     """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
     it goes on from; `items` are as in `KeptAnswer`, without those before until it was found.
     `named` are the ids of items that stand for those of kept answers, with the requests of these.
+    `listed` and `labels` are as in `KeptAnswer`.
     """
 
     items: tuple[bytes, ...]
     previous: str | None = None
     keep: bool = True
     named: tuple[tuple[str, RequestId], ...] = ()
+    listed: bytes = b""
+    labels: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +240,8 @@ class KeepingStream(StreamRenderer, Protocol):
 
 
 class KeepingDialect(Dialect, Protocol):
-    """A dialect whose answers may be kept and gone on from."""
+    """A dialect whose answers may be kept and gone on from; those that nothing goes on from are
+    asked for their stream alone."""
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> KeepingStream:
         """Return a renderer for a streamed answer, which gives the whole at its end."""

@@ -288,7 +288,6 @@ def test_an_unknown_model_is_404_and_names_the_remedy(ask: Ask, client: OpenAI) 
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"extra_body": {"functions": [{}]}}, "functions[0].name"),
-        ({"store": True}, "store"),
     ],
 )
 def test_a_bad_field_is_400_and_named(ask: Ask, sent: dict[str, Any], param: str) -> None:

@@ -26,7 +26,6 @@ from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION
 
 HARMLESS = {
-    "metadata": "labels for the provider's own storage; we store nothing",
     "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
     "prediction": "a hint about speed, which never changes the text",
@@ -34,6 +33,7 @@ HARMLESS = {
     "guided_decoding_backend": "one library holds texts to all forms",
 }
 """Fields that change nothing about the answer, and why."""
+HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of answers that are kept; none is"}
 
 REFUSED_BY_SERVERS = {
     "structural_tag": "send 'guided_grammar' or a schema instead",
@@ -252,7 +252,6 @@ class SharedBody(Closed):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = only(False, why="answers are not stored")
     service_tier: TierBody | None = honoured(
         "flex: as x_priority low, priority: as x_priority high; said back"
     )
@@ -304,6 +303,8 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
+    store: bool | None = honoured("keep the answer in memory, for a while")
+    metadata: Any = honoured("with store: labels, at most 16, which are kept with the answer")
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
     )
@@ -359,8 +360,11 @@ PromptBody = Annotated[
 class CompletionsBody(SharedBody):
     """The body of `POST /v1/completions`."""
 
-    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
+    table: ClassVar[FieldTable] = FieldTable(
+        harmless=HARMLESS_COMPLETIONS, refused=REFUSED_COMPLETIONS
+    )
     prompt: PromptBody
+    store: bool | None = only(False, why="only chat completions and responses are kept")
     suffix: str | None = honoured("asks for the middle, of models that can")
     echo: bool | None = honoured("puts the prompt first")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(

@@ -28,6 +28,7 @@ from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import FUNCTION_CALL, ChatStream, render_chat
 from gateway.dialects.openai.formats import output_of
+from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
     ThinkingAsked,
     stops_of,
@@ -81,11 +82,13 @@ class OpenAIChat:
             priority=fields.priority_of(asked.service_tier, extras),
             client_id=fields.client_of(asked, extras),
         )
+        answer_id = f"chatcmpl-{request.request_id}"
         return Parsed(
             requests=(thinking.asked_of(request),),
             model=asked.model,
             stream=bool(asked.stream),
-            answer_id=f"chatcmpl-{request.request_id}",
+            answer_id=answer_id,
+            to_keep=to_keep_of(asked, answer_id, context.now_s),
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),

@@ -25,7 +25,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Vectors,
 )
-from gateway.dialects.collect import Collected, CollectedChoice
+from gateway.dialects.collect import Collected, CollectedChoice, Collector
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
 from gateway.dialects.openai.answers import CallDelta
@@ -39,10 +39,14 @@ _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class ChatStream(OpenAIStream):
-    """The stream of one request's answer."""
+    """The stream of one request's answer, which is put together for one that is to be kept: it is
+    `answer`, once the stream has ended well."""
 
     def __init__(self, parsed: Parsed) -> None:
         super().__init__(parsed, CHUNK)
+        self.answer: bytes | None = None
+        kept = parsed.to_keep is not None
+        self._whole = Collector(parsed.requests) if kept else None
         start = self._start()
         self._starts = [
             start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
@@ -58,6 +62,8 @@ class ChatStream(OpenAIStream):
     def render(self, entries: Sequence[Entry]) -> bytes:
         """Return the frames of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
+        if self._whole is not None and not self._closed:
+            self._whole.add(entries)
         texts, reasonings = self._texts, self._reasonings
         for entry in entries:
             if self._closed:
@@ -71,6 +77,12 @@ class ChatStream(OpenAIStream):
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
+
+    def close(self) -> bytes:
+        """Return the last bytes; the whole answer is there from then on, where it is kept."""
+        if self._whole is not None and self._whole.ended and not self._closed:
+            self.answer = render_chat(self._parsed, self._whole.collected[0])
+        return super().close()
 
     def _with_logprobs(self, entry: TokenDelta) -> bytes:
         return b"".join(

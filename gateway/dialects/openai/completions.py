@@ -64,6 +64,8 @@ class OpenAICompletions:
 
 
 def _check_combination(asked: CompletionsBody) -> None:
+    if asked.store:
+        raise bad_field("store", "only chat completions and responses are kept; leave it out")
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
         raise bad_field("best_of", "must equal n; nothing is ranked here")
     if asked.max_tokens == 0 and not asked.echo:

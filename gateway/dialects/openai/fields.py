@@ -35,8 +35,6 @@ def model_of(body: SharedBody) -> ModelId:
 
 def check_offered(body: SharedBody) -> None:
     """Refuse what the shared fields ask for and we do not have."""
-    if body.store:
-        raise bad_field("store", "answers are not stored; leave it out")
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "stream_options is only allowed when stream is true", field="stream_options"

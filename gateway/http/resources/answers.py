@@ -39,8 +39,8 @@ async def recalled(
         return parsed
     previous = None
     if to_keep.previous is not None:
-        previous = await _found(service, owner, request_id_of(to_keep.previous))
-        if previous is None:
+        previous = await found_answer(service, owner, request_id_of(to_keep.previous))
+        if previous is None or previous.listed:
             name = to_keep.previous
             raise HttpFaultRaised(faults.answer_not_found("Response", name, "previous_response_id"))
     named = await _named(service, made_by, to_keep.named, owner)
@@ -63,9 +63,10 @@ async def _named(
     found: dict[str, bytes] = {}
     for item_id, request in wanted:
         if request not in answers:
-            answers[request] = await _found(service, owner, request)
+            answers[request] = await found_answer(service, owner, request)
         kept = answers[request]
-        item = None if kept is None else made_by.item_named(kept, item_id)
+        there = kept is not None and not kept.listed
+        item = made_by.item_named(kept, item_id) if kept is not None and there else None
         if item is None:
             raise HttpFaultRaised(faults.item_not_found(item_id))
         found[item_id] = item
@@ -83,11 +84,12 @@ class AnswerResource(Resource):
         if (req.get_param("stream") or "false").casefold() not in ("false", "0"):
             text = "stream: an answer that is kept is told whole; leave it out"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
-        resp.data = (await _kept(self.service, req, self.endpoint, answer_id)).answer
+        resp.data = self.endpoint.told(await _kept(self.service, req, self.endpoint, answer_id))
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Keep the answer no longer. 404 for one that is not there."""
         owner = owner_of_answers(req, self.service)
+        await _kept(self.service, req, self.endpoint, answer_id)
         try:
             found = await self.service.answers.remove(owner, request_id_of(answer_id))
         except AnswersSilent as silent:
@@ -95,6 +97,16 @@ class AnswerResource(Resource):
         if not found:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
+
+    async def change(self, req: Request, answer_id: str, labels: bytes) -> dialect.KeptAnswer:
+        """Give a kept answer other labels, and return it. Raises HttpFaultRaised (404)."""
+        owner = owner_of_answers(req, self.service)
+        await _kept(self.service, req, self.endpoint, answer_id)
+        try:
+            await self.service.answers.label(owner, request_id_of(answer_id), labels)
+        except AnswersSilent as silent:
+            raise _silent(silent) from None
+        return await _kept(self.service, req, self.endpoint, answer_id)
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,7 @@ class AnswerCancel(Resource):
         for one that is not kept, nor to be."""
         service = self.service
         owner, request = owner_of_answers(req, service), request_id_of(answer_id)
-        kept = await _found(service, owner, request)
+        kept = await found_answer(service, owner, request)
         if kept is None:
             kept = await self._stopped(owner, request, answer_id)
         else:
@@ -143,7 +155,7 @@ class AnswerCancel(Resource):
             raise _silent(silent) from None
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
-            kept = await _found(service, owner, request)
+            kept = await found_answer(service, owner, request)
             if kept is not None:
                 return kept
             await asyncio.sleep(LOOKED_S)
@@ -159,13 +171,27 @@ def owner_of_answers(req: Request, service: HttpService) -> str:
 async def _kept(
     service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
-    kept = await _found(service, owner_of_answers(req, service), request_id_of(answer_id))
-    if kept is None:
+    kept = await found_answer(service, owner_of_answers(req, service), request_id_of(answer_id))
+    # answers of another kind have other paths
+    if kept is None or bool(kept.listed) != isinstance(endpoint, api_table.KeepsListed):
         raise HttpFaultRaised(faults.answer_not_found(endpoint.what, answer_id))
     return kept
 
 
-async def _found(service: HttpService, owner: str, request: RequestId) -> dialect.KeptAnswer | None:
+async def listed_answers(service: HttpService, owner: str) -> list[tuple[RequestId, bytes, bytes]]:
+    """Return the requests of this owner's answers that are in lists, and as in `KeptAnswer` what
+    they are listed by and their labels."""
+    try:
+        found = await service.answers.listed(owner)
+    except AnswersSilent as silent:
+        raise _silent(silent) from None
+    return [(one.request, one.listed, one.labels) for one in found]
+
+
+async def found_answer(
+    service: HttpService, owner: str, request: RequestId
+) -> dialect.KeptAnswer | None:
+    """Return an answer of this owner's, also of another path; None where none is kept."""
     try:
         return await service.answers.find(owner, request)
     except AnswersSilent as silent:

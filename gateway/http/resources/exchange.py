@@ -82,7 +82,8 @@ class _Running:
         to_keep = self.parsed.to_keep
         if to_keep is None or not to_keep.keep or answer is None:
             return
-        kept, request_id = KeptAnswer(answer, to_keep.items), self.parsed.requests[0].request_id
+        kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
+        request_id = self.parsed.requests[0].request_id
         if not self.service.answers.keep(self.owner, request_id, kept):
             self.service.log.info("an answer is too large to be kept", request=request_id)
 

@@ -140,6 +140,7 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
             "function_call": {"name": "f"},
         },
         {"model": "m", "messages": TURNS, "functions": [FUNCTION]},
+        {"model": "m", "messages": TURNS, "store": True, "metadata": {"a": "b"}},
         *({**CHAT, "response_format": one} for one in _FORMATS),
         *({**CHAT, "structured_outputs": one} for one in _HELD),
         *_choices(

@@ -172,7 +172,7 @@ def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(
 ) -> None:
     assert httpx.get(f"{shared.url}/v1/nothing").json()["error"]["code"] == "not_found"
     assert isinstance(httpx.get(f"{shared.url}/api/nothing").json()["error"], str)
-    wrong = httpx.get(f"{shared.url}/v1/chat/completions")
+    wrong = httpx.get(f"{shared.url}/v1/completions")
     assert wrong.status_code == 405
     assert wrong.json()["error"]["code"] == "method_not_allowed"
     assert "POST" in wrong.headers["allow"]
@@ -187,7 +187,7 @@ def test_head_says_what_get_says_without_the_body(shared: GatewayTestbed) -> Non
             assert (head.status_code, head.content) == (get.status_code, b""), path
             assert head.headers["content-type"] == get.headers["content-type"]
             assert int(head.headers["content-length"]) > 0
-        assert client.head("/v1/chat/completions").status_code == 405
+        assert client.head("/v1/completions").status_code == 405
 
 
 def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> None:
@@ -198,7 +198,7 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
         httpx.get(f"{shared.url}/v1/models", headers={"host": "evil.example"}),
         httpx.post(f"{shared.url}/api/chat", content=b"{"),
         httpx.post(f"{shared.url}/v1/audio/speech", json={}),
-        httpx.get(f"{shared.url}/v1/chat/completions"),
+        httpx.get(f"{shared.url}/v1/completions"),
         httpx.post(f"{shared.url}/v1/messages", json={"model": "x"}),
         chat(shared, "tokens=2"),
     ]

@@ -12,15 +12,13 @@ from typing import Any, cast
 
 import orjson
 
-from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
+from gateway.dialects.openai.shapes import list_object, page_of
 
-MOST_LISTED = 100
-LISTED = 20
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -101,39 +99,12 @@ def render_items(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
 
     BadRequest naming what of these cannot be honoured.
     """
-    limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= len(limit) <= 3):
-        raise _bad_query("limit")
-    if not 1 <= int(limit) <= MOST_LISTED:
-        raise _bad_query("limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest("order must be 'asc' or 'desc'", field="order")
-    found = read_items(kept.items if order == "asc" else kept.items[::-1])
-    after = query.get("after")
-    if after is not None:
-        places = [place for place, item in enumerate(found) if item["id"] == after]
-        if not places:
-            raise BadRequest(f"after: no item has the id '{after[:80]}'", field="after")
-        found = found[places[0] + 1 :]
-    shown = found[: int(limit)]
-    return json_bytes(
-        {
-            "object": "list",
-            "data": shown,
-            "first_id": shown[0]["id"] if shown else None,
-            "last_id": shown[-1]["id"] if shown else None,
-            "has_more": len(found) > len(shown),
-        }
-    )
+    return json_bytes(list_object(page_of(read_items(kept.items), query, order="desc")))
 
 
 def render_deleted(answer_id: str) -> bytes:
     """Return what is told of an answer that is kept no longer."""
     return json_bytes({"id": answer_id, "object": "response", "deleted": True})
-
-
-def _bad_query(name: str) -> BadRequest:
-    return BadRequest(f"{name} must be a number from 1 to {MOST_LISTED}", field=name)
 
 
 def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, Any]:

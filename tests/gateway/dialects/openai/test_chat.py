@@ -323,6 +323,12 @@ def test_calls_in_the_older_form_are_answered_by_their_order(desk: Any) -> None:
     assert two.tool_call_id == second.tool_calls[0].call_id != one.tool_call_id
 
 
+def test_labels_without_store_are_nothing(desk: Any) -> None:
+    for said in ({"any": {"thing": 1}}, "words"):
+        assert _request(desk, metadata=said) == _request(desk)
+        assert desk.parse(CHAT, _body(metadata=said)).to_keep is None
+
+
 def test_a_cache_key_says_which_requests_belong_together(desk: Any) -> None:
     assert desk.parse(CHAT, _body(prompt_cache_key="k")).affinity == "k"
 
@@ -348,6 +354,6 @@ def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     """A field that no table sends is one that could be parsed and ignored."""
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {"messages", "model", "stream", "stream_options", "continue_final_message"}
-    sent |= {"functions", "function_call"}
+    sent |= {"functions", "function_call", "metadata"}
     sent |= FORM_FIELDS | {"store", "service_tier", "modalities", "verbosity", "prompt_cache_key"}
     assert set(ChatCompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}
