@@ -123,7 +123,8 @@ class Parsed:
     answer that the body decides; `to_keep` is None where the dialect keeps no answers. `tells` is
     what an answer has that others have not, in the dialect's own words. `manner` is a sentence that
     ends the system prompt of a conversation, `affinity` a text that requests share which are best
-    asked of one instance; empty: none.
+    asked of one instance; empty: none. `cuts`: the oldest turns go of a conversation that is too
+    long.
     `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
     once the runners have said so; 0 until then.
     """
@@ -143,6 +144,7 @@ class Parsed:
     tells: frozenset[str] = frozenset()
     manner: str = ""
     affinity: str = ""
+    cuts: bool = False
     prompt_tokens: int = 0
 
     @property

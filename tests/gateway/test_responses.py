@@ -233,3 +233,21 @@ def test_a_body_that_is_compressed_is_refused_as_such(testbed: GatewayTestbed) -
     refused = httpx.post(f"{testbed.url}/v1/responses", content=body, headers=headers)
     assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_encoding")
     assert refused.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_oldest_turns_of_a_conversation_that_does_not_fit_go_where_that_is_asked_for(
+    testbed: GatewayTestbed, stream: bool
+) -> None:
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    body = {"stream": stream, "truncation": "auto", "max_output_tokens": 5}
+    orders = {"role": "user", "content": "tokens=2 fits=230"}
+    answer = ask(testbed, [*turns, orders], **body)
+    assert answer.status_code == 200, answer.text
+    assert "one two" in answer.text and '"truncation":"auto"' in answer.text
+    refused = ask(testbed, [*turns, orders], **{**body, "truncation": "disabled"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    alone = ask(testbed, "tokens=2 fits=3", **body)
+    assert (alone.status_code, alone.json()["error"]["prompt_tokens"]) == (400, 15)

@@ -130,7 +130,7 @@ class ResponseAnswer(TypedDict):
     top_logprobs: int
     max_output_tokens: int | None
     max_tool_calls: int | None
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     background: bool
     store: bool
     service_tier: Tier

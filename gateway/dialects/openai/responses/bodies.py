@@ -227,8 +227,8 @@ class ResponsesBody(Closed):
     text: ResponsesTextBody | None = None
     reasoning: ResponsesEffortBody | None = None
     include: list[str] | None = None
-    truncation: Literal["auto", "disabled"] | None = no_effect(
-        "what does not fit is refused, never cut; said back as disabled"
+    truncation: Literal["auto", "disabled"] | None = honoured(
+        "auto: the oldest turns go of a conversation that does not fit"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
         "labels, said back"

@@ -104,6 +104,7 @@ class OpenAIResponses:
             tells=_tells_of(asked),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             affinity=asked.prompt_cache_key or "",
+            cuts=asked.truncation == "auto",
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
 
@@ -262,8 +263,7 @@ def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
 
 def _tells_of(asked: bodies.ResponsesBody) -> frozenset[str]:
     """Return what of thinking an answer tells beside its text."""
-    summary = summary_of(asked) not in (None, "none")
-    found = {SUMMARY} if summary else set[str]()
+    found = set[str]() if summary_of(asked) is None else {SUMMARY}
     return frozenset(found | {ENCRYPTED} & set(asked.include or ()))
 
 

@@ -1,8 +1,7 @@
 """What a response says back of the body that asked for it.
 
-Pure. Defaults are said as what they are; what has no effect here is said as what was done: nothing
-is cut from a conversation (`truncation`), tools of other kinds than
-functions are not offered.
+Pure. Defaults are said as what they are; what has no effect here is said as what was done: tools
+of other kinds than functions are not offered.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "top_logprobs": asked.top_logprobs or 0,
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": asked.max_tool_calls,
-        "truncation": "disabled",
+        "truncation": asked.truncation or "disabled",
         "background": False,
         "store": asked.store is not False,
         "service_tier": tier_told(asked.service_tier),
@@ -51,7 +50,8 @@ def _verbosity(asked: bodies.ResponsesBody) -> str:
 def summary_of(asked: bodies.ResponsesBody) -> str | None:
     """Return the summary of thinking that is asked for, by either of its names."""
     said = asked.reasoning
-    return None if said is None else said.summary or said.generate_summary
+    summary = None if said is None else said.summary or said.generate_summary
+    return None if summary == "none" else summary
 
 
 def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def test_a_response_says_back_what_was_done(desk: Any) -> None:
     )
     whole = desk.whole(RESPONSES, parsed, desk.end(parsed))
     assert whole["instructions"] == "Be brief." and whole["metadata"] == metadata
-    assert (whole["truncation"], whole["service_tier"]) == ("disabled", "default")
+    assert (whole["truncation"], whole["service_tier"]) == ("auto", "default")
     none = {"type": "function", "name": "wait", "description": None, "parameters": {}}
     assert whole["tools"] == [{**none, "strict": False}]
     assert whole["tool_choice"] == {"type": "function", "name": "wait"}
