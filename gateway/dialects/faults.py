@@ -229,6 +229,12 @@ def too_large(limit_bytes: int) -> HttpFault:
     )
 
 
+def no_websocket(path: str) -> HttpFault:
+    """Return the 404 for a path that is asked for by WebSocket, which none answers."""
+    text = f"{path} is not answered over WebSocket; ask by HTTP, and stream"
+    return HttpFault(404, "not_there_yet", text)
+
+
 def packed_body(encoding: str) -> HttpFault:
     """Return the 415 for a body that is compressed: how large it is would show too late."""
     return HttpFault(

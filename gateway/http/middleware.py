@@ -253,6 +253,10 @@ class AccessControl:
             self._check_key(req)
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
+        if (req.get_header("upgrade") or "").strip().casefold() == "websocket":
+            # what comes next on this connection is no HTTP
+            resp.set_header("connection", "close")
+            raise HttpFaultRaised(absence(req.path) or faults.no_websocket(req.path))
 
     async def process_response(
         self, req: Request, resp: Response, resource: object, req_succeeded: bool

@@ -6,8 +6,8 @@ gets is written in its last message, as words `name=value`: tokens=N, every_ms=N
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
 answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), calls=1 (end
 with a tool call). An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
-and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a runner makes, credit above all, and prints one
-JSON line for each thing that it is told.
+and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
+runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
 
 from __future__ import annotations

@@ -216,13 +216,32 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
 @pytest.mark.parametrize(
     "path",
     ["/v1/audio/speech", "/v1/images/generations", "/v1/rerank", "/rerank", "/v1/moderations",
-     "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores"],
+     "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores",
+     "/v1/conversations", "/v1/score", "/score"],
 )  # fmt: skip
 def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, path: str) -> None:
     answer = httpx.post(f"{shared.url}{path}", json={"model": "x"})
     error = answer.json()["error"]
     assert answer.status_code == 404 and error["code"] in ("no_such_engine", "not_offered")
     assert error["message"].startswith(f"{path} is not offered: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/v1/responses", "not_there_yet"), ("/v1/realtime", "no_such_engine")],
+)
+def test_what_is_asked_for_over_websocket_is_answered_as_absent(
+    shared: GatewayTestbed, path: str, code: str
+) -> None:
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    answer = httpx.get(f"{shared.url}{path}", headers=upgrade)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, code)
+    assert answer.headers["x-request-id"] and answer.headers["connection"] == "close"
 
 
 def test_what_ollama_has_and_we_have_not_is_said_in_its_words(shared: GatewayTestbed) -> None:
