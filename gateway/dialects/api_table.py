@@ -204,7 +204,8 @@ class KeepsAnswers(Endpoint):
     were made from told.
 
     `what` is an answer's name in a refusal. `items` renders them, as a query has it; their path
-    below an answer's ends with `items_at`.
+    below an answer's ends with `items_at`. `replayed` tells an answer as a stream of events, as a
+    query has it; None: none is told so.
     """
 
     what: str
@@ -212,6 +213,7 @@ class KeepsAnswers(Endpoint):
     deleted: Callable[[str], bytes]
     told: Callable[[KeptAnswer], bytes] = attrgetter("answer")
     items_at: str = "input_items"
+    replayed: Callable[[KeptAnswer, Mapping[str, str]], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

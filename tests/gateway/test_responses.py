@@ -200,9 +200,19 @@ def test_a_response_that_has_ended_cannot_be_stopped(testbed: GatewayTestbed) ->
     assert refused.status_code == 400 and "completed" in refused.json()["error"]["message"]
 
 
-def test_a_stream_of_a_kept_response_is_refused_by_name(testbed: GatewayTestbed) -> None:
-    refused = call(testbed, "GET", f"{made(testbed)['id']}?stream=true")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+def test_a_kept_response_is_told_as_a_stream(testbed: GatewayTestbed) -> None:
+    response = made(testbed)
+    told = call(testbed, "GET", f"{response['id']}?stream=true")
+    assert told.headers["content-type"].startswith("text/event-stream")
+    frames = [frame for frame in told.text.split("\n\n") if frame]
+    events = [json.loads(frame.split("data: ")[1]) for frame in frames]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"] == response
+    rest = call(testbed, "GET", f"{response['id']}?stream=true&starting_after=3").text
+    assert rest == "".join(f"{frame}\n\n" for frame in frames[4:])
+    refused = call(testbed, "GET", f"{response['id']}?stream=true&starting_after=x")
+    assert refused.json()["error"]["param"] == "starting_after"
+    assert call(testbed, "GET", f"{response['id']}?stream=false").json() == response
 
 
 @pytest.mark.parametrize("name", ["compact", "input_tokens"])

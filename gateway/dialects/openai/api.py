@@ -22,6 +22,7 @@ from gateway.dialects.openai.responses import (
     ResponsesBody,
     render_deleted,
     render_items,
+    replayed,
 )
 from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
 from gateway.dialects.openai.stored import (
@@ -80,7 +81,7 @@ OPENAI = api_table.Api(
         api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
                          answers.EmbeddingsAnswer),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
-                               render_items, render_deleted),
+                               render_items, render_deleted, replayed=replayed),
         api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
                               "Chat completion", render_messages, render_removed,
                               told=render_stored, items_at="messages", page=stored_page,

@@ -11,7 +11,7 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
-from gateway.dialects import api_table, dialect, faults
+from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id
@@ -80,11 +80,19 @@ class AnswerResource(Resource):
     endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with the answer as it was given, whole; a stream is not given again."""
-        if (req.get_param("stream") or "false").casefold() not in ("false", "0"):
-            text = "stream: an answer that is kept is told whole; leave it out"
+        """Answer with the answer as it was given, whole, or with `?stream=true` in events."""
+        streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
+        replayed = self.endpoint.replayed
+        if streams and replayed is None:
+            text = "stream: an answer that is kept is told whole here; leave it out"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
-        resp.data = self.endpoint.told(await _kept(self.service, req, self.endpoint, answer_id))
+        kept = await _kept(self.service, req, self.endpoint, answer_id)
+        if streams and replayed is not None:
+            after = req.get_param("starting_after")
+            resp.data = replayed(kept, {} if after is None else {"starting_after": after})
+            resp.content_type = sse.CONTENT_TYPE
+        else:
+            resp.data = self.endpoint.told(kept)
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Keep the answer no longer. 404 for one that is not there."""

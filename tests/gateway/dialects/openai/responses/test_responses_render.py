@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects import faults
-from gateway.dialects.openai.responses import OpenAIResponses
+from gateway.dialects.dialect import KeptAnswer
+from gateway.dialects.openai.responses import OpenAIResponses, replayed
 from tests.harness.sse_frames import FrameReader
 
 RESPONSES = OpenAIResponses()
@@ -140,6 +141,22 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
     assert set(folded) == KEYS
     assert all(folded[name] is not None for name in NEVER_NULL)
     published.Response.model_validate(folded)
+
+
+@given(st.data())
+def test_a_kept_response_is_told_again_in_the_events_of_its_stream(
+    desk: Any, answers: Callable[..., Any], data: Any
+) -> None:
+    parsed = desk.parse(RESPONSES, {**BODY, **data.draw(st.sampled_from(TELLING))})
+    whole = desk.whole(RESPONSES, parsed, data.draw(answers(parsed.requests[0])))
+    kept = KeptAnswer(json.dumps(whole).encode(), ())
+    stream = replayed(kept, {})
+    assert _read(stream) == whole
+    after = data.draw(st.integers(0, 20))
+    numbers = [event["sequence_number"] for event in _events(stream)]
+    rest = FrameReader().feed(replayed(kept, {"starting_after": str(after)}))
+    told = [json.loads(frame.data)["sequence_number"] for frame in rest]
+    assert told == [number for number in numbers if number > after]
 
 
 @given(st.data())
