@@ -18,7 +18,7 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import shapes
 
 _Event = tuple[str, dict[str, Any]]
-_UNENDED = {
+_UNENDED: Mapping[str, Any] = {
     "status": "in_progress",
     "completed_at": None,
     "incomplete_details": None,
@@ -26,6 +26,7 @@ _UNENDED = {
     "error": None,
     "usage": None,
 }
+_NO_SCORES: tuple[Any, ...] = ()
 _TEXTS = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
 _ARGUMENTS = "response.function_call_arguments"
 _SUMMARY = "response.reasoning_summary"
@@ -56,8 +57,13 @@ def _events(response: dict[str, Any]) -> Iterator[_Event]:
 
 def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
     place = {"item_id": item["id"], "output_index": index}
-    at_start = {"arguments": "", "content": [], "summary": [], "status": "in_progress"}
-    added = {name: at_start.get(name, value) for name, value in item.items()}
+    at_start: dict[str, Any] = {
+        "arguments": "",
+        "content": [],
+        "summary": [],
+        "status": "in_progress",
+    }
+    added: dict[str, Any] = {name: at_start.get(name, value) for name, value in item.items()}
     added.pop("encrypted_content", None)
     yield "response.output_item.added", {"output_index": index, "item": added}
     if item["type"] == "function_call":
@@ -76,8 +82,8 @@ def _part(
 ) -> Iterator[_Event]:
     """Yield the events of a text, and of the summary that is told beside it."""
     here, beside = {**place, "content_index": 0}, {**place, "summary_index": 0}
-    scores = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
-    empty = {**part, "text": "", **({"logprobs": []} if scores else {})}
+    scores: dict[str, Any] = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
+    empty: dict[str, Any] = {**part, "text": "", **dict.fromkeys(scores, _NO_SCORES)}
     yield "response.content_part.added", {**here, "part": empty}
     for one in summary:
         yield f"{_SUMMARY}_part.added", {**beside, "part": {**one, "text": ""}}
