@@ -200,9 +200,9 @@ class HttpService:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str) -> Any:
+    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
         """Return what another HTTP process asks about an answer that is kept here."""
-        return self.answers.here(verb, request_id, owner)
+        return self.answers.here(verb, request_id, owner, given)
 
     def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
         """Record one exchange: counts, and a line in the log without its text."""

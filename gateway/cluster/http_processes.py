@@ -36,7 +36,7 @@ class ProcessRequests(Protocol):
         """Return one plain record for each open request."""
         ...
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str) -> Any:
+    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
         """Return what is asked about an answer that is kept here, as plain data."""
         ...
 
@@ -73,11 +73,11 @@ class HttpProcesses:
         return found
 
     async def about_answer(
-        self, number: int, verb: str, request_id: RequestId, owner: str
+        self, number: int, verb: str, request_id: RequestId, owner: str, given: bytes = b""
     ) -> tuple[Any] | None:
         """Return what another process says about an answer that it keeps, alone in a tuple; None
         when that process does not answer."""
-        answer = await self._ask(number, ["answer", verb, request_id, owner])
+        answer = await self._ask(number, ["answer", verb, request_id, owner, given])
         return (cast(list[Any], answer)[0],) if isinstance(answer, list) else None
 
     def close(self) -> None:
@@ -129,8 +129,8 @@ class HttpProcesses:
                 answer: Any = self._own.cancel(RequestId(request_id))
             case [int(count), "open"]:
                 answer = self._own.open_requests()
-            case [int(count), "answer", str(verb), str(request_id), str(owner)]:
-                answer = [self._own.about_answer(verb, RequestId(request_id), owner)]
+            case [int(count), "answer", str(verb), str(request_id), str(owner), bytes(given)]:
+                answer = [self._own.about_answer(verb, RequestId(request_id), owner, given)]
             case _:
                 return
         self._router.send(frames[0], pack([count, answer]))

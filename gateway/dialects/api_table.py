@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.derived import DerivedModel, DerivedTurn
 from gateway.dialects.dialect import Dialect, ErrorAnswer, KeptAnswer, Limits, WholeDialect
 from gateway.dialects.encode import json_bytes
@@ -202,12 +203,41 @@ class KeepsAnswers(Endpoint):
     """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
     were made from told.
 
-    `what` is an answer's name in a refusal. `items` renders them, as a query has it.
+    `what` is an answer's name in a refusal. `items` renders them, as a query has it; their path
+    below an answer's ends with `items_at`. `replayed` tells an answer as a stream of events, as a
+    query has it; None: none is told so.
     """
 
     what: str
     items: Callable[[KeptAnswer, Mapping[str, str]], bytes]
     deleted: Callable[[str], bytes]
+    told: Callable[[KeptAnswer], bytes] = attrgetter("answer")
+    items_at: str = "input_items"
+    replayed: Callable[[KeptAnswer, Mapping[str, str]], bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A piece of a list of objects that have ids, and whether there is more behind it."""
+
+    shown: Sequence[Mapping[str, Any]]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepsListed(KeepsAnswers):
+    """Kept answers that `GET path` lists beside where they are made (a `Generates` of that path),
+    and that `POST` below it labels; none is stopped there.
+
+    `page` chooses of all answers (request, `listed` and `labels` of `KeptAnswer`) as a query has
+    it, `listing` renders the page's; `labels` reads those of a body, as `body` has it. Both raise
+    `BadRequest`.
+    """
+
+    page: Callable[[Sequence[tuple[RequestId, bytes, bytes]], Mapping[str, str]], Page]
+    listing: Callable[[Sequence[KeptAnswer], Page], bytes]
+    labels: Callable[[bytes, Limits], bytes]
+    body: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)

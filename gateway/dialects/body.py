@@ -10,6 +10,7 @@ Unions are told apart by functions whose tags begin with `~`, so that a path nev
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,6 +161,7 @@ def bad_field(path: str, text: str) -> BadRequest:
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
     """Return the body's top-level object. BadRequest for anything else, for too deep a one, or
     for one of too many values."""
+    body = body.removeprefix(codecs.BOM_UTF8)
     _check_counts(body, limits)
     try:
         value = orjson.loads(body)

@@ -85,20 +85,32 @@ class Extras:
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
     """An answer that later requests may go on from, and the items that it was made from, its own
-    and those before, as JSON."""
+    and those before, as JSON.
+
+    `listed` is what a list of answers tells it by, as JSON; empty: it is in none. `labels` are its
+    client's, as a JSON object, which may change.
+    """
 
     answer: bytes
     items: tuple[bytes, ...]
+    listed: bytes = b""
+    labels: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class ToKeep:
     """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
-    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found."""
+    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found.
+    `named` are the ids of items that stand for those of kept answers, with the requests of these.
+    `listed` and `labels` are as in `KeptAnswer`.
+    """
 
     items: tuple[bytes, ...]
     previous: str | None = None
     keep: bool = True
+    named: tuple[tuple[str, RequestId], ...] = ()
+    listed: bytes = b""
+    labels: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,11 @@ class Parsed:
     The requests are answered together, in order: choice c of request r is choice
     r * n + c of the answer. `echoes` has the text to put before each request's choices
     (empty when none was asked for); None where the runner tells it. `said_back` are members of the
-    answer that the body decides; `to_keep` is None where the dialect keeps no answers.
+    answer that the body decides; `to_keep` is None where the dialect keeps no answers. `tells` is
+    what an answer has that others have not, in the dialect's own words. `manner` is a sentence that
+    ends the system prompt of a conversation, `affinity` a text that requests share which are best
+    asked of one instance; empty: none. `cuts`: the oldest turns go of a conversation that is too
+    long.
     `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
     once the runners have said so; 0 until then.
     """
@@ -125,6 +141,10 @@ class Parsed:
     intent: Intent = "generate"
     said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
     to_keep: ToKeep | None = None
+    tells: frozenset[str] = frozenset()
+    manner: str = ""
+    affinity: str = ""
+    cuts: bool = False
     prompt_tokens: int = 0
 
     @property
@@ -222,13 +242,25 @@ class KeepingStream(StreamRenderer, Protocol):
 
 
 class KeepingDialect(Dialect, Protocol):
-    """A dialect whose answers may be kept and gone on from."""
+    """A dialect whose answers may be kept and gone on from; those that nothing goes on from are
+    asked for their stream alone."""
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> KeepingStream:
         """Return a renderer for a streamed answer, which gives the whole at its end."""
         ...
 
-    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
-        """Return a body that goes on from `previous`, with all that it was made from. Raises
-        `BadRequest` where they are too much together."""
+    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a kept answer, or of what that was made from; None without it."""
+        ...
+
+    def continued(
+        self,
+        parsed: Parsed,
+        previous: KeptAnswer | None,
+        limits: Limits,
+        named: Mapping[str, bytes],
+    ) -> Parsed:
+        """Return a body that goes on from `previous`, with all that it was made from, and with the
+        items of `named` where it has their ids. Raises `BadRequest` where they are too much
+        together."""
         ...

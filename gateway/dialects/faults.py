@@ -177,6 +177,15 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     )
 
 
+def item_not_found(item_id: str) -> HttpFault:
+    """Return the 404 for an item that a body names by its id alone, of no answer that is kept."""
+    text = (
+        f"Item with id '{item_id[:200]}' not found. Items are kept with their answers, and not "
+        "where `store` is false: send the item itself, or remove it from your input"
+    )
+    return HttpFault(404, "item_not_found", text, "input")
+
+
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
     """Return the 504 for a request that cannot be stopped: the owner does not answer."""
     return HttpFault(
@@ -217,6 +226,22 @@ def too_large(limit_bytes: int) -> HttpFault:
         "body_too_large",
         f"the request body is larger than {limit_bytes} bytes",
         facts={"limit_bytes": limit_bytes},
+    )
+
+
+def no_websocket(path: str) -> HttpFault:
+    """Return the 404 for a path that is asked for by WebSocket, which none answers."""
+    text = f"{path} is not answered over WebSocket; ask by HTTP, and stream"
+    return HttpFault(404, "not_there_yet", text)
+
+
+def packed_body(encoding: str) -> HttpFault:
+    """Return the 415 for a body that is compressed: how large it is would show too late."""
+    return HttpFault(
+        415,
+        "unsupported_encoding",
+        f"Content-Encoding '{encoding[:40]}' is not read here; send the body as it is",
+        headers=(("accept-encoding", "identity"),),
     )
 
 

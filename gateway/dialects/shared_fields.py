@@ -85,18 +85,21 @@ def top_logprobs_of(wanted: bool | None, count: int | None) -> int | None:
 
 
 def tools_of(
-    tools: Sequence[ToolSpec | None], limits: Limits, name: str = "function.name"
+    tools: Sequence[ToolSpec | None],
+    limits: Limits,
+    name: str = "function.name",
+    field: str = "tools",
 ) -> dict[str, ToolSpec]:
     """Return the tools by name, in order, without those that are None. BadRequest for too many, or
-    two of one name; `name` is where a tool's body has it."""
+    two of one name; `name` is where a tool's body has it, `field` where the body has them."""
     if len(tools) > limits.tools:
-        raise bad_field("tools", f"at most {limits.tools}")
+        raise bad_field(field, f"at most {limits.tools}")
     named: dict[str, ToolSpec] = {}
     for index, tool in enumerate(tools):
         if tool is None:
             continue
         if tool.name in named:
-            raise bad_field(f"tools[{index}].{name}", f"'{tool.name}' is there twice")
+            raise bad_field(f"{field}[{index}].{name}", f"'{tool.name}' is there twice")
         named[tool.name] = tool
     return named
 

@@ -61,8 +61,8 @@ class Connection(protocol.ASGIProtocol):
             self._refuse(400, f"a number in the request's head is none: {str(error)[:100]}")
             return False
 
-    async def _handle_websocket(self, request: Any, sockname: Any, peername: Any) -> None:
-        self._refuse(400, "WebSocket is not offered here; ask by HTTP")
+    def _is_websocket_upgrade(self, request: Any) -> bool:
+        return False  # it is answered in the words of its path, by the application
 
     def _headers_came(self) -> None:
         if self._headers_due is not None:

@@ -160,9 +160,13 @@ async def read_body(
 ) -> bytes:
     """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
 
-    Raises HttpFaultRaised as soon as it is known to be too large (413), when nothing more of it
-    comes (408), or when the budget has no room (503); then nothing stays taken.
+    Raises HttpFaultRaised as soon as it is known to be too large (413), when it is packed (415),
+    when nothing more of it comes (408), or when the budget has no room (503); then nothing stays
+    taken.
     """
+    packed = (req.get_header("content-encoding") or "identity").strip().casefold()
+    if packed != "identity":
+        raise HttpFaultRaised(faults.packed_body(packed))
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise HttpFaultRaised(faults.too_large(limit_bytes))
@@ -249,6 +253,10 @@ class AccessControl:
             self._check_key(req)
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
+        if (req.get_header("upgrade") or "").strip().casefold() == "websocket":
+            # what comes next on this connection is no HTTP
+            resp.set_header("connection", "close")
+            raise HttpFaultRaised(absence(req.path) or faults.no_websocket(req.path))
 
     async def process_response(
         self, req: Request, resp: Response, resource: object, req_succeeded: bool

@@ -20,6 +20,7 @@ from gateway.dialects.api_table import (
     FetchesModel,
     Generates,
     KeepsAnswers,
+    KeepsListed,
     ListsModels,
     PagesModels,
     ReadsPrompt,
@@ -39,6 +40,7 @@ from gateway.http.resources import (
     models,
     nodes,
     pages,
+    stored,
 )
 from gateway.http.resources.exchange import EmbedResource, GenerateResource, ReadPromptResource
 from gateway.service import ServiceHandle
@@ -119,14 +121,35 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
     errors = (400, 401, 404, 504)
     row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
-    shown = partial(answers.AnswerResource, endpoint=endpoint)
+    listed = isinstance(endpoint, KeepsListed)
+    shown = partial(stored.LabelledAnswer if listed else answers.AnswerResource, endpoint=endpoint)
     yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
     yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
-    stopped = partial(answers.AnswerCancel, endpoint=endpoint)
-    yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+    if isinstance(endpoint, KeepsListed):
+        yield from _rows_of_listed(api, endpoint, row, shown)
+    else:
+        stopped = partial(answers.AnswerCancel, endpoint=endpoint)
+        yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
     items = partial(answers.AnswerItems, endpoint=endpoint)
-    told = "The items that one was made from (?limit=, ?order=, ?after=)"
-    yield row("GET", f"{kept}/input_items", told, resource=items)
+    told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
+    yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
+
+
+def _words(items_at: str) -> str:
+    return items_at.removeprefix("input_")
+
+
+def _rows_of_listed(
+    api: Api, endpoint: KeepsListed, row: partial[Route], shown: Any
+) -> Iterator[Route]:
+    path = endpoint.path
+    made = (one for one in api.endpoints if isinstance(one, Generates) and one.path == path)
+    both = partial(stored.ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
+    told = f"Each {endpoint.summary} (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
+    yield row("GET", path, told, resource=both)
+    kept = f"{path}/{{answer_id}}"
+    yield row("POST", kept, f"Give a {endpoint.what.lower()} other labels",
+              resource=shown, body=endpoint.body)  # fmt: skip
 
 
 # fmt: off
@@ -187,6 +210,7 @@ ROUTES: tuple[Route, ...] = (
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
     """Give the application everything that it answers."""
+    # of two rows of one path, the later one's resource answers both
     makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
     made = {path: make(handle) for path, make in makers.items() if make is not None}
     for route in ROUTES:

@@ -4,7 +4,7 @@ asked with the same API key.
 A node that is restarted has forgotten them.
 """
 
-from gateway.records.answers import AnswerRecords, AnswersSilent
+from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
 from gateway.records.store import AnswerStore
 
-__all__ = ["AnswerRecords", "AnswerStore", "AnswersSilent"]
+__all__ = ["AnswerRecords", "AnswerStore", "AnswersSilent", "ListedAnswer"]

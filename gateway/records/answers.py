@@ -8,7 +8,9 @@ has forgotten its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from bus.wire.errors import ShoalError
@@ -24,6 +26,15 @@ class AnswersSilent(ShoalError):
     def __init__(self, number: int) -> None:
         super().__init__(f"HTTP process {number} of this node did not answer within {ANSWER_S:g} s")
         self.waited_s = ANSWER_S
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAnswer:
+    """An answer in a list: the request that made it, the rest as in `KeptAnswer`."""
+
+    request: RequestId
+    listed: bytes
+    labels: bytes
 
 
 class AnswerRecords:
@@ -61,13 +72,19 @@ class AnswerRecords:
         """Keep an answer of this process; return False for one that is too large."""
         return self._store.keep(owner, request, kept)
 
-    def here(self, verb: str, request: RequestId, owner: str) -> Any:
+    def here(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
         """Return what this process says about an answer of its own, as plain data: `find` gives
-        the answer and its items, `remove` and `stop` whether there was something to do."""
+        the answer and its items, `remove`, `label` and `stop` whether there was something to do,
+        `list` all answers of the owner that are in lists."""
         match verb:
             case "find":
                 kept = self._store.find(owner, request)
-                return None if kept is None else [kept.answer, list(kept.items)]
+                return None if kept is None else _plain(kept)
+            case "label":
+                return self._store.label(owner, request, given)
+            case "list":
+                found = self._store.listed(owner)
+                return [[answer_id, kept.listed, kept.labels] for answer_id, kept in found]
             case "remove":
                 return self._store.remove(owner, request)
             case "stop":
@@ -82,8 +99,32 @@ class AnswerRecords:
         found = await self._asked("find", request, owner)
         if found is None:
             return None
-        answer, items = cast(tuple[bytes, list[bytes]], found)
-        return KeptAnswer(answer, tuple(items))
+        answer, items, listed, labels = cast(tuple[bytes, list[bytes], bytes, bytes], found)
+        return KeptAnswer(answer, tuple(items), listed, labels)
+
+    async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
+        """Give an answer of this owner's other labels; False where there is none. Raises
+        AnswersSilent."""
+        return await self._asked("label", request, owner, labels) is True
+
+    async def listed(self, owner: str) -> list[ListedAnswer]:
+        """Return the answers of this owner that are in lists, of all processes of this node. Raises
+        AnswersSilent."""
+        numbers = range(self._processes)
+        found = await asyncio.gather(*(self._listed(number, owner) for number in numbers))
+        return [
+            ListedAnswer(RequestId(request), listed, labels)
+            for one in found
+            for request, listed, labels in one
+        ]
+
+    async def _listed(self, number: int, owner: str) -> list[tuple[str, bytes, bytes]]:
+        if number == self._near.number:
+            return self.here("list", RequestId(""), owner)
+        found = await self._near.about_answer(number, "list", RequestId(""), owner)
+        if found is None:
+            raise AnswersSilent(number)
+        return found[0]
 
     async def remove(self, owner: str, request: RequestId) -> bool:
         """Remove an answer of this owner's; False where there is none. Raises AnswersSilent."""
@@ -94,7 +135,7 @@ class AnswerRecords:
         being made. Raises AnswersSilent."""
         return await self._asked("stop", request, owner) is True
 
-    async def _asked(self, verb: str, request: RequestId, owner: str) -> Any:
+    async def _asked(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
         """Return what the process says that a request names, None where there is no such process
         on this node."""
         made_by = owner_of(request)
@@ -105,10 +146,14 @@ class AnswerRecords:
             return None
         number = int(digits)
         if number == self._near.number:
-            return self.here(verb, request, owner)
+            return self.here(verb, request, owner, given)
         if number >= self._processes:
             return None
-        found = await self._near.about_answer(number, verb, request, owner)
+        found = await self._near.about_answer(number, verb, request, owner, given)
         if found is None:
             raise AnswersSilent(number)
         return found[0]
+
+
+def _plain(kept: KeptAnswer) -> list[Any]:
+    return [kept.answer, list(kept.items), kept.listed, kept.labels]

@@ -8,7 +8,7 @@ finds no other's answers. Items that several answers share count for each of the
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.dialects.dialect import KeptAnswer
 
@@ -22,7 +22,8 @@ LARGEST_BYTES = 8 << 20
 
 def size_of(kept: KeptAnswer) -> int:
     """Return the bytes that count for an answer."""
-    return len(kept.answer) + sum(map(len, kept.items))
+    beside = len(kept.listed) + len(kept.labels)
+    return len(kept.answer) + beside + sum(map(len, kept.items))
 
 
 @dataclass(slots=True)
@@ -71,6 +72,22 @@ class AnswerStore:
         """Return an answer of this owner's, None where there is none."""
         shelf = self._shelves.get(owner)
         return None if shelf is None else shelf.answers.get(answer_id)
+
+    def label(self, owner: str, answer_id: str, labels: bytes) -> bool:
+        """Give an answer of this owner's other labels; return False where there is none."""
+        shelf = self._shelves.get(owner)
+        kept = None if shelf is None else shelf.answers.get(answer_id)
+        if shelf is None or kept is None:
+            return False
+        made = shelf.answers[answer_id] = replace(kept, labels=labels)
+        shelf.size_bytes += size_of(made) - size_of(kept)
+        return True
+
+    def listed(self, owner: str) -> list[tuple[str, KeptAnswer]]:
+        """Return the answers of this owner that are in lists, by their ids, the oldest first."""
+        shelf = self._shelves.get(owner)
+        found = () if shelf is None else shelf.answers.items()
+        return [(answer_id, kept) for answer_id, kept in found if kept.listed]
 
     def remove(self, owner: str, answer_id: str) -> bool:
         """Remove an answer of this owner's; return False where there is none."""

@@ -129,11 +129,14 @@ class ModelCatalog:
         """Return the model's instances that may take a request now, but for those tried."""
         return routing.ready_instances(self._bus.state.instances.values(), model, tried)
 
-    def choose(self, request: GenerationRequest, tried: Tried) -> Instance | None:
-        """Return the instance to ask, None where none is ready that was not tried."""
+    def choose(
+        self, request: GenerationRequest, tried: Tried, affinity: str = ""
+    ) -> Instance | None:
+        """Return the instance to ask, None where none is ready that was not tried; requests of one
+        `affinity` have one, as far as work goes."""
         ready = self.ready(request.model, tried)
         loads = {one.instance: self._load(one) for one in ready}
-        return routing.choose(ready, loads, routing.affinity_of(request))
+        return routing.choose(ready, loads, routing.affinity_of(request, affinity))
 
     def has_place(self, model: ModelId, tried: Tried) -> bool:
         """Return whether a ready instance that was not tried has a row or a place in its queue

@@ -38,6 +38,22 @@ def completed(
     return request.model_copy(update=added)
 
 
+def in_manner(request: GenerationRequest, manner: str) -> GenerationRequest:
+    """Return the request with a sentence at the end of its system prompt, which is that of a
+    derived model where the conversation has none; none where `manner` is empty."""
+    prompt = request.prompt
+    if not manner or not isinstance(prompt, ChatPrompt):
+        return request
+    first, *rest = prompt.messages or (None,)
+    if first is None or first.role != "system":
+        made = (_turn("system", manner), *prompt.messages)
+    else:
+        text = "".join(part.text for part in first.parts if isinstance(part, TextPart))
+        parts = (TextPart(text=f"{text}\n\n{manner}"),)
+        made = (first.model_copy(update={"parts": parts}), *rest)
+    return request.model_copy(update={"prompt": prompt.model_copy(update={"messages": made})})
+
+
 def _sampling(asked: Sampling, derived: DerivedModel) -> Sampling:
     unsaid = set(derived.sampled) & set(Sampling.model_fields) - asked.model_fields_set
     return asked.model_copy(update={name: getattr(derived.sampling, name) for name in unsaid})

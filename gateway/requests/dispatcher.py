@@ -23,7 +23,7 @@ from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.derived import completed
+from gateway.requests.derived import completed, in_manner
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_room import WaitingRoom
@@ -95,7 +95,9 @@ class Dispatcher:
         self._catalog.check_makes(model, parsed.requests)
         derived = self._catalog.derived(parsed.model)
         wires = tuple(
-            completed(one, model, derived).model_copy(update={"key_id": key_id})
+            in_manner(completed(one, model, derived), parsed.manner).model_copy(
+                update={"key_id": key_id}
+            )
             for one in parsed.requests
         )
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
@@ -108,6 +110,7 @@ class Dispatcher:
                 now=self._reactor.now(),
                 timeout_s=parsed.extras.timeout_s,
                 sharer=sharer,
+                affinity=parsed.affinity,
             )
             for wire in wires
         )
@@ -220,7 +223,7 @@ class Dispatcher:
 
     def _place(self, request: ClientRequest) -> None:
         """Submit to a ready instance, or let wait for one."""
-        chosen = self._catalog.choose(request.wire, request.excluded)
+        chosen = self._catalog.choose(request.wire, request.excluded, request.affinity)
         if chosen is None:
             self._refuse_where(request, self._room.add(request))
             return

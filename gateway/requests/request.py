@@ -35,8 +35,9 @@ class RequestOwner(Protocol):
 class ClientRequest:
     """One request of a client and where it stands. Instants end in `_at` and are monotonic.
 
-    `wire` is the request as runners get it, `sharer` who asks. `moved_at` is when it was submitted
-    or last gave an entry; `first_at` when its first token came. `begun`: it gave an entry, so a
+    `wire` is the request as runners get it, `sharer` who asks, `affinity` as in `Parsed`.
+    `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
+    `begun`: it gave an entry, so a
     runner computes it. `excluded` are (instance, generation) pairs that were tried; `has_waited`:
     for a model to be loaded.
     """
@@ -51,9 +52,11 @@ class ClientRequest:
         now: float,
         timeout_s: float | None,
         sharer: Sharer,
+        affinity: str = "",
     ) -> None:
         self.wire = wire
         self.sharer = sharer
+        self.affinity = affinity
         self.request_id: RequestId = wire.request_id
         self.model: ModelId = wire.model
         self.inbox = inbox

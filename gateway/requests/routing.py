@@ -113,11 +113,14 @@ def choose(
     )
 
 
-def affinity_of(request: GenerationRequest) -> str:
-    """Return a hash of what a growing conversation keeps: its model, tools, and first words."""
+def affinity_of(request: GenerationRequest, said: str = "") -> str:
+    """Return a hash of what a growing conversation keeps: its model, tools, and first words; of the
+    model and what the client said that its requests share, where it said so."""
     prompt = request.prompt
     parts: list[str] = [request.model]
-    if isinstance(prompt, ChatPrompt):
+    if said:
+        parts.append(f"said:{said}")
+    elif isinstance(prompt, ChatPrompt):
         parts += [tool.name for tool in prompt.tools]
         for message in prompt.messages:
             text = "".join(part.text for part in message.parts if part.kind == "text")

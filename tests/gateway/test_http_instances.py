@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
+import httpx
 import pytest
 
 from bus.process.clock import now
@@ -121,6 +123,28 @@ def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
         assert answer.status_code == 429
         eventually(lambda: all(one.heard("submit") for one in made.runners), 5, "both were asked")
         assert [len(one.heard("submit")) for one in made.runners] == [1, 1]
+
+
+def test_requests_of_one_cache_key_are_asked_of_one_instance() -> None:
+    with gateway_testbed() as testbed:
+        runners = [testbed.runner(f"inst-{number}") for number in (1, 2, 3)]
+        eventually(lambda: ready(testbed), 10, "the instances are ready")
+
+        def asked(keys: Sequence[str]) -> list[int]:
+            """How many requests each runner had of these, whose texts all differ."""
+            before = [len(runner.heard("submit")) for runner in runners]
+            for number, key in enumerate(keys):
+                turn = {"role": "user", "content": f"{number} tokens=1"}
+                body = {"model": MODEL, "messages": [turn], "prompt_cache_key": key}
+                url = f"{testbed.url}/v1/chat/completions"
+                assert httpx.post(url, json=body, timeout=30).status_code == 200
+            return [
+                len(runner.heard("submit")) - had
+                for runner, had in zip(runners, before, strict=True)
+            ]
+
+        assert sorted(asked(["same"] * 12)) == [0, 0, 12]
+        assert max(asked([f"other {number}" for number in range(24)])) < 24
 
 
 def test_an_unanswered_submit_goes_to_the_other_instance() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -25,12 +26,14 @@ def testbed() -> Iterator[GatewayTestbed]:
         yield made
 
 
-def ask(testbed: GatewayTestbed, text: str, **more: Any) -> httpx.Response:
+def ask(testbed: GatewayTestbed, text: str | list[Any], **more: Any) -> httpx.Response:
     body = {"model": MODEL, "input": text, **more}
     return httpx.post(f"{testbed.url}/v1/responses", json=body, headers=ONE, timeout=30)
 
 
-def made(testbed: GatewayTestbed, text: str = "tokens=3", **more: Any) -> dict[str, Any]:
+def made(
+    testbed: GatewayTestbed, text: str | list[Any] = "tokens=3", **more: Any
+) -> dict[str, Any]:
     answer = ask(testbed, text, **more)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -77,6 +80,37 @@ def test_a_response_is_gone_on_from_at_every_process(testbed: GatewayTestbed) ->
             assert texts == ["tokens=3", said, "tokens=2 more"]
             assert then["previous_response_id"] == response["id"]
     assert runner.heard("submit")
+
+
+def test_items_that_are_named_by_their_ids_are_those_of_kept_responses(
+    testbed: GatewayTestbed,
+) -> None:
+    for response in some(testbed):
+        made_of = call(testbed, "GET", f"{response['id']}/input_items").json()["data"]
+        named = [
+            {"type": "item_reference", "id": made_of[0]["id"]},
+            {"id": response["output"][0]["id"]},
+        ]
+        for store in (True, False):
+            body = {"model": MODEL, "input": [*named, {"role": "user", "content": "tokens=2 b"}]}
+            then = httpx.post(
+                f"{testbed.url}/v1/responses", json={**body, "store": store}, headers=ONE
+            )
+            assert then.status_code == 200, then.text
+        kept = made(testbed, [*named, {"role": "user", "content": "tokens=2 b"}])
+        told = call(testbed, "GET", f"{kept['id']}/input_items?order=asc").json()["data"]
+        assert told[:2] == [made_of[0], response["output"][0]]
+        assert told[2]["content"][0]["text"] == "tokens=2 b"
+
+
+def test_an_item_of_no_kept_response_is_not_found(testbed: GatewayTestbed) -> None:
+    response = made(testbed)
+    for item, headers in (("msg_req-n1-h0-b-1-0", ONE), (response["output"][0]["id"], TWO)):
+        body = {"model": MODEL, "input": [{"type": "item_reference", "id": item}]}
+        refused = httpx.post(f"{testbed.url}/v1/responses", json=body, headers=headers)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (404, "item_not_found")
+        assert error["param"] == "input" and item in error["message"]
 
 
 def test_another_key_finds_removes_stops_and_goes_on_from_nothing(testbed: GatewayTestbed) -> None:
@@ -166,9 +200,19 @@ def test_a_response_that_has_ended_cannot_be_stopped(testbed: GatewayTestbed) ->
     assert refused.status_code == 400 and "completed" in refused.json()["error"]["message"]
 
 
-def test_a_stream_of_a_kept_response_is_refused_by_name(testbed: GatewayTestbed) -> None:
-    refused = call(testbed, "GET", f"{made(testbed)['id']}?stream=true")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+def test_a_kept_response_is_told_as_a_stream(testbed: GatewayTestbed) -> None:
+    response = made(testbed)
+    told = call(testbed, "GET", f"{response['id']}?stream=true")
+    assert told.headers["content-type"].startswith("text/event-stream")
+    frames = [frame for frame in told.text.split("\n\n") if frame]
+    events = [json.loads(frame.split("data: ")[1]) for frame in frames]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"] == response
+    rest = call(testbed, "GET", f"{response['id']}?stream=true&starting_after=3").text
+    assert rest == "".join(f"{frame}\n\n" for frame in frames[4:])
+    refused = call(testbed, "GET", f"{response['id']}?stream=true&starting_after=x")
+    assert refused.json()["error"]["param"] == "starting_after"
+    assert call(testbed, "GET", f"{response['id']}?stream=false").json() == response
 
 
 @pytest.mark.parametrize("name", ["compact", "input_tokens"])
@@ -191,3 +235,29 @@ def test_a_failure_in_the_middle_of_a_stream_ends_the_response_as_failed(
     response = events[-1]["response"]
     assert response["output"][0]["content"][0]["text"] == "one two "
     assert call(testbed, "GET", response["id"]).json() == response
+
+
+def test_a_body_that_is_compressed_is_refused_as_such(testbed: GatewayTestbed) -> None:
+    body = gzip.compress(json.dumps({"model": MODEL, "input": "tokens=1"}).encode())
+    headers = {**ONE, "Content-Encoding": "gzip"}
+    refused = httpx.post(f"{testbed.url}/v1/responses", content=body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_encoding")
+    assert refused.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_oldest_turns_of_a_conversation_that_does_not_fit_go_where_that_is_asked_for(
+    testbed: GatewayTestbed, stream: bool
+) -> None:
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    body = {"stream": stream, "truncation": "auto", "max_output_tokens": 5}
+    orders = {"role": "user", "content": "tokens=2 fits=230"}
+    answer = ask(testbed, [*turns, orders], **body)
+    assert answer.status_code == 200, answer.text
+    assert "one two" in answer.text and '"truncation":"auto"' in answer.text
+    refused = ask(testbed, [*turns, orders], **{**body, "truncation": "disabled"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    alone = ask(testbed, "tokens=2 fits=3", **body)
+    assert (alone.status_code, alone.json()["error"]["prompt_tokens"]) == (400, 15)

@@ -4,10 +4,10 @@ A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE 
 PROTOCOL`, the highest version that it speaks), so that it can be stopped and killed. What a request
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
-answer), skip=N (lose that entry), calls=1 (end with a tool call). An input has the vector (its
-length, its number), `EMBEDDED` of them in an entry, and is cut where it may be and says cut=1; the
-first one has orders. It keeps every promise that a runner makes, credit above all, and prints one
-JSON line for each thing that it is told.
+answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), calls=1 (end
+with a tool call). An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
+and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
+runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ class Row:
         return "silent" in self.orders and min(self.made) >= self.most()
 
 
+def length_of(request: GenerationRequest) -> int:
+    """The characters of a conversation."""
+    turns = request.prompt.messages if isinstance(request.prompt, ChatPrompt) else ()
+    return sum(len(part.text) for turn in turns for part in turn.parts if part.kind == "text")
+
+
 class SyntheticRunner:
     """The process. `step` counts rounds in which anything was made."""
 
@@ -163,6 +169,11 @@ class SyntheticRunner:
                     "retry_after_s": 3.0 if reason == "queue_full" else None,
                 }
             )
+            self.send(peer, Refused(request.request_id, refusal))
+            return
+        if "fits" in orders and (length := length_of(request)) > int(orders["fits"]):
+            facts = {"prompt_tokens": length, "limit_tokens": int(orders["fits"])}
+            refusal = Refusal(reason="context_length", message="it does not fit", facts=facts)
             self.send(peer, Refused(request.request_id, refusal))
             return
         self.send(peer, Accepted(request.request_id, 0, 7))

@@ -49,6 +49,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.openai": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.embeddings": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.responses": ("msgspec", "orjson", "pydantic"),
+    "gateway.dialects.openai.stored": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.placement": ("pydantic",),

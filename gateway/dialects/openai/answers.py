@@ -9,7 +9,8 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-FinishWord = Literal["stop", "length", "tool_calls"]
+FinishWord = Literal["stop", "length", "tool_calls", "function_call"]
+Tier = Literal["default", "flex", "priority"]
 
 
 class CachedTokens(TypedDict):
@@ -82,12 +83,14 @@ class AnsweredCall(TypedDict):
 
 
 class AnsweredMessage(TypedDict):
-    """The assistant's turn; `content` is null where there are calls alone."""
+    """The assistant's turn; `content` is null where there are calls alone. `function_call` is one
+    in the older form, where the body has functions."""
 
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[AnsweredCall]]
+    function_call: NotRequired[AnsweredFunction]
 
 
 class ChatChoice(TypedDict):
@@ -108,6 +111,7 @@ class ChatAnswer(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[ChatChoice]
     usage: TokenUsage
     timing: AnswerTiming
@@ -136,6 +140,7 @@ class ChatDelta(TypedDict):
     content: NotRequired[str]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[CallDelta]]
+    function_call: NotRequired[FunctionDelta]
 
 
 class ChatChunkChoice(TypedDict):
@@ -157,6 +162,7 @@ class ChatChunk(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[ChatChunkChoice]
     usage: NotRequired[TokenUsage]
     timing: NotRequired[AnswerTiming]
@@ -189,6 +195,7 @@ class CompletionHead(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: NotRequired[Tier]
     choices: list[CompletionChoice]
 
 

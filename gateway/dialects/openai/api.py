@@ -22,8 +22,18 @@ from gateway.dialects.openai.responses import (
     ResponsesBody,
     render_deleted,
     render_items,
+    replayed,
 )
 from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
+from gateway.dialects.openai.stored import (
+    StoredLabelsBody,
+    read_labels,
+    render_list,
+    render_messages,
+    render_removed,
+    render_stored,
+    stored_page,
+)
 
 OWNER = "shoal"
 
@@ -71,7 +81,11 @@ OPENAI = api_table.Api(
         api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
                          answers.EmbeddingsAnswer),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
-                               render_items, render_deleted),
+                               render_items, render_deleted, replayed=replayed),
+        api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
+                              "Chat completion", render_messages, render_removed,
+                              told=render_stored, items_at="messages", page=stored_page,
+                              listing=render_list, labels=read_labels, body=StoredLabelsBody),
         api_table.ListsModels("/v1/models", "Models that are here", render_models),
         api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),

@@ -26,8 +26,6 @@ from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION
 
 HARMLESS = {
-    "metadata": "labels for the provider's own storage; we store nothing",
-    "prompt_cache_key": "prefixes are found by their content",
     "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
     "prediction": "a hint about speed, which never changes the text",
@@ -35,6 +33,7 @@ HARMLESS = {
     "guided_decoding_backend": "one library holds texts to all forms",
 }
 """Fields that change nothing about the answer, and why."""
+HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of answers that are kept; none is"}
 
 REFUSED_BY_SERVERS = {
     "structural_tag": "send 'guided_grammar' or a schema instead",
@@ -52,8 +51,6 @@ REFUSED_BY_SERVERS = {
 
 REFUSED_CHAT = {
     **REFUSED_BY_SERVERS,
-    "functions": "send 'tools' instead",
-    "function_call": "send 'tool_choice' instead",
     "audio": "answers are text",
     "web_search_options": "the model has no access to the web",
     "moderation": "there is no moderation",
@@ -143,6 +140,12 @@ ToolChoiceBody = Annotated[
 ]
 
 
+FunctionChoiceBody = Annotated[
+    Annotated[Literal["none", "auto"], Tag("~mode")] | Annotated[NamedFunctionBody, Tag("~object")],
+    by_type("'none', 'auto' or an object with a name", {str: "~mode", dict: "~object"}),
+]
+
+
 class TextFormatBody(Closed):
     """Free text."""
 
@@ -222,6 +225,10 @@ class StreamOptionsBody(Closed):
     )
 
 
+TierBody = Literal["auto", "default", "flex", "priority"]
+VerbosityBody = Literal["low", "medium", "high"]
+
+
 class SharedBody(Closed):
     """The fields that chat completions and completions have in common."""
 
@@ -229,7 +236,8 @@ class SharedBody(Closed):
     stream: bool | None = None
     stream_options: StreamOptionsBody | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = honoured("answers to each prompt")
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = honoured("at least 1; -1: as many as fit")
+    prompt_cache_key: str | None = honoured("requests that share it are asked of one instance")
     stop: StopBody | None = honoured("at most 16 texts")
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
@@ -244,8 +252,9 @@ class SharedBody(Closed):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = only(False, why="answers are not stored")
-    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
+    service_tier: TierBody | None = honoured(
+        "flex: as x_priority low, priority: as x_priority high; said back"
+    )
     response_format: ResponseFormatBody | None = None
     guided_json: SchemaBody | None = None
     guided_regex: str | None = None
@@ -294,12 +303,18 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = honoured(
+    store: bool | None = honoured("keep the answer in memory, for a while")
+    metadata: Any = honoured("with store: labels, at most 16, which are kept with the answer")
+    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
     )
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionBody], Field(fail_fast=True)] | None = honoured(
+        "the older form of tools; one call at most, told in the older form"
+    )
+    function_call: FunctionChoiceBody | None = honoured("the older form of tool_choice")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: EffortBody | None = honoured(
@@ -315,7 +330,9 @@ class ChatCompletionsBody(SharedBody):
     chat_template_kwargs: TemplateArgumentsBody | None = None
     continue_final_message: bool | None = honoured("go on with the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")
-    verbosity: str | None = only("medium", why="ask for a length in the prompt")
+    verbosity: VerbosityBody | None = honoured(
+        "low and high end the system prompt with a sentence about length"
+    )
 
 
 def _prompt_tag(value: Any) -> str | None:
@@ -343,10 +360,15 @@ PromptBody = Annotated[
 class CompletionsBody(SharedBody):
     """The body of `POST /v1/completions`."""
 
-    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
+    table: ClassVar[FieldTable] = FieldTable(
+        harmless=HARMLESS_COMPLETIONS, refused=REFUSED_COMPLETIONS
+    )
     prompt: PromptBody
+    store: bool | None = only(False, why="only chat completions and responses are kept")
     suffix: str | None = honoured("asks for the middle, of models that can")
     echo: bool | None = honoured("puts the prompt first")
-    max_tokens: Annotated[int, Field(ge=0)] | None = honoured("16 when left out; 0 only with echo")
+    max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
+        "16 when left out; 0 only with echo; -1: as many as fit"
+    )
     best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured("must equal n")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -26,8 +26,9 @@ from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.openai import bodies, fields, messages
-from gateway.dialects.openai.chat_render import ChatStream, render_chat
+from gateway.dialects.openai.chat_render import FUNCTION_CALL, ChatStream, render_chat
 from gateway.dialects.openai.formats import output_of
+from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
     ThinkingAsked,
     stops_of,
@@ -56,7 +57,8 @@ class OpenAIChat:
         asked, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
         fields.check_offered(asked)
         _check_offered(asked)
-        tools, choice = _tools_of(asked, context.limits)
+        older = asked.functions is not None
+        tools, choice = (_functions_of if older else _tools_of)(asked, context.limits)
         thinking = _thinking_of(asked)
         request = GenerationRequest(
             request_id=next(context.ids),
@@ -72,23 +74,29 @@ class OpenAIChat:
             sampling=fields.sampling_of(asked),
             output=output_of(asked, context.limits),
             tool_choice=choice,
-            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            parallel_tool_calls=asked.parallel_tool_calls is not False and not older,
             top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
             variables=variables_of(asked.chat_template_kwargs),
             ignore_eos=bool(asked.ignore_eos),
             min_tokens=asked.min_tokens or None,
-            priority=extras.priority,
+            priority=fields.priority_of(asked.service_tier, extras),
             client_id=fields.client_of(asked, extras),
         )
+        answer_id = f"chatcmpl-{request.request_id}"
         return Parsed(
             requests=(thinking.asked_of(request),),
             model=asked.model,
             stream=bool(asked.stream),
-            answer_id=f"chatcmpl-{request.request_id}",
+            answer_id=answer_id,
+            to_keep=to_keep_of(asked, answer_id, context.now_s),
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
             extras=thinking.told_in(extras, context.limits),
+            said_back=fields.said_back_of(asked),
+            tells=frozenset((FUNCTION_CALL,) if older else ()),
+            manner=fields.manner_of(asked.verbosity),
+            affinity=asked.prompt_cache_key or "",
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
@@ -105,21 +113,33 @@ class OpenAIChat:
 def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise bad_field("modalities", 'only ["text"] is offered')
-    if asked.verbosity not in (None, "medium"):
-        raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
 def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
     """Return the conversation. BadRequest for too many turns, or naming one that says nothing."""
     if len(turns) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
-    return tuple(_message_of(message, index) for index, message in enumerate(turns))
+    made: list[ChatMessage] = []
+    called = ""
+    for index, message in enumerate(turns):
+        if isinstance(message, messages.AssistantMessageBody) and message.function_call is not None:
+            called = f"call_{index}"
+        made.append(_message_of(message, index, called))
+    return tuple(made)
 
 
-def _message_of(message: messages.MessageBody, index: int) -> ChatMessage:
+def _message_of(message: messages.MessageBody, index: int, called: str) -> ChatMessage:
+    """Return a turn; `called` is the id of the last call in the older form, which has none."""
     match message:
         case messages.AssistantMessageBody():
-            return _assistant_of(message, index)
+            return _assistant_of(message, index, called)
+        case messages.FunctionMessageBody():
+            return ChatMessage(
+                role="tool",
+                parts=(TextPart(text=message.content or ""),),
+                tool_call_id=called or f"call_{message.name}",
+                name=message.name,
+            )
         case messages.ToolMessageBody():
             return ChatMessage(
                 role="tool",
@@ -133,9 +153,12 @@ def _message_of(message: messages.MessageBody, index: int) -> ChatMessage:
             return ChatMessage(role="user", parts=_parts_of(message.content), name=message.name)
 
 
-def _assistant_of(message: messages.AssistantMessageBody, index: int) -> ChatMessage:
+def _assistant_of(message: messages.AssistantMessageBody, index: int, called: str) -> ChatMessage:
     content = message.content if message.content is not None else message.refusal
-    if content is None and not message.tool_calls:
+    calls = [(call.id, call.function) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        calls.append((called, message.function_call))
+    if content is None and not calls:
         field = f"messages[{index}].content"
         raise BadRequest(f"{field} is required without tool_calls", field=field)
     return ChatMessage(
@@ -143,13 +166,9 @@ def _assistant_of(message: messages.AssistantMessageBody, index: int) -> ChatMes
         parts=() if content is None else _parts_of(content),
         reasoning=message.reasoning_content or message.reasoning,
         tool_calls=tuple(
-            ToolCall(
-                call_id=call.id,
-                name=call.function.name,
-                # a call without arguments is often sent back as empty text
-                arguments=call.function.arguments or "{}",
-            )
-            for call in message.tool_calls or ()
+            # a call without arguments is often sent back as empty text
+            ToolCall(call_id=call_id, name=function.name, arguments=function.arguments or "{}")
+            for call_id, function in calls
         ),
         name=message.name,
     )
@@ -177,7 +196,9 @@ def _part_of(part: _Part) -> ContentPart:
 def _tools_of(
     asked: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    specs = tools_of([tool_of(body) for body in asked.tools or ()], limits)
+    if asked.function_call is not None:
+        raise bad_field("function_call", "needs functions; with tools send 'tool_choice'")
+    specs = tools_of([tool_of(body.function) for body in asked.tools or ()], limits)
     tools = tuple(specs.values())
     match asked.tool_choice:
         case None | "auto":
@@ -196,13 +217,33 @@ def _tools_of(
             return _allowed_of(allowed, specs)
 
 
-def tool_of(body: bodies.ToolBody) -> ToolSpec:
-    """Return a tool as the model is to see it."""
+def _functions_of(
+    asked: bodies.ChatCompletionsBody, limits: Limits
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    """Return the tools and the choice among them of a body in the older form."""
+    for field in ("tools", "tool_choice"):
+        if getattr(asked, field):
+            raise bad_field(field, "is the newer form of functions and function_call; send one")
+    found = [tool_of(body) for body in asked.functions or ()]
+    specs = tools_of(found, limits, "name", "functions")
+    tools = tuple(specs.values())
+    match asked.function_call:
+        case bodies.NamedFunctionBody(name=name):
+            _check_known(name, specs, "function_call.name")
+            return tools, ToolChoice(mode="named", name=name)
+        case "none":
+            return tools, ToolChoice(mode="none")
+        case _:
+            return tools, ToolChoice(mode="auto" if tools else "none")
+
+
+def tool_of(function: bodies.FunctionBody) -> ToolSpec:
+    """Return a function as the model is to see it."""
     return ToolSpec(
-        name=body.function.name,
-        description=body.function.description,
-        parameters=body.function.parameters or {},
-        strict=bool(body.function.strict),
+        name=function.name,
+        description=function.description,
+        parameters=function.parameters or {},
+        strict=bool(function.strict),
     )
 
 
@@ -237,7 +278,8 @@ def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
             f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one",
             field="max_tokens",
         )
-    return new if new is not None else old
+    field = "max_completion_tokens" if new is not None else "max_tokens"
+    return fields.most_of(new if new is not None else old, field)
 
 
 def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:

@@ -9,9 +9,10 @@ one JSON string between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bus.wire.errors import FinishReason
 from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -24,7 +25,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Vectors,
 )
-from gateway.dialects.collect import Collected, CollectedChoice
+from gateway.dialects.collect import Collected, CollectedChoice, Collector
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
 from gateway.dialects.openai.answers import CallDelta
@@ -32,14 +33,20 @@ from gateway.dialects.openai.shapes import FINISHES, finish_bytes, whole_answer
 from gateway.dialects.openai.stream import OpenAIStream
 
 CHUNK = "chat.completion.chunk"
+FUNCTION_CALL = "function_call"
+"""What an answer tells where a body has functions: its call in the older form, as its end too."""
 _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class ChatStream(OpenAIStream):
-    """The stream of one request's answer."""
+    """The stream of one request's answer, which is put together for one that is to be kept: it is
+    `answer`, once the stream has ended well."""
 
     def __init__(self, parsed: Parsed) -> None:
         super().__init__(parsed, CHUNK)
+        self.answer: bytes | None = None
+        kept = parsed.to_keep is not None
+        self._whole = Collector(parsed.requests) if kept else None
         start = self._start()
         self._starts = [
             start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
@@ -55,6 +62,8 @@ class ChatStream(OpenAIStream):
     def render(self, entries: Sequence[Entry]) -> bytes:
         """Return the frames of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
+        if self._whole is not None and not self._closed:
+            self._whole.add(entries)
         texts, reasonings = self._texts, self._reasonings
         for entry in entries:
             if self._closed:
@@ -69,6 +78,12 @@ class ChatStream(OpenAIStream):
                 out.append(self._rare(entry))
         return b"".join(out)
 
+    def close(self) -> bytes:
+        """Return the last bytes; the whole answer is there from then on, where it is kept."""
+        if self._whole is not None and self._whole.ended and not self._closed:
+            self.answer = render_chat(self._parsed, self._whole.collected[0])
+        return super().close()
+
     def _with_logprobs(self, entry: TokenDelta) -> bytes:
         return b"".join(
             (
@@ -82,11 +97,14 @@ class ChatStream(OpenAIStream):
 
     def _rare(self, entry: Entry) -> bytes:
         match entry:
+            case ToolCallDelta() if FUNCTION_CALL in self._parsed.tells:
+                function = json_bytes(call_delta(entry)["function"])
+                return self._starts[entry.choice] + b'"function_call":' + function + _DELTA_TAIL
             case ToolCallDelta():
                 calls = json_bytes([call_delta(entry)])
                 return self._starts[entry.choice] + b'"tool_calls":' + calls + _DELTA_TAIL
             case ChoiceEnd():
-                finish = finish_bytes(FINISHES[entry.finish_reason])
+                finish = finish_bytes(_finish_of(self._parsed, entry.finish_reason))
                 return self._starts[entry.choice] + b"},%b}]}\n\n" % finish
             case TokenDelta() | PromptTokens() | Vectors():
                 return b""
@@ -98,7 +116,7 @@ def render_chat(parsed: Parsed, collected: Collected) -> bytes:
     """Return one `chat.completion`."""
     wants_logprobs = parsed.requests[0].top_logprobs is not None
     choices = [
-        _choice_object(index, choice, wants_logprobs=wants_logprobs)
+        _choice_object(parsed, index, choice, wants_logprobs=wants_logprobs)
         for index, choice in enumerate(collected.choices)
     ]
     return whole_answer(parsed, "chat.completion", choices, collected.usage)
@@ -121,7 +139,15 @@ def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": logprobs_list(logprobs), "refusal": None}
 
 
-def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool) -> dict[str, Any]:
+def _finish_of(parsed: Parsed, reason: FinishReason) -> Mapping[str, str]:
+    """Return how the end of a choice is told, where calls have the older form in that."""
+    older = reason == "tool_calls" and FUNCTION_CALL in parsed.tells
+    return {"finish_reason": FUNCTION_CALL} if older else FINISHES[reason]
+
+
+def _choice_object(
+    parsed: Parsed, index: int, choice: CollectedChoice, *, wants_logprobs: bool
+) -> dict[str, Any]:
     only_calls = bool(choice.calls) and not choice.text
     message: dict[str, Any] = {
         "role": "assistant",
@@ -129,7 +155,10 @@ def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool)
     }
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
-    if choice.calls:
+    if choice.calls and FUNCTION_CALL in parsed.tells:
+        call = choice.calls[0]
+        message["function_call"] = {"name": call.name, "arguments": call.arguments}
+    elif choice.calls:
         message["tool_calls"] = [
             {
                 "id": call.call_id,
@@ -142,5 +171,5 @@ def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool)
         "index": index,
         "message": message,
         "logprobs": logprobs_object(choice.logprobs) if wants_logprobs else None,
-        **FINISHES[choice.finish_reason],
+        **_finish_of(parsed, choice.finish_reason),
     }

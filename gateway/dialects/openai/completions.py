@@ -47,6 +47,8 @@ class OpenAICompletions:
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
             extras=extras,
+            said_back=fields.said_back_of(asked),
+            affinity=asked.prompt_cache_key or "",
             echoes=_echoes_of(asked, prompts),
         )
 
@@ -62,6 +64,8 @@ class OpenAICompletions:
 
 
 def _check_combination(asked: CompletionsBody) -> None:
+    if asked.store:
+        raise bad_field("store", "only chat completions and responses are kept; leave it out")
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
         raise bad_field("best_of", "must equal n; nothing is ranked here")
     if asked.max_tokens == 0 and not asked.echo:
@@ -123,6 +127,12 @@ def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str |
     return tuple(prompt.text if isinstance(prompt, TextPrompt) else None for prompt in prompts)
 
 
+def _max_tokens_of(asked: CompletionsBody) -> int | None:
+    if asked.max_tokens is None:
+        return DEFAULT_MAX_TOKENS
+    return None if asked.max_tokens == fields.AS_MANY_AS_FIT else asked.max_tokens
+
+
 def _request_of(
     asked: CompletionsBody, prompt: Prompt, extras: Extras, context: ParseContext
 ) -> GenerationRequest:
@@ -131,7 +141,7 @@ def _request_of(
         model=fields.model_of(asked),
         prompt=prompt,
         n=asked.n or 1,
-        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
+        max_tokens=_max_tokens_of(asked),
         stop=stops_of("stop", asked.stop, context.limits),
         sampling=fields.sampling_of(asked),
         output=output_of(asked, context.limits),
@@ -139,6 +149,6 @@ def _request_of(
         prompt_logprobs=(asked.logprobs or 0) if _reads_prompt(asked, prompt) else None,
         ignore_eos=bool(asked.ignore_eos),
         min_tokens=asked.min_tokens or None,
-        priority=extras.priority,
+        priority=fields.priority_of(asked.service_tier, extras),
         client_id=fields.client_of(asked, extras),
     )

@@ -5,17 +5,27 @@ Pure. Each function reads one matter out of a body, or raises `BadRequest` namin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
 from gateway.dialects import shared_fields
-from gateway.dialects.body import bad_field
+from gateway.dialects.body import PRIORITIES, bad_field
 from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
 from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of
 
 MAX_BIASED = 1024
-NO_EFFECT_TIERS = ("auto", "default")
+AS_MANY_AS_FIT = -1
+TIERS: Mapping[str, str] = {"flex": "low", "priority": "high"}
+"""What tiers are in the words of `x_priority`."""
+MANNERS: Mapping[str, str] = {
+    "low": "Keep your answers short.",
+    "high": "Answer at length, in detail.",
+}
+"""What ends the system prompt, by `verbosity`."""
 
 
 def model_of(body: SharedBody) -> ModelId:
@@ -25,11 +35,6 @@ def model_of(body: SharedBody) -> ModelId:
 
 def check_offered(body: SharedBody) -> None:
     """Refuse what the shared fields ask for and we do not have."""
-    if body.store:
-        raise bad_field("store", "answers are not stored; leave it out")
-    if body.service_tier is not None and body.service_tier not in NO_EFFECT_TIERS:
-        text = "only 'auto' and 'default' are offered; x_priority orders requests"
-        raise bad_field("service_tier", text)
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "stream_options is only allowed when stream is true", field="stream_options"
@@ -56,6 +61,38 @@ def sampling_of(body: SharedBody) -> Sampling:
             "logit_bias": None if body.logit_bias is None else _biases_of(body.logit_bias),
         }
     )
+
+
+def priority_of(tier: str | None, extras: Extras) -> int:
+    """Return the priority of a request: `x_priority`, or where that is normal the tier's."""
+    normal = PRIORITIES["normal"]
+    return (
+        PRIORITIES[TIERS.get(tier or "", "normal")]
+        if extras.priority == normal
+        else extras.priority
+    )
+
+
+def tier_told(tier: str | None) -> str:
+    """Return the tier that an answer says it was made in."""
+    return tier if tier is not None and tier in TIERS else "default"
+
+
+def manner_of(verbosity: str | None) -> str:
+    """Return the sentence about length that ends the system prompt; empty for none."""
+    return MANNERS.get(verbosity or "", "")
+
+
+def most_of(tokens: int | None, field: str) -> int | None:
+    """Return how many tokens an answer may have; None for as many as fit. BadRequest for none."""
+    if tokens == 0:
+        raise bad_field(field, "must be at least 1, or -1 for as many as fit")
+    return None if tokens == AS_MANY_AS_FIT else tokens
+
+
+def said_back_of(body: SharedBody) -> dict[str, Any]:
+    """Return what an answer says of its body: the tier, where that was said."""
+    return {} if body.service_tier is None else {"service_tier": tier_told(body.service_tier)}
 
 
 def client_of(body: SharedBody, extras: Extras) -> str | None:

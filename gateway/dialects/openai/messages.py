@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, Unused, by_field, by_type, no_effect, only
+from gateway.dialects.body import Closed, Unused, by_field, by_type, honoured, no_effect, only
 
 # --- content ------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class AssistantMessageBody(Closed):
     provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
     cache_control: Unused = no_effect("prefixes are found by their content")
     audio: None = only(why="answers are text")
-    function_call: None = only(why="send 'tool_calls' instead")
+    function_call: CalledFunctionBody | None = honoured("the older form of tool_calls")
 
 
 class ToolMessageBody(Closed):
@@ -124,11 +124,20 @@ class ToolMessageBody(Closed):
     cache_control: Unused = no_effect("prefixes are found by their content")
 
 
+class FunctionMessageBody(Closed):
+    """What a function answered, in the older form: to the last call before."""
+
+    role: Literal["function"]
+    name: str = Field(min_length=1)
+    content: str | None
+
+
 MessageBody = Annotated[
     Annotated[SystemMessageBody, Tag("~system")]
     | Annotated[SystemMessageBody, Tag("~developer")]
     | Annotated[UserMessageBody, Tag("~user")]
     | Annotated[AssistantMessageBody, Tag("~assistant")]
-    | Annotated[ToolMessageBody, Tag("~tool")],
-    by_field("role", "system", "developer", "user", "assistant", "tool"),
+    | Annotated[ToolMessageBody, Tag("~tool")]
+    | Annotated[FunctionMessageBody, Tag("~function")],
+    by_field("role", "system", "developer", "user", "assistant", "tool", "function"),
 ]

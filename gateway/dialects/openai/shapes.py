@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.wire.errors import FinishReason
+from bus.wire.errors import BadRequest, FinishReason
 from bus.wire.messages.requests import Usage
 from gateway.dialects import sse
+from gateway.dialects.api_table import Page
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
@@ -27,6 +28,7 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
 }
 """How the end of a choice is told, by why it ended."""
 
+MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}
 """What the rest of shoal calls differently."""
 
@@ -54,6 +56,7 @@ _TYPES = {
     405: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
@@ -116,6 +119,40 @@ def timing_object(usage: Usage) -> AnswerTiming:
     }
 
 
+def page_of(
+    found: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "asc"
+) -> Page:
+    """Return a page of objects, which come the oldest first, as `query` has `limit`, `order` and
+    `after`; `order` is the usual one. BadRequest naming what cannot be honoured."""
+    limit, order = query.get("limit", str(LISTED)), query.get("order", order)
+    digits = limit.isascii() and limit.isdigit() and len(limit) <= 3
+    if not (digits and 1 <= int(limit) <= MOST_LISTED):
+        raise BadRequest(f"limit must be a number from 1 to {MOST_LISTED}", field="limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be 'asc' or 'desc'", field="order")
+    there = found if order == "asc" else found[::-1]
+    after = query.get("after")
+    if after is not None:
+        places = [place for place, one in enumerate(there) if one["id"] == after]
+        if not places:
+            raise BadRequest(f"after: nothing here has the id '{after[:80]}'", field="after")
+        there = there[places[0] + 1 :]
+    shown = there[: int(limit)]
+    return Page(shown, has_more=len(there) > len(shown))
+
+
+def list_object(page: Page) -> dict[str, Any]:
+    """Return OpenAI's list of some objects."""
+    shown = page.shown
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": page.has_more,
+    }
+
+
 def _per_second(tokens: int, seconds: float) -> float:
     return round(tokens / seconds, 3) if seconds > 0 else 0.0
 
@@ -133,6 +170,7 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
         "created": int(parsed.created_at_s),
         "model": parsed.model,
         "system_fingerprint": parsed.fingerprint,
+        **parsed.said_back,
     }
 
 

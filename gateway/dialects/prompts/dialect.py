@@ -131,7 +131,7 @@ def _conversation_of(asked: bodies.ConversationBody, limits: Limits) -> ChatProm
     if asked.add_generation_prompt is not None and asked.add_generation_prompt is continues:
         text = "is true, unless continue_final_message is: prompts here end where an answer begins"
         raise bad_field("add_generation_prompt", text)
-    tools = tools_of([tool_of(tool) for tool in asked.tools or ()], limits)
+    tools = tools_of([tool_of(tool.function) for tool in asked.tools or ()], limits)
     return ChatPrompt(
         messages=messages_of(asked.messages, limits),
         tools=tuple(tools.values()),

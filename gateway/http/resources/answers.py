@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,7 +11,7 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
-from gateway.dialects import api_table, dialect, faults
+from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id
@@ -27,23 +28,49 @@ READ_ASIDE_BYTES = 128 << 10
 async def recalled(
     service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a body with the conversation that it goes on from, where it names one.
+    """Return a body with the conversation that it goes on from, and the items that it has by their
+    ids alone, where it names any.
 
-    Raises HttpFaultRaised (400) where that is not kept for this owner, BadRequest where both
+    Raises HttpFaultRaised (400, 404) where those are not kept for this owner, BadRequest where all
     together are too long.
     """
-    named = None if parsed.to_keep is None else parsed.to_keep.previous
-    if named is None:
+    to_keep = parsed.to_keep
+    if to_keep is None or (to_keep.previous is None and not to_keep.named):
         return parsed
-    previous = await _found(service, owner, request_id_of(named))
-    if previous is None:
-        fault = faults.answer_not_found("Response", named, "previous_response_id")
-        raise HttpFaultRaised(fault)
+    previous = None
+    if to_keep.previous is not None:
+        previous = await found_answer(service, owner, request_id_of(to_keep.previous))
+        if previous is None or previous.listed:
+            name = to_keep.previous
+            raise HttpFaultRaised(faults.answer_not_found("Response", name, "previous_response_id"))
+    named = await _named(service, made_by, to_keep.named, owner)
     limits = service.parse_context().limits
-    if sum(map(len, previous.items)) < READ_ASIDE_BYTES:
-        return made_by.continued(parsed, previous, limits)
+    length = sum(map(len, (*named.values(), *(() if previous is None else previous.items))))
+    if length < READ_ASIDE_BYTES:
+        return made_by.continued(parsed, previous, limits, named)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits)
+    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits, named)
+
+
+async def _named(
+    service: HttpService,
+    made_by: dialect.KeepingDialect,
+    wanted: Sequence[tuple[str, RequestId]],
+    owner: str,
+) -> dict[str, bytes]:
+    """Return items of kept answers by their ids; each answer is asked for once."""
+    answers: dict[RequestId, dialect.KeptAnswer | None] = {}
+    found: dict[str, bytes] = {}
+    for item_id, request in wanted:
+        if request not in answers:
+            answers[request] = await found_answer(service, owner, request)
+        kept = answers[request]
+        there = kept is not None and not kept.listed
+        item = made_by.item_named(kept, item_id) if kept is not None and there else None
+        if item is None:
+            raise HttpFaultRaised(faults.item_not_found(item_id))
+        found[item_id] = item
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,15 +80,24 @@ class AnswerResource(Resource):
     endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with the answer as it was given, whole; a stream is not given again."""
-        if (req.get_param("stream") or "false").casefold() not in ("false", "0"):
-            text = "stream: an answer that is kept is told whole; leave it out"
+        """Answer with the answer as it was given, whole, or with `?stream=true` in events."""
+        streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
+        replayed = self.endpoint.replayed
+        if streams and replayed is None:
+            text = "stream: an answer that is kept is told whole here; leave it out"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
-        resp.data = (await _kept(self.service, req, self.endpoint, answer_id)).answer
+        kept = await _kept(self.service, req, self.endpoint, answer_id)
+        if streams and replayed is not None:
+            after = req.get_param("starting_after")
+            resp.data = replayed(kept, {} if after is None else {"starting_after": after})
+            resp.content_type = sse.CONTENT_TYPE
+        else:
+            resp.data = self.endpoint.told(kept)
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Keep the answer no longer. 404 for one that is not there."""
         owner = owner_of_answers(req, self.service)
+        await _kept(self.service, req, self.endpoint, answer_id)
         try:
             found = await self.service.answers.remove(owner, request_id_of(answer_id))
         except AnswersSilent as silent:
@@ -69,6 +105,16 @@ class AnswerResource(Resource):
         if not found:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
+
+    async def change(self, req: Request, answer_id: str, labels: bytes) -> dialect.KeptAnswer:
+        """Give a kept answer other labels, and return it. Raises HttpFaultRaised (404)."""
+        owner = owner_of_answers(req, self.service)
+        await _kept(self.service, req, self.endpoint, answer_id)
+        try:
+            await self.service.answers.label(owner, request_id_of(answer_id), labels)
+        except AnswersSilent as silent:
+            raise _silent(silent) from None
+        return await _kept(self.service, req, self.endpoint, answer_id)
 
 
 @dataclass(frozen=True)
@@ -99,7 +145,7 @@ class AnswerCancel(Resource):
         for one that is not kept, nor to be."""
         service = self.service
         owner, request = owner_of_answers(req, service), request_id_of(answer_id)
-        kept = await _found(service, owner, request)
+        kept = await found_answer(service, owner, request)
         if kept is None:
             kept = await self._stopped(owner, request, answer_id)
         else:
@@ -117,7 +163,7 @@ class AnswerCancel(Resource):
             raise _silent(silent) from None
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
-            kept = await _found(service, owner, request)
+            kept = await found_answer(service, owner, request)
             if kept is not None:
                 return kept
             await asyncio.sleep(LOOKED_S)
@@ -133,13 +179,27 @@ def owner_of_answers(req: Request, service: HttpService) -> str:
 async def _kept(
     service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
-    kept = await _found(service, owner_of_answers(req, service), request_id_of(answer_id))
-    if kept is None:
+    kept = await found_answer(service, owner_of_answers(req, service), request_id_of(answer_id))
+    # answers of another kind have other paths
+    if kept is None or bool(kept.listed) != isinstance(endpoint, api_table.KeepsListed):
         raise HttpFaultRaised(faults.answer_not_found(endpoint.what, answer_id))
     return kept
 
 
-async def _found(service: HttpService, owner: str, request: RequestId) -> dialect.KeptAnswer | None:
+async def listed_answers(service: HttpService, owner: str) -> list[tuple[RequestId, bytes, bytes]]:
+    """Return the requests of this owner's answers that are in lists, and as in `KeptAnswer` what
+    they are listed by and their labels."""
+    try:
+        found = await service.answers.listed(owner)
+    except AnswersSilent as silent:
+        raise _silent(silent) from None
+    return [(one.request, one.listed, one.labels) for one in found]
+
+
+async def found_answer(
+    service: HttpService, owner: str, request: RequestId
+) -> dialect.KeptAnswer | None:
+    """Return an answer of this owner's, also of another path; None where none is kept."""
     try:
         return await service.answers.find(owner, request)
     except AnswersSilent as silent:

@@ -32,6 +32,7 @@ from gateway.dialects.dialect import (
     WholeDialect,
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
+from gateway.http.hang_up import ClientHangUp
 from gateway.http.middleware import (
     Resource,
     key_id,
@@ -44,6 +45,7 @@ from gateway.http.middleware import (
 from gateway.http.resources.answers import owner_of_answers, recalled
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
+from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
 PARSE_ASIDE_BYTES = 128 << 10
@@ -61,7 +63,7 @@ class _Running:
     service: HttpService
     parsed: Parsed
     exchange: Exchange
-    watcher: asyncio.Task[None]
+    hang_up: ClientHangUp
     started_at: float
     owner: str
     recorded: bool = False
@@ -82,7 +84,8 @@ class _Running:
         to_keep = self.parsed.to_keep
         if to_keep is None or not to_keep.keep or answer is None:
             return
-        kept, request_id = KeptAnswer(answer, to_keep.items), self.parsed.requests[0].request_id
+        kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
+        request_id = self.parsed.requests[0].request_id
         if not self.service.answers.keep(self.owner, request_id, kept):
             self.service.log.info("an answer is too large to be kept", request=request_id)
 
@@ -94,7 +97,7 @@ class _Running:
         self.service.running -= 1
         if self.keeps:
             self.service.answers.end(self.parsed.requests[0].request_id)
-        self.watcher.cancel()
+        self.hang_up.leave(self.exchange.inbox)
         self.service.dispatcher.abandon(self.exchange.inbox)
         self.service.ended(
             self.exchange, started_at=self.started_at, outcome=outcome, status=status
@@ -120,17 +123,31 @@ class GenerateResource(Resource):
             keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
             parsed = await recalled(service, keeping, parsed, owner)
         running = _begin(service, req, parsed, started_at)
-        with _recorded(running):
-            if not parsed.stream:
-                _answer_whole(running, self.dialect, await _collected(running), resp)
+        while True:
+            try:
+                with _recorded(running):
+                    await self._answer(running, resp)
                 return
-            has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
-            await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
-            _raise_early(running)
-            resp.content_type = self.dialect.stream_content_type
-            for name, value in sse.HEADERS:
-                resp.set_header(name, value)
-            resp.stream = _streamed(running, self.dialect)
+            except HttpFaultRaised as raised:
+                shorter = shortened(parsed, raised.fault)
+                if shorter is None:
+                    raise
+            parsed = shorter
+            running = _begin(service, req, parsed, started_at, running.hang_up)
+
+    async def _answer(self, running: _Running, resp: Response) -> None:
+        """Answer whole, or begin to stream. One that may be cut streams once it fits."""
+        parsed = running.parsed
+        if not parsed.stream:
+            _answer_whole(running, self.dialect, await _collected(running), resp)
+            return
+        quick = self.dialect.stream_content_type == sse.CONTENT_TYPE and not parsed.cuts
+        await running.exchange.inbox.wait_settled(QUICK_S if quick else NEVER_S)
+        _raise_early(running)
+        resp.content_type = self.dialect.stream_content_type
+        for name, value in sse.HEADERS:
+            resp.set_header(name, value)
+        resp.stream = _streamed(running, self.dialect)
 
 
 @dataclass(frozen=True)
@@ -229,16 +246,23 @@ def _thinks(service: HttpService, parsed: Parsed) -> bool:
     return not parsed.extras.for_thinking or service.catalog.may_think(parsed.model)
 
 
-def _begin(service: HttpService, req: Request, parsed: Parsed, started_at: float) -> _Running:
-    """Submit the requests, and watch for the client's hang-up."""
+def _begin(
+    service: HttpService,
+    req: Request,
+    parsed: Parsed,
+    started_at: float,
+    hang_up: ClientHangUp | None = None,
+) -> _Running:
+    """Submit the requests, and watch for the client's hang-up, as before where that is given."""
     exchange = service.dispatcher.start(
         parsed,
         key_id=key_id(req, service.options),
         sharer=sharer_of(req, service.options, parsed.extras.client_id),
     )
-    watcher = asyncio.ensure_future(_watch(req, service, exchange))
+    hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
+    hang_up.watch(exchange.inbox)
     owner = owner_of_answers(req, service)
-    running = _Running(service, parsed, exchange, watcher, started_at, owner)
+    running = _Running(service, parsed, exchange, hang_up, started_at, owner)
     running.begin()
     return running
 
@@ -254,14 +278,6 @@ def _recorded(running: _Running) -> Generator[None]:
     except BaseException:
         running.end("internal_error", 500)
         raise
-
-
-async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:
-    """End the exchange when the client hangs up. To be started once the body was read."""
-    receive = receive_of(req)
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    service.dispatcher.abandon(exchange.inbox)
 
 
 def _raise_early(running: _Running) -> None:

@@ -32,6 +32,8 @@ EXAMPLES: Mapping[str, Any] = {
     "from": "shoal-tiny",
 }
 """Values of fields in the forms that try a route."""
+LABELLED: Mapping[str, Any] = {"metadata": {"topic": "fish"}}
+"""That of labels alone."""
 MADE = {"model": "mine"}
 """Those of a body that makes a model of another."""
 _SCRIPT = """
@@ -190,5 +192,6 @@ def _example(route: Route) -> dict[str, Any]:
     known = {info.alias or name for name, info in fields.items()}
     made = {name: value for name, value in EXAMPLES.items() if name in known}
     made |= MADE if "from" in made else {}
+    made |= LABELLED if set(fields) == set(LABELLED) else {}
     asked = [name for name in ("messages", "input", "prompt") if name in made]
     return {name: value for name, value in made.items() if name not in asked[1:]}

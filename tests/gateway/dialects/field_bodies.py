@@ -129,6 +129,18 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
         {**CHAT, "stream_options": {}, "chat_template_kwargs": {}, "logprobs": True},
         {**CHAT, "reasoning": {}},
         {**CHAT, "thinking": {"type": "enabled"}},
+        {
+            "model": "m",
+            "messages": [
+                *TURNS[:2],
+                {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+                {"role": "function", "name": "f", "content": "t"},
+            ],
+            "functions": [FUNCTION, OTHER],
+            "function_call": {"name": "f"},
+        },
+        {"model": "m", "messages": TURNS, "functions": [FUNCTION]},
+        {"model": "m", "messages": TURNS, "store": True, "metadata": {"a": "b"}},
         *({**CHAT, "response_format": one} for one in _FORMATS),
         *({**CHAT, "structured_outputs": one} for one in _HELD),
         *_choices(
@@ -160,7 +172,16 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
                 {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
             ],
         },
-        {**RESPONSE, "input": [{"type": "item_reference", "id": "x"}]},
+        {**RESPONSE, "input": [{"type": "item_reference", "id": "msg_r-0"}]},
+        {
+            **RESPONSE,
+            "input": [
+                {"role": "user", "content": "u"},
+                {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "i"},
+                {"type": "custom_tool_call_output", "call_id": "c", "output": "o"},
+                {"type": "web_search_call"},
+            ],
+        },
     ],
     AnthropicMessagesBody: [
         MESSAGES,
@@ -213,12 +234,15 @@ _NAMED = [{"name": name} for name in _BOTH]
 _ALLOWED = [{"type": "function", "function": function} for function in _NAMED]
 HINTS: dict[tuple[str, str], list[Any]] = {
     ("NamedFunctionBody", "name"): _BOTH,
+    ("ChatCompletionsBody", "functions"): [[OTHER]],
+    ("ChatCompletionsBody", "function_call"): ["none", {"name": "g"}],
     ("NamedChoiceBody", "function"): _NAMED,
     ("AllowedToolBody", "function"): _NAMED,
     ("AllowedToolsBody", "tools"): [_ALLOWED, _ALLOWED[1:]],
     ("AllowedChoiceBody", "allowed_tools"): [{**ALLOWED, "tools": _ALLOWED}],
     ("ResponsesNamedChoiceBody", "name"): _BOTH,
     ("ResponsesAllowedToolBody", "name"): _BOTH,
+    ("ResponsesReferenceBody", "id"): ["msg_r-1"],
     ("ResponsesBody", "include"): [["message.output_text.logprobs"]],
     ("AnthropicNamedChoiceBody", "name"): _BOTH,
     ("AnthropicMessagesBody", "max_tokens"): [6000],
@@ -236,6 +260,7 @@ SAME_EITHER_WAY: dict[tuple[str, str], str] = {
     ("CompletionsBody", "best_of"): "it may only say what n says",
     ("ResponsesBody", "stream_options"): "all that is in it has no effect; refused without stream",
     ("ResponsesForeignToolBody", "type"): "every other kind is skipped alike",
+    ("ResponsesForeignItemBody", "type"): "every other kind is skipped alike",
     ("AnthropicServerToolBody", "type"): "every other kind is skipped alike",
     ("ConversationBody", "add_generation_prompt"): "may only say what is done anyway",
     ("TokenizeBody", "add_generation_prompt"): "may only say what is done anyway",

@@ -190,3 +190,7 @@ def test_a_body_of_too_many_values_or_texts_is_refused() -> None:
 )
 def test_a_temperature_that_leaves_float32_draws_the_likeliest(asked: float, given_: float) -> None:
     assert temperature_of(asked) == given_
+
+
+def test_a_byte_order_mark_before_the_body_is_nothing() -> None:
+    assert read_object(b"\xef\xbb\xbf" + b'{"a":1}', Limits()) == {"a": 1}

@@ -24,6 +24,7 @@ from bus.wire.messages.control import AskDiagnosis
 from gateway.dialects.api_table import AsksOfModel, DerivesModel, Embeds, Generates, ReadsPrompt
 from gateway.dialects.body import EXTRAS, NOT_YET, Closed, read_body
 from gateway.dialects.dialect import Limits, Parsed
+from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http.resources import collectives, diagnostics, instances, nodes
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
@@ -35,8 +36,10 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     collectives.CollectiveTestBody: (collectives, RunCollectiveTest),
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (diagnostics, AskDiagnosis),
+    labels.StoredLabelsBody: (labels, None),
 }
-"""Bodies of our own routes: the module that answers, the message that takes their fields whole."""
+"""Bodies that ask for no answer of a model: the module that reads them, the message that takes
+their fields whole."""
 ENDPOINTS = {
     endpoint.body: endpoint
     for api in APIS

@@ -172,7 +172,7 @@ def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(
 ) -> None:
     assert httpx.get(f"{shared.url}/v1/nothing").json()["error"]["code"] == "not_found"
     assert isinstance(httpx.get(f"{shared.url}/api/nothing").json()["error"], str)
-    wrong = httpx.get(f"{shared.url}/v1/chat/completions")
+    wrong = httpx.get(f"{shared.url}/v1/completions")
     assert wrong.status_code == 405
     assert wrong.json()["error"]["code"] == "method_not_allowed"
     assert "POST" in wrong.headers["allow"]
@@ -187,7 +187,7 @@ def test_head_says_what_get_says_without_the_body(shared: GatewayTestbed) -> Non
             assert (head.status_code, head.content) == (get.status_code, b""), path
             assert head.headers["content-type"] == get.headers["content-type"]
             assert int(head.headers["content-length"]) > 0
-        assert client.head("/v1/chat/completions").status_code == 405
+        assert client.head("/v1/completions").status_code == 405
 
 
 def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> None:
@@ -198,7 +198,7 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
         httpx.get(f"{shared.url}/v1/models", headers={"host": "evil.example"}),
         httpx.post(f"{shared.url}/api/chat", content=b"{"),
         httpx.post(f"{shared.url}/v1/audio/speech", json={}),
-        httpx.get(f"{shared.url}/v1/chat/completions"),
+        httpx.get(f"{shared.url}/v1/completions"),
         httpx.post(f"{shared.url}/v1/messages", json={"model": "x"}),
         chat(shared, "tokens=2"),
     ]
@@ -216,13 +216,32 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
 @pytest.mark.parametrize(
     "path",
     ["/v1/audio/speech", "/v1/images/generations", "/v1/rerank", "/rerank", "/v1/moderations",
-     "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores"],
+     "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores",
+     "/v1/conversations", "/v1/score", "/score"],
 )  # fmt: skip
 def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, path: str) -> None:
     answer = httpx.post(f"{shared.url}{path}", json={"model": "x"})
     error = answer.json()["error"]
     assert answer.status_code == 404 and error["code"] in ("no_such_engine", "not_offered")
     assert error["message"].startswith(f"{path} is not offered: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/v1/responses", "not_there_yet"), ("/v1/realtime", "no_such_engine")],
+)
+def test_what_is_asked_for_over_websocket_is_answered_as_absent(
+    shared: GatewayTestbed, path: str, code: str
+) -> None:
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    answer = httpx.get(f"{shared.url}{path}", headers=upgrade)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, code)
+    assert answer.headers["x-request-id"] and answer.headers["connection"] == "close"
 
 
 def test_what_ollama_has_and_we_have_not_is_said_in_its_words(shared: GatewayTestbed) -> None:

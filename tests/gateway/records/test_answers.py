@@ -37,8 +37,8 @@ class Process:
     def open_requests(self) -> list[dict[str, Any]]:
         return []
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str) -> Any:
-        return self.records.here(verb, request_id, owner)
+    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
+        return self.records.here(verb, request_id, owner, given)
 
 
 def named(number: int, count: int = 1) -> RequestId:

@@ -16,7 +16,7 @@ from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.responses import OpenAIResponses
-from gateway.requests.derived import completed
+from gateway.requests.derived import completed, in_manner
 from tests.gateway.dialects.conftest import Desk
 
 BASE = ModelId("base")
@@ -100,3 +100,27 @@ def test_a_raw_prompt_and_one_with_a_history_get_no_turns() -> None:
 def test_a_model_that_is_none_of_others_makes_a_request_its_own_and_no_more() -> None:
     [request] = OpenAIChat().parse(json.dumps(TALK).encode(), Desk().context()).requests
     assert completed(request, BASE, None) == request.model_copy(update={"model": BASE})
+
+
+@pytest.mark.parametrize(
+    ("body", "system"),
+    [
+        ({"model": "mine"}, "Be brief.\n\nNow!"),
+        ({"model": "mine", "instructions": "Be kind."}, "Be kind.\n\nNow!"),
+    ],
+)
+def test_a_manner_ends_the_system_prompt_also_of_a_derived_model(
+    body: dict[str, Any], system: str
+) -> None:
+    request = in_manner(asked(OpenAIResponses(), {**body, "input": "Why?"}), "Now!")
+    turns = turns_of(request)
+    assert turns[0] == ("system", system) and turns[-1] == ("user", "Why?")
+    assert len(turns) == 4
+
+
+def test_a_manner_is_a_system_prompt_where_there_is_none() -> None:
+    [request] = OpenAIChat().parse(json.dumps(TALK).encode(), Desk().context()).requests
+    assert turns_of(in_manner(request, "Now!")) == [("system", "Now!"), ("user", "Why?")]
+    assert in_manner(request, "") is request
+    raw = asked(OpenAICompletions(), {"model": "mine", "prompt": "Why?"})
+    assert in_manner(raw, "Now!") is raw

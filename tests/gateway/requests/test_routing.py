@@ -84,6 +84,14 @@ def test_a_conversation_stays_where_its_prefix_is_warm() -> None:
     assert len(spread) == 6
 
 
+def test_requests_that_the_client_says_belong_together_have_one_instance() -> None:
+    ready = [instance(name) for name in "abcdef"]
+    chosen = {choose(ready, {}, affinity_of(chat(f"hello {n}"), "key")).instance for n in range(60)}  # type: ignore[union-attr]
+    assert len(chosen) == 1
+    spread = {choose(ready, {}, affinity_of(chat("hello"), f"{n}")).instance for n in range(60)}  # type: ignore[union-attr]
+    assert len(spread) == 6
+
+
 def test_a_warm_prefix_is_worth_a_few_rows_and_no_more() -> None:
     ready = [instance("a"), instance("b")]
     affinity = affinity_of(chat("hello"))

@@ -7,6 +7,7 @@ from gateway.dialects.openai.responses.answers import ResponseAnswer, ResponseEv
 from gateway.dialects.openai.responses.bodies import ResponsesBody
 from gateway.dialects.openai.responses.dialect import OpenAIResponses
 from gateway.dialects.openai.responses.listing import render_deleted, render_items
+from gateway.dialects.openai.responses.replay import replayed
 
 __all__ = [
     "OpenAIResponses",
@@ -15,4 +16,5 @@ __all__ = [
     "ResponsesBody",
     "render_deleted",
     "render_items",
+    "replayed",
 ]

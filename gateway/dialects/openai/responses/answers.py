@@ -5,11 +5,11 @@ Pure. The OpenAPI document shows these; what is rendered is held to them.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken
+from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken, Tier
 
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -47,6 +47,13 @@ class AnsweredThought(TypedDict):
     text: str
 
 
+class AnsweredSummary(TypedDict):
+    """What the assistant thought, as its own summary."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
 class AnsweredMessageItem(TypedDict):
     """What the assistant said, as an item."""
 
@@ -58,13 +65,15 @@ class AnsweredMessageItem(TypedDict):
 
 
 class AnsweredReasoningItem(TypedDict):
-    """What the assistant thought, as an item; never summarised."""
+    """What the assistant thought, as an item; its summary, and the text that clients send back,
+    where they are asked for."""
 
     id: str
     type: Literal["reasoning"]
     status: ItemStatus
-    summary: list[Any]
+    summary: list[AnsweredSummary]
     content: list[AnsweredThought]
+    encrypted_content: NotRequired[str]
 
 
 class AnsweredCallItem(TypedDict):
@@ -121,10 +130,10 @@ class ResponseAnswer(TypedDict):
     top_logprobs: int
     max_output_tokens: int | None
     max_tool_calls: int | None
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     background: bool
     store: bool
-    service_tier: Literal["default"]
+    service_tier: Tier
     metadata: dict[str, str]
     user: str | None
     safety_identifier: str | None
@@ -207,6 +216,30 @@ class ThoughtDoneTold(PlacedEvent):
     text: str
 
 
+class SummaryPartTold(PlacedEvent):
+    """The summary of some thinking begins, or is whole."""
+
+    type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    summary_index: int
+    part: AnsweredSummary
+
+
+class SummaryDeltaTold(PlacedEvent):
+    """A piece of a summary."""
+
+    type: Literal["response.reasoning_summary_text.delta"]
+    summary_index: int
+    delta: str
+
+
+class SummaryDoneTold(PlacedEvent):
+    """A summary, whole."""
+
+    type: Literal["response.reasoning_summary_text.done"]
+    summary_index: int
+    text: str
+
+
 class ArgumentsDeltaTold(PlacedEvent):
     """A piece of a call's arguments."""
 
@@ -218,6 +251,7 @@ class ArgumentsDoneTold(PlacedEvent):
     """A call's arguments, whole."""
 
     type: Literal["response.function_call_arguments.done"]
+    name: str
     arguments: str
 
 
@@ -239,6 +273,9 @@ ResponseEvent = (
     | TextDoneTold
     | ThoughtDeltaTold
     | ThoughtDoneTold
+    | SummaryPartTold
+    | SummaryDeltaTold
+    | SummaryDoneTold
     | ArgumentsDeltaTold
     | ArgumentsDoneTold
     | ErrorTold

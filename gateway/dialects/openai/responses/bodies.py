@@ -22,7 +22,7 @@ from gateway.dialects.body import (
     no_effect,
     only,
 )
-from gateway.dialects.openai.bodies import Budget, EffortBody
+from gateway.dialects.openai.bodies import Budget, EffortBody, TierBody, VerbosityBody
 from gateway.dialects.openai.responses.items import ResponsesInput
 
 HARMLESS = {
@@ -170,16 +170,21 @@ class ResponsesTextBody(Closed):
     """What the text must be."""
 
     format: ResponsesFormat | None = None
-    verbosity: str | None = only("medium", why="ask for a length in the prompt")
+    verbosity: VerbosityBody | None = honoured(
+        "low and high end the system prompt with a sentence about length; said back"
+    )
+
+
+SummaryBody = Literal["auto", "concise", "detailed", "none"]
 
 
 class ResponsesEffortBody(Closed):
-    """How much to think. Thinking is shown as it is, never summarised."""
+    """How much to think, and how that is told."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("tokens after which thinking is ended; -1: none")
-    summary: Unused = no_effect("thinking is shown whole, as the content of a reasoning item")
-    generate_summary: Unused = no_effect("the older name of summary")
+    summary: SummaryBody | None = honoured("tell thinking as its summary, too; whole")
+    generate_summary: SummaryBody | None = honoured("the older name of summary")
     context: Unused = no_effect("which thinking a model sees again is its template's to say")
 
 
@@ -222,8 +227,8 @@ class ResponsesBody(Closed):
     text: ResponsesTextBody | None = None
     reasoning: ResponsesEffortBody | None = None
     include: list[str] | None = None
-    truncation: Literal["auto", "disabled"] | None = no_effect(
-        "what does not fit is refused, never cut; said back as disabled"
+    truncation: Literal["auto", "disabled"] | None = honoured(
+        "auto: the oldest turns go of a conversation that does not fit"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
         "labels, said back"
@@ -231,7 +236,11 @@ class ResponsesBody(Closed):
     previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = only(False, why="answers are made while their client waits")
-    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
+    service_tier: TierBody | None = honoured(
+        "flex: as x_priority low, priority: as x_priority high; said back"
+    )
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = no_effect("prefixes are found by their content; said back")
+    prompt_cache_key: str | None = honoured(
+        "requests that share it are asked of one instance; said back"
+    )

@@ -24,13 +24,22 @@ from gateway.dialects import sse
 from gateway.dialects.body import bad_field, ignoring, read_body, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
+from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
-from gateway.dialects.openai.responses.echo import said_back
-from gateway.dialects.openai.responses.items import ResponsesItems
-from gateway.dialects.openai.responses.listing import items_of, kept_items, output_of, read_items
+from gateway.dialects.openai.responses.echo import said_back, summary_of
+from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
+from gateway.dialects.openai.responses.listing import (
+    item_named,
+    items_of,
+    kept_items,
+    output_of,
+    read_items,
+    references_of,
+    resolved,
+)
 from gateway.dialects.openai.responses.render import ResponsesStream, render_response
-from gateway.dialects.openai.responses.shapes import PREFIX
-from gateway.dialects.openai.responses.turns import turns_of, unseen_of
+from gateway.dialects.openai.responses.shapes import ENCRYPTED, PREFIX, SUMMARY
+from gateway.dialects.openai.responses.turns import skipped_of, turns_of, unseen_of
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     TEXT_ONLY,
@@ -42,7 +51,8 @@ from gateway.dialects.shared_fields import (
     tools_of,
 )
 
-NO_EFFECT_TIERS = ("auto", "default")
+NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
+NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has for log-probabilities; the rest of what it may have is not made here."""
 
@@ -74,11 +84,12 @@ class OpenAIResponses:
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             top_logprobs=_top_logprobs_of(asked),
-            priority=extras.priority,
+            priority=priority_of(asked.service_tier, extras),
             client_id=_client_of(asked, extras),
         )
         keeps = asked.store is not False
-        held = keeps or asked.previous_response_id is not None
+        named = references_of(found)
+        held = keeps or asked.previous_response_id is not None or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
         return Parsed(
             requests=(thinking.asked_of(request),),
@@ -88,24 +99,35 @@ class OpenAIResponses:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=ignoring(
-                thinking.told_in(extras, context.limits),
-                unseen_of(found),
-                TEXT_ONLY,
-                context.limits,
-            ),
+            extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
-            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps),
+            tells=_tells_of(asked),
+            manner=manner_of(None if asked.text is None else asked.text.verbosity),
+            affinity=asked.prompt_cache_key or "",
+            cuts=asked.truncation == "auto",
+            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
 
-    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
+    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a kept answer, or of what that was made from; None without it."""
+        return item_named(kept, item_id)
+
+    def continued(
+        self,
+        parsed: Parsed,
+        previous: KeptAnswer | None,
+        limits: Limits,
+        named: Mapping[str, bytes] = NONE_NAMED,
+    ) -> Parsed:
         """Return the request with the conversation of an earlier answer, and that answer, before
-        its own. BadRequest where they are too many together."""
+        its own, and with the items that it names by their ids. BadRequest where they are too many
+        together."""
         kept, request = parsed.to_keep, parsed.requests[0]
         prompt = request.prompt
         if kept is None or not isinstance(prompt, ChatPrompt):
             return parsed
-        together = (*previous.items, *output_of(previous), *kept.items)
+        before = () if previous is None else (*previous.items, *output_of(previous))
+        together = (*before, *resolved(kept.items, named))
         _check_count(len(together), limits)
         again, _ = validate(ResponsesItems, {"items": read_items(together)})
         first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
@@ -127,18 +149,18 @@ class OpenAIResponses:
         return render_response(parsed, collected[0], load_s)
 
 
+def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
+    """Return the extras with the items and parts that no model reads here."""
+    extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
+    return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
+
+
 def _check_offered(asked: bodies.ResponsesBody) -> None:
     if asked.background:
         text = "answers are made while their client waits; leave it out, or stream"
         raise bad_field("background", text)
-    if asked.service_tier is not None and asked.service_tier not in NO_EFFECT_TIERS:
-        text = "only 'auto' and 'default' are offered; x_priority orders requests"
-        raise bad_field("service_tier", text)
     if asked.stream_options is not None and not asked.stream:
         raise bad_field("stream_options", "is only allowed when stream is true")
-    if asked.text is not None and asked.text.verbosity not in (None, "medium"):
-        text = "only 'medium' is offered; ask for a length in the prompt"
-        raise bad_field("text.verbosity", text)
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -237,6 +259,12 @@ def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
     if asked.top_logprobs or LOGPROBS in (asked.include or ()):
         return asked.top_logprobs or 0
     return None
+
+
+def _tells_of(asked: bodies.ResponsesBody) -> frozenset[str]:
+    """Return what of thinking an answer tells beside its text."""
+    found = set[str]() if summary_of(asked) is None else {SUMMARY}
+    return frozenset(found | {ENCRYPTED} & set(asked.include or ()))
 
 
 def _thinking_of(asked: bodies.ResponsesBody) -> ThinkingAsked:

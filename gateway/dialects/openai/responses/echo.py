@@ -1,14 +1,14 @@
 """What a response says back of the body that asked for it.
 
-Pure. Defaults are said as what they are; what has no effect here is said as what was done: nothing
-is cut from a conversation (`truncation`), nothing is summarised, tools of other kinds than
-functions are not offered.
+Pure. Defaults are said as what they are; what has no effect here is said as what was done: tools
+of other kinds than functions are not offered.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from gateway.dialects.openai.fields import tier_told
 from gateway.dialects.openai.responses import bodies
 
 
@@ -20,10 +20,10 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
         "tool_choice": _choice(asked.tool_choice),
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": _format(asked.text), "verbosity": "medium"},
+        "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
         "reasoning": {
             "effort": None if asked.reasoning is None else asked.reasoning.effort,
-            "summary": None,
+            "summary": summary_of(asked),
         },
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
@@ -32,15 +32,26 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "top_logprobs": asked.top_logprobs or 0,
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": asked.max_tool_calls,
-        "truncation": "disabled",
+        "truncation": asked.truncation or "disabled",
         "background": False,
         "store": asked.store is not False,
-        "service_tier": "default",
+        "service_tier": tier_told(asked.service_tier),
         "metadata": asked.metadata or {},
         "user": asked.user,
         "safety_identifier": asked.safety_identifier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
+
+
+def _verbosity(asked: bodies.ResponsesBody) -> str:
+    return "medium" if asked.text is None else asked.text.verbosity or "medium"
+
+
+def summary_of(asked: bodies.ResponsesBody) -> str | None:
+    """Return the summary of thinking that is asked for, by either of its names."""
+    said = asked.reasoning
+    summary = None if said is None else said.summary or said.generate_summary
+    return None if summary == "none" else summary
 
 
 def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:

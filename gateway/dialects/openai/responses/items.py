@@ -19,6 +19,7 @@ from gateway.dialects.body import (
     by_field,
     by_shape,
     by_type,
+    honoured,
     no_effect,
     only,
     refused,
@@ -145,21 +146,55 @@ class ResponsesSummaryBody(Closed):
 
 
 class ResponsesReasoningBody(Closed):
-    """What the assistant thought earlier: its content, or where there is none its summary."""
+    """What the assistant thought earlier: its content, or where there is none what was packed here,
+    or its summary."""
 
     type: Literal["reasoning"]
     id: str | None = None
     summary: list[ResponsesSummaryBody] | None = None
     content: list[ResponsesThoughtBody] | None = None
-    encrypted_content: Unused = no_effect("only its maker can read it")
+    encrypted_content: str | None = honoured("of an answer made here; no other can be read")
     status: Unused = no_effect("of an answer already given")
 
 
+class ResponsesCustomCallBody(Closed):
+    """A call of a tool that takes text; read as a call whose one argument is that text."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: str
+    id: str | None = None
+    status: Unused = no_effect("of an answer already given")
+    namespace: Unused = no_effect("of the provider's own tools")
+    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+
+
+class ResponsesCustomOutputBody(Closed):
+    """What a tool that takes text answered."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str = Field(min_length=1)
+    output: ResponsesContent
+    id: str | None = None
+    status: Unused = no_effect("of a call already answered")
+    name: Unused = no_effect("the call has it")
+    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+
+
+class ResponsesForeignItemBody(Closed):
+    """What a tool of another kind was asked or answered; skipped, as such tools are."""
+
+    model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the item is skipped"
+    type: str
+
+
 class ResponsesReferenceBody(Closed):
-    """An item by its id alone; refused by the parser."""
+    """An item by its id alone, of a response that is kept."""
 
     type: Literal["item_reference"] | None = None
-    id: str = refused("send the item itself, or 'previous_response_id'")
+    id: str
 
 
 def _item_tag(value: Any) -> str | None:
@@ -169,33 +204,51 @@ def _item_tag(value: Any) -> str | None:
         kind = found.get("type")
         if kind is None:
             return "~message" if "role" in found else "~item_reference"
-        return f"~{kind}" if isinstance(kind, str) and kind in ITEM_TYPES else None
-    kind = getattr(value, "type", None)
-    return f"~{kind}" if kind in ITEM_TYPES else None
+    else:
+        kind = getattr(value, "type", None)
+    if isinstance(kind, str) and kind in FOREIGN_TYPES:
+        return "~foreign"
+    return f"~{kind}" if isinstance(kind, str) and kind in ITEM_TYPES else None
 
 
 ITEM_TYPES = (
     "message",
     "function_call",
     "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
     "reasoning",
     "item_reference",
 )
+FOREIGN_TYPES = frozenset(
+    ("apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "computer_call",
+     "computer_call_output", "file_search_call", "image_generation_call", "local_shell_call",
+     "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+     "mcp_list_tools", "shell_call", "shell_call_output", "tool_search_call", "tool_search_output",
+     "web_search_call")
+)  # fmt: skip
+"""Items of tools that are not offered here; a conversation begun elsewhere may have them."""
 ResponsesItem = Annotated[
     Annotated[ResponsesMessageBody, Tag("~message")]
     | Annotated[ResponsesCallBody, Tag("~function_call")]
     | Annotated[ResponsesCallOutputBody, Tag("~function_call_output")]
+    | Annotated[ResponsesCustomCallBody, Tag("~custom_tool_call")]
+    | Annotated[ResponsesCustomOutputBody, Tag("~custom_tool_call_output")]
     | Annotated[ResponsesReasoningBody, Tag("~reasoning")]
-    | Annotated[ResponsesReferenceBody, Tag("~item_reference")],
+    | Annotated[ResponsesReferenceBody, Tag("~item_reference")]
+    | Annotated[ResponsesForeignItemBody, Tag("~foreign")],
     by_shape(f"an item whose type is one of {', '.join(ITEM_TYPES)}", _item_tag),
 ]
-AnyItem = (
+KeptItem = (
     ResponsesMessageBody
     | ResponsesCallBody
     | ResponsesCallOutputBody
+    | ResponsesCustomCallBody
+    | ResponsesCustomOutputBody
     | ResponsesReasoningBody
     | ResponsesReferenceBody
 )
+AnyItem = KeptItem | ResponsesForeignItemBody
 ResponsesInput = Annotated[
     Annotated[str, Tag("~text")]
     | Annotated[Annotated[list[ResponsesItem], Field(fail_fast=True)], Tag("~items")],

@@ -6,20 +6,28 @@ one JSON object, so that what is told is what the next request is read from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
-from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
+from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
+from gateway.dialects.openai.shapes import list_object, page_of
 
-MOST_LISTED = 100
-LISTED = 20
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+_ITEM_ID = re.compile(r"[a-z]+_(.{1,120})-(?:in)?[0-9]{1,6}")
+"""An item's id as it is made here: what it is, the request that made it, its number."""
 
 
 def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
@@ -32,8 +40,47 @@ def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem
 
 
 def kept_items(found: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
-    """Return items as they are kept; `request` is the one that brought them."""
-    return tuple(json_bytes(_object(item, index, request)) for index, item in enumerate(found))
+    """Return items as they are kept, without those that are skipped; `request` is the one that
+    brought them."""
+    return tuple(
+        json_bytes(_object(item, index, request))
+        for index, item in enumerate(found)
+        if not isinstance(item, items.ResponsesForeignItemBody)
+    )
+
+
+def references_of(found: Sequence[items.AnyItem]) -> tuple[tuple[str, RequestId], ...]:
+    """Return the ids of items that are named alone, and the requests that made them. BadRequest
+    for an id that none can have."""
+    named: dict[str, RequestId] = {}
+    for index, item in enumerate(found):
+        if isinstance(item, items.ResponsesReferenceBody):
+            match = _ITEM_ID.fullmatch(item.id)
+            if match is None:
+                text = f"no item here has the id '{item.id[:80]}'; send the item itself"
+                raise bad_field(f"input[{index}]", text)
+            named[item.id] = RequestId(match[1])
+    return tuple(named.items())
+
+
+def item_named(kept: KeptAnswer, item_id: str) -> bytes | None:
+    """Return the item of that id, of those that an answer was made from or has; None without it."""
+    for item in (*output_of(kept), *kept.items):
+        if orjson.loads(item)["id"] == item_id:
+            return item
+    return None
+
+
+def resolved(kept: Sequence[bytes], named: Mapping[str, bytes]) -> tuple[bytes, ...]:
+    """Return items with those in the place of the ones that are named alone; the others are as
+    they were."""
+    if not named:
+        return tuple(kept)
+    made: list[bytes] = []
+    for item in kept:
+        found = orjson.loads(item)
+        made.append(named[found["id"]] if found["type"] == "item_reference" else item)
+    return tuple(made)
 
 
 def read_items(kept: Sequence[bytes]) -> list[Any]:
@@ -52,30 +99,7 @@ def render_items(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
 
     BadRequest naming what of these cannot be honoured.
     """
-    limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= len(limit) <= 3):
-        raise _bad_query("limit")
-    if not 1 <= int(limit) <= MOST_LISTED:
-        raise _bad_query("limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest("order must be 'asc' or 'desc'", field="order")
-    found = read_items(kept.items if order == "asc" else kept.items[::-1])
-    after = query.get("after")
-    if after is not None:
-        places = [place for place, item in enumerate(found) if item["id"] == after]
-        if not places:
-            raise BadRequest(f"after: no item has the id '{after[:80]}'", field="after")
-        found = found[places[0] + 1 :]
-    shown = found[: int(limit)]
-    return json_bytes(
-        {
-            "object": "list",
-            "data": shown,
-            "first_id": shown[0]["id"] if shown else None,
-            "last_id": shown[-1]["id"] if shown else None,
-            "has_more": len(found) > len(shown),
-        }
-    )
+    return json_bytes(list_object(page_of(read_items(kept.items), query, order="desc")))
 
 
 def render_deleted(answer_id: str) -> bytes:
@@ -83,11 +107,7 @@ def render_deleted(answer_id: str) -> bytes:
     return json_bytes({"id": answer_id, "object": "response", "deleted": True})
 
 
-def _bad_query(name: str) -> BadRequest:
-    return BadRequest(f"{name} must be a number from 1 to {MOST_LISTED}", field=name)
-
-
-def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, Any]:
+def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, Any]:
     kind = item.type or "item_reference"
     named = {"id": item.id or f"{_PREFIXES.get(kind, 'rs')}_{request}-in{index}", "type": kind}
     match item:
@@ -96,15 +116,19 @@ def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, An
         case items.ResponsesCallBody():
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             return {**named, **call, "status": "completed"}
-        case items.ResponsesCallOutputBody():
+        case items.ResponsesCallOutputBody() | items.ResponsesCustomOutputBody():
             output = item.output
             said = output if isinstance(output, str) else [_part(part) for part in output]
             return {**named, "call_id": item.call_id, "output": said, "status": "completed"}
+        case items.ResponsesCustomCallBody():
+            return {**named, "call_id": item.call_id, "name": item.name, "input": item.input}
         case items.ResponsesReasoningBody():
+            packed = item.encrypted_content
             return {
                 **named,
                 "summary": [piece.model_dump() for piece in item.summary or ()],
                 "content": [piece.model_dump() for piece in item.content or ()],
+                **({} if packed is None else {"encrypted_content": packed}),
             }
         case items.ResponsesReferenceBody():
             return named

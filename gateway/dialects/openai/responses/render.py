@@ -40,6 +40,7 @@ _DELTAS: dict[Channel, str] = {
     "text": "response.output_text",
     "reasoning": "response.reasoning_text",
 }
+_SUMMARY = "response.reasoning_summary"
 _ARGUMENTS = "response.function_call_arguments"
 _TAIL = b',"sequence_number":%d}\n\n'
 _TEXT_TAIL = b',"logprobs":[]' + _TAIL
@@ -63,6 +64,8 @@ class ResponsesStream:
         """A channel, or the number of a call; None while no item is open."""
         self._added: dict[str, Any] = {}
         self._head, self._tail = b"", _TAIL
+        self._summary_head = b""
+        """Up to the delta that tells a piece of thinking again, where the open item has such."""
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
         self._early_logprobs: tuple[TokenLogprob, ...] = ()
@@ -90,8 +93,11 @@ class ResponsesStream:
                 text = entry.text
                 if text:
                     self._pieces.append(text)
-                    out += (self._head, text_bytes(text), self._tail % self._seq)
+                    told = text_bytes(text)
+                    out += (self._head, told, self._tail % self._seq)
                     self._seq += 1
+                    if self._summary_head:
+                        out.append(self._summary_delta(told))
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
@@ -156,7 +162,10 @@ class ResponsesStream:
         self._pieces.append(entry.text)
         delta = self._head + text_bytes(entry.text)
         if not is_text:
-            return begun + delta + self._numbered(_TAIL)
+            told = begun + delta + self._numbered(_TAIL)
+            if self._summary_head:
+                told += self._summary_delta(text_bytes(entry.text))
+            return told
         logprobs = logprobs_list((*self._early_logprobs, *entry.logprobs))
         self._early_logprobs = ()
         self._logprobs += logprobs
@@ -172,7 +181,16 @@ class ResponsesStream:
         begun += self._event("response.content_part.added", {**self._place(0), "part": part})
         self._head = _delta_head(f"{_DELTAS[channel]}.delta", self._place(0))
         self._tail = _TEXT_TAIL if is_text else _TAIL
+        self._summary_head = b""
+        if not is_text and shapes.SUMMARY in self._parsed.tells:
+            place = {**self._place(), "summary_index": 0}
+            part = shapes.summary_part("")
+            begun += self._event(f"{_SUMMARY}_part.added", {**place, "part": part})
+            self._summary_head = _delta_head(f"{_SUMMARY}_text.delta", place)
         return begun
+
+    def _summary_delta(self, told: bytes) -> bytes:
+        return self._summary_head + told + self._numbered(_TAIL)
 
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
         begun = b""
@@ -201,11 +219,13 @@ class ResponsesStream:
             return b""
         said, self._pieces = "".join(self._pieces), []
         if isinstance(item, int):
-            ended = self._event(f"{_ARGUMENTS}.done", {**self._place(), "arguments": said})
+            done = {**self._place(), "name": self._added["name"], "arguments": said}
+            ended = self._event(f"{_ARGUMENTS}.done", done)
             whole = {**self._added, "status": status, "arguments": said}
         else:
             ended, part = self._end_part(item, said)
-            whole = {**self._added, "status": status, "content": [part]}
+            told = shapes.thought_told(self._parsed, said) if item == "reasoning" else {}
+            whole = {**self._added, "status": status, "content": [part], **told}
         told = {"output_index": len(self._output), "item": whole}
         ended += self._event("response.output_item.done", told)
         self._output.append(whole)
@@ -220,7 +240,13 @@ class ResponsesStream:
             part = shapes.text_part(said, logprobs)
         ended = self._event(f"{_DELTAS[channel]}.done", done)
         told = {**self._place(0), "part": part}
-        return ended + self._event("response.content_part.done", told), part
+        ended += self._event("response.content_part.done", told)
+        if channel == "reasoning" and shapes.SUMMARY in self._parsed.tells:
+            place = {**self._place(), "summary_index": 0}
+            ended += self._event(f"{_SUMMARY}_text.done", {**place, "text": said})
+            summary = shapes.summary_part(said)
+            ended += self._event(f"{_SUMMARY}_part.done", {**place, "part": summary})
+        return ended, part
 
     # --- bytes ---------------------------------------------------------------------------------
 
@@ -281,7 +307,8 @@ def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
     output: list[dict[str, Any]] = []
     if choice.reasoning:
         part = shapes.reasoning_part(choice.reasoning)
-        output.append(shapes.reasoning_item(request, 0, "completed", [part]))
+        item = shapes.reasoning_item(request, 0, "completed", [part])
+        output.append({**item, **shapes.thought_told(parsed, choice.reasoning)})
     if choice.text:
         part = shapes.text_part(choice.text, logprobs_list(choice.logprobs))
         output.append(shapes.text_item(request, 0, "completed", [part]))

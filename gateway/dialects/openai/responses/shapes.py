@@ -7,6 +7,7 @@ whichever way the answer is told.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,11 @@ LAST_EVENTS: Mapping[Status, str] = {
     "cancelled": "response.incomplete",
     "failed": "response.failed",
 }
+SUMMARY = "reasoning.summary"
+ENCRYPTED = "reasoning.encrypted_content"
+"""What an answer may tell of thinking beside its text."""
+PACKED = "shoal-1."
+"""Begins thinking that is packed here."""
 PREFIX = "resp_"
 """Stands before a request's id in the id of a response."""
 
@@ -64,7 +70,7 @@ def text_part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, A
 def reasoning_item(
     request: RequestId, number: int, status: ItemStatus, content: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the assistant thought as an item; it is never summarised."""
+    """Return what the assistant thought as an item, without what `thought_told` adds."""
     return {
         "id": f"rs_{request}-{number}",
         "type": "reasoning",
@@ -77,6 +83,38 @@ def reasoning_item(
 def reasoning_part(text: str) -> dict[str, Any]:
     """Return some thinking as the content of an item."""
     return {"type": "reasoning_text", "text": text}
+
+
+def summary_part(text: str) -> dict[str, Any]:
+    """Return some thinking as a summary of itself."""
+    return {"type": "summary_text", "text": text}
+
+
+def thought_told(parsed: Parsed, said: str) -> dict[str, Any]:
+    """Return what an item has of thinking beside its content, where the body asks for it: nothing
+    here makes a shorter text of it, so that its summary is all of it."""
+    told: dict[str, Any] = {}
+    if SUMMARY in parsed.tells:
+        told["summary"] = [summary_part(said)]
+    if ENCRYPTED in parsed.tells:
+        told["encrypted_content"] = packed_thought(said)
+    return told
+
+
+def packed_thought(said: str) -> str:
+    """Return thinking as clients send it back who keep no other form of it. It is not secret:
+    the same answer has it as text."""
+    return PACKED + base64.b64encode(said.encode()).decode()
+
+
+def unpacked_thought(content: str | None) -> str | None:
+    """Return the thinking of a text that `packed_thought` made; None of any other."""
+    if content is None or not content.startswith(PACKED):
+        return None
+    try:
+        return base64.b64decode(content.removeprefix(PACKED), validate=True).decode()
+    except ValueError:
+        return None
 
 
 def call_item(

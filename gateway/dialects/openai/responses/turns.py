@@ -1,8 +1,8 @@
 """Items as turns: what an assistant thought, said and called in a row is one turn.
 
 Pure. Images and files are refused, naming the part; but in a tool's answer, which no one can take
-back, the model is told that they were there (`unseen_of`). Items that are named by their id alone
-are refused.
+back, the model is told that they were there (`unseen_of`). Items that are named by their id alone,
+and those of tools of other kinds (`skipped_of`), are no part of any turn.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
 from gateway.dialects.body import bad_field
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
+from gateway.dialects.openai.responses.shapes import unpacked_thought
 from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 
 _Part = items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.ResponsesMediaPartBody
@@ -41,7 +42,7 @@ class _AssistantTurn:
 
 
 def turns_of(found: Sequence[items.AnyItem], field: str = "input") -> tuple[ChatMessage, ...]:
-    """Return the conversation. BadRequest naming a part that is no text, or an item by its id.
+    """Return the conversation. BadRequest naming a part that is no text.
 
     `field` is where the items stand, as the client knows it.
     """
@@ -64,7 +65,9 @@ def _begins_a_turn(item: items.AnyItem, open_turn: _AssistantTurn) -> bool:
             return bool(open_turn.texts or open_turn.calls)
         case items.ResponsesMessageBody(role="assistant"):
             return bool(open_turn.texts or open_turn.calls)
-        case items.ResponsesCallBody():
+        case items.ResponsesCallBody() | items.ResponsesCustomCallBody():
+            return False
+        case items.ResponsesReferenceBody() | items.ResponsesForeignItemBody():
             return False
         case _:
             return True
@@ -81,21 +84,27 @@ def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMess
             open_turn.calls.append(
                 ToolCall(call_id=item.call_id, name=item.name, arguments=arguments)
             )
+        case items.ResponsesCustomCallBody():
+            arguments = json_bytes({"input": item.input}).decode()
+            open_turn.calls.append(
+                ToolCall(call_id=item.call_id, name=item.name, arguments=arguments)
+            )
         case items.ResponsesMessageBody(role="assistant"):
             open_turn.texts += _texts_of(item.content, f"{where}.content")
         case items.ResponsesMessageBody():
             parts = _texts_of(item.content, f"{where}.content")
             return ChatMessage(role="user" if item.role == "user" else "system", parts=parts)
-        case items.ResponsesCallOutputBody():
+        case items.ResponsesCallOutputBody() | items.ResponsesCustomOutputBody():
             parts = _result_of(item.output)
             return ChatMessage(role="tool", parts=parts, tool_call_id=item.call_id)
-        case items.ResponsesReferenceBody():
-            raise _by_id(item, where)
+        case items.ResponsesReferenceBody() | items.ResponsesForeignItemBody():
+            pass
     return None
 
 
 def _thoughts_of(item: items.ResponsesReasoningBody) -> list[str]:
-    return [piece.text for piece in item.content or item.summary or ()]
+    packed = None if item.content else unpacked_thought(item.encrypted_content)
+    return [piece.text for piece in item.content or item.summary or ()] if not packed else [packed]
 
 
 def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:
@@ -103,9 +112,19 @@ def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]
     return [
         f"{field}[{index}].output[{place}]"
         for index, item in enumerate(found)
-        if isinstance(item, items.ResponsesCallOutputBody) and not isinstance(item.output, str)
+        if isinstance(item, items.ResponsesCallOutputBody | items.ResponsesCustomOutputBody)
+        and not isinstance(item.output, str)
         for place, part in enumerate(item.output)
         if isinstance(part, items.ResponsesMediaPartBody)
+    ]
+
+
+def skipped_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:
+    """Return the paths of items of tools that are not offered here."""
+    return [
+        f"{field}[{index}]"
+        for index, item in enumerate(found)
+        if isinstance(item, items.ResponsesForeignItemBody)
     ]
 
 
@@ -137,11 +156,3 @@ def _texts_of(content: str | Sequence[_Part], field: str) -> tuple[TextPart, ...
             raise bad_field(f"{field}[{index}]", text)
         texts.append(TextPart(text=_text_of(part)))
     return tuple(texts) or (TextPart(text=""),)
-
-
-def _by_id(item: items.ResponsesReferenceBody, where: str) -> BadRequest:
-    text = (
-        f"items are not found by their id ('{item.id[:80]}'); send the item itself, or "
-        "'previous_response_id'"
-    )
-    return bad_field(where, text)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -261,6 +262,82 @@ def test_a_field_that_asks_for_what_happens_anyway_is_accepted(
     assert _request(desk, **{field: value}) == _request(desk)
 
 
+@pytest.mark.parametrize(
+    ("verbosity", "manner"),
+    [("low", "Keep your answers short."), ("medium", ""), ("high", "Answer at length, in detail.")],
+)
+def test_a_verbosity_is_a_sentence_of_the_system_prompt(
+    desk: Any, verbosity: str, manner: str
+) -> None:
+    assert desk.parse(CHAT, _body(verbosity=verbosity)).manner == manner
+
+
+@pytest.mark.parametrize(
+    ("tier", "asked", "priority"),
+    [("flex", {}, 20), ("priority", {}, 5), ("flex", {"x_priority": "urgent"}, 1)],
+)
+def test_a_service_tier_is_a_priority_and_said_back(
+    desk: Any, tier: str, asked: dict[str, Any], priority: int
+) -> None:
+    parsed = desk.parse(CHAT, _body(service_tier=tier, **asked))
+    assert parsed.requests[0].priority == priority
+    entries = [*desk.text(parsed, "a"), *desk.end(parsed)]
+    assert desk.whole(CHAT, parsed, entries)["service_tier"] == tier
+    chunks = [one for one in desk.play(CHAT, parsed, entries).decode().split("\n\n") if "{" in one]
+    assert all(json.loads(one[6:])["service_tier"] == tier for one in chunks)
+
+
+@pytest.mark.parametrize(
+    ("said", "choice"),
+    [
+        ({}, ToolChoice(mode="auto")),
+        ({"function_call": "auto"}, ToolChoice(mode="auto")),
+        ({"function_call": "none"}, ToolChoice(mode="none")),
+        ({"function_call": {"name": "g"}}, ToolChoice(mode="named", name="g")),
+    ],
+)
+def test_functions_are_tools_of_which_one_is_called_at_most(
+    desk: Any, said: dict[str, Any], choice: ToolChoice
+) -> None:
+    functions = [_tool(name)["function"] for name in "fg"]
+    request = _request(desk, functions=functions, **said)
+    tools = _request(desk, tools=[_tool("f"), _tool("g")])
+    assert request.prompt == tools.prompt and request.tool_choice == choice
+    assert not request.parallel_tool_calls
+
+
+def test_calls_in_the_older_form_are_answered_by_their_order(desk: Any) -> None:
+    call = {"name": "f", "arguments": '{"a":1}'}
+    turns = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "name": "f", "content": "one"},
+        {"role": "assistant", "content": "so", "function_call": {**call, "arguments": ""}},
+        {"role": "function", "name": "f", "content": None},
+    ]
+    _, first, one, second, two = _request(desk, messages=turns).prompt.messages
+    assert (first.tool_calls[0].name, first.tool_calls[0].arguments) == ("f", '{"a":1}')
+    assert second.tool_calls[0].arguments == "{}" and second.parts[0].text == "so"
+    assert (one.role, one.parts[0].text, two.parts[0].text) == ("tool", "one", "")
+    assert one.tool_call_id == first.tool_calls[0].call_id
+    assert two.tool_call_id == second.tool_calls[0].call_id != one.tool_call_id
+
+
+def test_labels_without_store_are_nothing(desk: Any) -> None:
+    for said in ({"any": {"thing": 1}}, "words"):
+        assert _request(desk, metadata=said) == _request(desk)
+        assert desk.parse(CHAT, _body(metadata=said)).to_keep is None
+
+
+def test_a_cache_key_says_which_requests_belong_together(desk: Any) -> None:
+    assert desk.parse(CHAT, _body(prompt_cache_key="k")).affinity == "k"
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_as_many_tokens_as_fit_may_be_asked_for(desk: Any, field: str) -> None:
+    assert _request(desk, **{field: -1}) == _request(desk)
+
+
 def test_nulls_mean_left_out(desk: Any) -> None:
     nulls = dict.fromkeys(set(ChatCompletionsBody.model_fields) - {"model", "messages"})
     assert _request(desk, **nulls) == _request(desk)
@@ -277,5 +354,6 @@ def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     """A field that no table sends is one that could be parsed and ignored."""
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {"messages", "model", "stream", "stream_options", "continue_final_message"}
-    sent |= FORM_FIELDS | {"store", "service_tier", "modalities", "verbosity"}
+    sent |= {"functions", "function_call", "metadata"}
+    sent |= FORM_FIELDS | {"store", "service_tier", "modalities", "verbosity", "prompt_cache_key"}
     assert set(ChatCompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

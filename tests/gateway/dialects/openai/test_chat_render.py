@@ -301,3 +301,23 @@ def test_finish_reasons_are_words_of_the_dialect(
     parsed = desk.parse(CHAT, BODY)
     chunks = _chunks(desk.play(CHAT, parsed, desk.end(parsed, reason)))
     assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, **shown}
+
+
+def test_functions_are_called_in_the_older_form(desk: Any) -> None:
+    parsed = desk.parse(CHAT, {**BODY, "functions": [{"name": "look"}]})
+    entries = [*desk.call(parsed, 0, "look", '{"at"', ":1}"), *desk.end(parsed, "tool_calls")]
+    [choice] = desk.whole(CHAT, parsed, entries)["choices"]
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["content"] is None and "tool_calls" not in choice["message"]
+    assert choice["message"]["function_call"] == {"name": "look", "arguments": '{"at":1}'}
+    ChatCompletion.model_validate(desk.whole(CHAT, parsed, entries))
+    chunks = _chunks(desk.play(CHAT, parsed, entries))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    told = [delta["function_call"] for delta in deltas if "function_call" in delta]
+    assert "".join(one["arguments"] for one in told) == '{"at":1}'
+    assert [one.get("name") for one in told] == ["look", *[None] * (len(told) - 1)]
+    assert all("name" not in one for one in told[1:])
+    assert chunks[-1]["choices"][0]["finish_reason"] == "function_call"
+    assert not any("tool_calls" in delta for delta in deltas)
+    cut = [*desk.call(parsed, 0, "look", '{"at"'), *desk.end(parsed, "length")]
+    assert desk.whole(CHAT, parsed, cut)["choices"][0]["finish_reason"] == "length"

@@ -41,6 +41,7 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("echo with logprobs", {"echo": True, "logprobs": 5}, "prompt_logprobs", 5),
     ("echo with logprobs 0", {"echo": True, "logprobs": 0}, "prompt_logprobs", 0),
     ("echo of token ids", {"echo": True, "prompt": [1, 2]}, "prompt_logprobs", 0),
+    ("as many as fit", {"max_tokens": -1}, "max_tokens", None),
     ("the prompt alone", {"echo": True, "max_tokens": 0}, "max_tokens", 0),
     ("the prompt alone is read", {"echo": True, "max_tokens": 0}, "prompt_logprobs", 0),
     ("ignore_eos", {"ignore_eos": True}, "ignore_eos", True),
@@ -105,7 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"echo": True, "logprobs": 1, "n": 2, "best_of": 2}, "n"),
     ({"echo": True, "logprobs": 1, "suffix": "x"}, "suffix"),
     ({"max_tokens": 0, "logprobs": 1}, "max_tokens"),
-    ({"max_tokens": -1, "echo": True}, "max_tokens"),
+    ({"max_tokens": -2, "echo": True}, "max_tokens"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"echo": "yes"}, "echo"),
     ({"suffix": "x", "prompt": [1]}, "suffix"),
@@ -116,7 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"stream_options": {}}, "stream_options"),
     ({"store": True}, "store"),
-    ({"service_tier": "priority"}, "service_tier"),
+    ({"service_tier": "scale"}, "service_tier"),
     ({"promt": "x"}, "promt"),
 ]
 
@@ -140,6 +141,10 @@ def test_harmless_fields_change_nothing(desk: Any, field: str) -> None:
     assert desk.parse(COMPLETIONS, _body(**{field: {}})) == desk.parse(COMPLETIONS, _body())
 
 
+def test_a_cache_key_says_which_requests_belong_together(desk: Any) -> None:
+    assert desk.parse(COMPLETIONS, _body(prompt_cache_key="k")).affinity == "k"
+
+
 def test_the_number_of_prompts_is_bounded(desk: Any) -> None:
     refusal = desk.refusal(COMPLETIONS, _body(prompt=[[1], [2]]), limits=Limits(prompts=1))
     assert refusal.field == "prompt"
@@ -148,5 +153,5 @@ def test_the_number_of_prompts_is_bounded(desk: Any) -> None:
 def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {name for body, _ in REFUSED for name in body} - {"promt", "prompt_logprobs"}
-    sent |= FORM_FIELDS | {"stream"}
+    sent |= FORM_FIELDS | {"stream", "prompt_cache_key"}
     assert set(CompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

@@ -22,6 +22,7 @@ LOOK: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"at": {"type": "integer"}}},
     "strict": True,
 }
+SHORT = [{"type": "summary_text", "text": "short"}]
 WAIT: dict[str, Any] = {"type": "function", "name": "wait", "parameters": None}
 
 
@@ -149,11 +150,38 @@ def test_effort_says_how_much_to_think(desk: Any, effort: str | None, thinking: 
     assert request.effort == (None if effort == "none" else effort)
 
 
+def test_a_tier_is_a_priority_and_a_verbosity_a_manner(desk: Any) -> None:
+    asked = {"service_tier": "flex", "text": {"verbosity": "low"}, "prompt_cache_key": "k"}
+    parsed = desk.parse(RESPONSES, {**BODY, **asked})
+    assert (parsed.requests[0].priority, parsed.affinity) == (20, "k")
+    assert parsed.manner == "Keep your answers short."
+    whole = desk.whole(RESPONSES, parsed, desk.end(parsed))
+    assert (whole["service_tier"], whole["text"]["verbosity"]) == ("flex", "low")
+
+
 def test_log_probabilities_are_asked_for_by_include_too(desk: Any) -> None:
     include = ["reasoning.encrypted_content", "something.else", "message.output_text.logprobs"]
     assert desk.parse(RESPONSES, {**BODY, "include": include}).requests[0].top_logprobs == 0
     assert desk.parse(RESPONSES, {**BODY, "include": include[:2]}).requests[0].top_logprobs is None
     assert desk.parse(RESPONSES, {**BODY, "top_logprobs": 0}).requests[0].top_logprobs is None
+
+
+def test_thinking_that_was_packed_for_a_client_is_read_again(desk: Any) -> None:
+    parsed = desk.parse(
+        RESPONSES, {**BODY, "include": ["reasoning.encrypted_content"], "store": False}
+    )
+    entries = [*desk.reasoning(parsed, "h\u00e9", "m"), *desk.text(parsed, "a"), *desk.end(parsed)]
+    thought, said = desk.whole(RESPONSES, parsed, entries)["output"]
+    packed = thought["encrypted_content"]
+    for kept, wanted in (
+        ({"encrypted_content": packed, "summary": []}, "h\u00e9m"),
+        ({"encrypted_content": packed, "content": [], "summary": SHORT}, "h\u00e9m"),
+        ({"encrypted_content": "gAAAAABo", "summary": SHORT}, "short"),
+        ({"encrypted_content": packed[:-1], "summary": SHORT}, "short"),
+    ):
+        again = {"type": "reasoning", "id": thought["id"], **kept}
+        turns = _turns(desk.parse(RESPONSES, {**BODY, "input": [again, said]}))
+        assert (turns[0].reasoning, turns[0].parts[0].text) == (wanted, "a")
 
 
 def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
@@ -226,14 +254,41 @@ def test_a_response_says_back_what_was_done(desk: Any) -> None:
     )
     whole = desk.whole(RESPONSES, parsed, desk.end(parsed))
     assert whole["instructions"] == "Be brief." and whole["metadata"] == metadata
-    assert (whole["truncation"], whole["service_tier"]) == ("disabled", "default")
+    assert (whole["truncation"], whole["service_tier"]) == ("auto", "default")
     none = {"type": "function", "name": "wait", "description": None, "parameters": {}}
     assert whole["tools"] == [{**none, "strict": False}]
     assert whole["tool_choice"] == {"type": "function", "name": "wait"}
     assert whole["text"] == {"format": {"type": "json_object"}, "verbosity": "medium"}
-    assert whole["reasoning"] == {"effort": "low", "summary": None}
+    assert whole["reasoning"] == {"effort": "low", "summary": "auto"}
     assert (whole["max_tool_calls"], whole["prompt_cache_key"]) == (3, "k")
     assert (whole["user"], whole["store"], whole["top_logprobs"]) == ("u", False, 3)
+
+
+def test_items_of_tools_that_are_not_offered_are_skipped_and_named(desk: Any) -> None:
+    items = [
+        {"role": "user", "content": "u"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"a": [1]}},
+        {"type": "local_shell_call_output", "id": "x", "output": "o"},
+        {"role": "user", "content": "v"},
+    ]
+    parsed = desk.parse(RESPONSES, {**BODY, "input": items})
+    texts = [turn.parts[0].text for turn in parsed.requests[0].prompt.messages]
+    assert texts == ["u", "v"]
+    assert parsed.extras.ignored == ("input[1]", "input[2]")
+    assert [json.loads(one)["type"] for one in parsed.to_keep.items] == ["message", "message"]
+
+
+def test_a_call_of_a_tool_that_takes_text_is_read_as_a_call(desk: Any) -> None:
+    items = [
+        {"role": "user", "content": "u"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'say "a"'},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+    ]
+    parsed = desk.parse(RESPONSES, {**BODY, "input": items})
+    _, called, answered = parsed.requests[0].prompt.messages
+    assert json.loads(called.tool_calls[0].arguments) == {"input": 'say "a"'}
+    assert (called.tool_calls[0].name, answered.tool_call_id) == ("patch", "c")
+    assert answered.parts[0].text == "done"
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
@@ -242,7 +297,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": 5}, "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
     ({"input": [{"role": "user", "content": "a"}, {"id": "msg_1"}]}, "input[1]"),
-    ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
+    ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0]"),
     ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -259,8 +314,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"moderation": {"model": "m"}}, "moderation"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"service_tier": "flex"}, "service_tier"),
-    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"service_tier": "scale"}, "service_tier"),
+    ({"text": {"verbosity": "lower"}}, "text.verbosity"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
@@ -451,7 +506,7 @@ def test_a_page_that_cannot_be_told_is_refused_by_name(query: dict[str, str]) ->
 
 
 def test_a_page_after_an_item_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Exception, match="no item has the id 'x'"):
+    with pytest.raises(Exception, match="nothing here has the id 'x'"):
         _listed(KeptAnswer(b"{}", ()), after="x")
 
 

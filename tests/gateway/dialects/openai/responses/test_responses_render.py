@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects import faults
-from gateway.dialects.openai.responses import OpenAIResponses
+from gateway.dialects.dialect import KeptAnswer
+from gateway.dialects.openai.responses import OpenAIResponses, replayed
 from tests.harness.sse_frames import FrameReader
 
 RESPONSES = OpenAIResponses()
@@ -42,6 +43,11 @@ NEVER_NULL = (
     *("truncation", "background", "service_tier", "tools", "tool_choice"),
 )
 
+SUMMED: dict[str, Any] = {"reasoning": {"summary": "auto"}}
+PACKED: dict[str, Any] = {"include": ["reasoning.encrypted_content"]}
+TELLING: tuple[dict[str, Any], ...] = ({}, SUMMED, {**SUMMED, **PACKED})
+"""What a body may ask to be told of thinking."""
+
 
 def _events(stream: bytes) -> list[dict[str, Any]]:
     """Every event of a stream: named as it says itself, numbered, of a published shape."""
@@ -64,6 +70,7 @@ class Reader:
         self.output: list[dict[str, Any]] = []
         self.item: dict[str, Any] | None = None
         self.said: str | None = None
+        self.summary = ""
         self.last: dict[str, Any] = {}
 
     def read(self, event: dict[str, Any]) -> None:
@@ -88,8 +95,15 @@ class Reader:
                 self.said += event["delta"]
             case "output_text.done" | "reasoning_text.done" | "content_part.done":
                 assert self.said == event.get("text", event.get("part", {}).get("text"))
+            case "reasoning_summary_part.added":
+                assert self.said == self.summary == "" == event["part"]["text"]
+            case "reasoning_summary_text.delta":
+                self.summary += event["delta"]
+                assert self.summary == self.said
+            case "reasoning_summary_text.done" | "reasoning_summary_part.done":
+                assert self.summary == event.get("text", event.get("part", {}).get("text"))
             case "function_call_arguments.done":
-                assert self.said == event["arguments"]
+                assert (self.said, self.item["name"]) == (event["arguments"], event["name"])
             case "output_item.done":
                 self._end(event["item"])
             case "completed" | "incomplete":
@@ -102,8 +116,11 @@ class Reader:
         assert self.item is not None and item["id"] == self.item["id"]
         whole = item["arguments"] if "arguments" in item else item["content"][0]["text"]
         assert whole == self.said
+        if item["type"] == "reasoning":
+            assert "".join(part["text"] for part in item["summary"]) == self.summary
         self.output.append(item)
         self.item = self.said = None
+        self.summary = ""
 
 
 def _read(stream: bytes) -> dict[str, Any]:
@@ -116,7 +133,7 @@ def _read(stream: bytes) -> dict[str, Any]:
 
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
-    parsed = desk.parse(RESPONSES, BODY)
+    parsed = desk.parse(RESPONSES, {**BODY, **data.draw(st.sampled_from(TELLING))})
     entries: list[Entry] = data.draw(answers(parsed.requests[0]))
     batch = data.draw(st.integers(1, 7))
     folded = _read(desk.play(RESPONSES, parsed, entries, batch=batch))
@@ -127,10 +144,26 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
 
 
 @given(st.data())
+def test_a_kept_response_is_told_again_in_the_events_of_its_stream(
+    desk: Any, answers: Callable[..., Any], data: Any
+) -> None:
+    parsed = desk.parse(RESPONSES, {**BODY, **data.draw(st.sampled_from(TELLING))})
+    whole = desk.whole(RESPONSES, parsed, data.draw(answers(parsed.requests[0])))
+    kept = KeptAnswer(json.dumps(whole).encode(), ())
+    stream = replayed(kept, {})
+    assert _read(stream) == whole
+    after = data.draw(st.integers(0, 20))
+    numbers = [event["sequence_number"] for event in _events(stream)]
+    rest = FrameReader().feed(replayed(kept, {"starting_after": str(after)}))
+    told = [json.loads(frame.data)["sequence_number"] for frame in rest]
+    assert told == [number for number in numbers if number > after]
+
+
+@given(st.data())
 def test_how_entries_are_batched_changes_no_byte(
     desk: Any, answers: Callable[..., Any], data: Any
 ) -> None:
-    parsed = desk.parse(RESPONSES, BODY)
+    parsed = desk.parse(RESPONSES, {**BODY, **data.draw(st.sampled_from(TELLING))})
     entries = data.draw(answers(parsed.requests[0]))
     one_by_one = desk.play(RESPONSES, parsed, entries)
     assert desk.play(RESPONSES, parsed, entries, batch=1000) == one_by_one
@@ -162,6 +195,24 @@ def test_in_whatever_order_channels_come_one_item_is_open_at_a_time(
         assert said[0] == said[1]
     called = [[one for one in made if one["type"] == "function_call"] for made in (output, whole)]
     assert called[0] == called[1]
+
+
+def test_a_summary_that_is_asked_for_is_told_beside_the_thinking(desk: Any) -> None:
+    parsed = desk.parse(RESPONSES, {**BODY, "reasoning": {"generate_summary": "concise"}})
+    entries = [*desk.reasoning(parsed, "hm", "m"), *desk.text(parsed, "a"), *desk.end(parsed)]
+    stream = desk.play(RESPONSES, parsed, entries)
+    kinds = [event["type"].removeprefix("response.") for event in _events(stream)][2:13]
+    pair = ["reasoning_text.delta", "reasoning_summary_text.delta"]
+    assert kinds == [
+        *("output_item.added", "content_part.added", "reasoning_summary_part.added"),
+        *(*pair, *pair, "reasoning_text.done", "content_part.done"),
+        *("reasoning_summary_text.done", "reasoning_summary_part.done"),
+    ]
+    folded = _read(stream)
+    assert folded["output"][0]["summary"] == [{"type": "summary_text", "text": "hmm"}]
+    assert folded["reasoning"]["summary"] == "concise"
+    none = desk.parse(RESPONSES, {**BODY, "reasoning": {"summary": "none"}})
+    assert desk.whole(RESPONSES, none, entries)["output"][0]["summary"] == []
 
 
 def test_an_answer_of_calls_alone_has_no_message(desk: Any) -> None:

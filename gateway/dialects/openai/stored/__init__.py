@@ -1,0 +1,25 @@
+"""Chat completions that are kept because their bodies ask for it (`store`): told, listed, labelled.
+
+Pure. Entered by the dialect, which says what is to be kept, and by the table of paths.
+"""
+
+from gateway.dialects.openai.stored.labels import StoredLabelsBody, read_labels
+from gateway.dialects.openai.stored.listing import (
+    render_list,
+    render_messages,
+    render_removed,
+    render_stored,
+    stored_page,
+)
+from gateway.dialects.openai.stored.messages import to_keep_of
+
+__all__ = [
+    "StoredLabelsBody",
+    "read_labels",
+    "render_list",
+    "render_messages",
+    "render_removed",
+    "render_stored",
+    "stored_page",
+    "to_keep_of",
+]

@@ -1,0 +1,42 @@
+"""Labels of a chat completion that is kept: its client's words about it, which may change.
+
+Pure. At most 16, whose names and texts are short, as OpenAI has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from gateway.dialects.body import Closed, bad_field, read_body
+from gateway.dialects.dialect import Limits
+from gateway.dialects.encode import json_bytes
+
+MOST_LABELS, LONGEST_NAME, LONGEST_TEXT = 16, 64, 512
+
+
+class StoredLabelsBody(Closed):
+    """The body of `POST /v1/chat/completions/{id}`: all labels anew."""
+
+    metadata: dict[str, str]
+
+
+def read_labels(body: bytes, limits: Limits) -> bytes:
+    """Return the labels that a body gives, as a JSON object. BadRequest."""
+    asked, _ = read_body(StoredLabelsBody, body, limits)
+    return labels_of(asked.metadata)
+
+
+def labels_of(said: Any) -> bytes:
+    """Return labels as a JSON object. BadRequest for what are none, or too many or too long."""
+    if not isinstance(said, dict):
+        raise bad_field("metadata", "must be an object")
+    labels = cast(dict[str, Any], said)
+    if len(labels) > MOST_LABELS:
+        raise bad_field("metadata", f"at most {MOST_LABELS} labels")
+    for name, text in labels.items():
+        field = f"metadata.{name[:LONGEST_NAME]}"
+        if len(name) > LONGEST_NAME:
+            raise bad_field(field, f"a label's name has at most {LONGEST_NAME} characters")
+        if not (isinstance(text, str) and len(text) <= LONGEST_TEXT):
+            raise bad_field(field, f"must be a text of at most {LONGEST_TEXT} characters")
+    return json_bytes(labels)
