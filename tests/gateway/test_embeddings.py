@@ -79,11 +79,14 @@ def test_an_end_that_comes_late_is_a_status_of_its_own(testbed: GatewayTestbed) 
 def test_an_embedding_model_is_not_asked_for_text(
     testbed: GatewayTestbed, path: str, fields: dict[str, Any]
 ) -> None:
-    before = len(testbed.runners[0].heard("submit"))
+    def embedded() -> httpx.Response:
+        return post(testbed, "/v1/embeddings", input="hi")
+
+    before = testbed.runners[0].asked_so_far(embedded)
     refused = post(testbed, path, **fields)
     assert refused.status_code == 400, refused.text
     assert "it is an embedding model" in refused.text
-    assert len(testbed.runners[0].heard("submit")) == before
+    assert testbed.runners[0].asked_so_far(embedded) == before + 1
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed"])

@@ -175,6 +175,15 @@ class Runner:
     def heard(self, event: str) -> list[dict[str, Any]]:
         return [one for one in list(self.said) if one["event"] == event]
 
+    def asked_so_far(self, ask: Callable[[], httpx.Response]) -> int:
+        """Make one more request that this runner answers; return how many it has heard, that one
+        and all before it."""
+        named = ask().headers["x-request-id"]
+        eventually(
+            lambda: any(one["request"] in named for one in self.heard("submit")), 5, "it is told"
+        )
+        return len(self.heard("submit"))
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
