@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
 from gateway.dialects import sse
 from gateway.dialects.anthropic import bodies
 from gateway.dialects.anthropic.render import MessagesStream, render_message
-from gateway.dialects.anthropic.turns import turns_of, unseen_of
+from gateway.dialects.anthropic.turns import PROVIDED, provided_in, turns_of, unseen_of
 from gateway.dialects.body import bad_field, ignoring, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
@@ -122,6 +122,7 @@ def _parsed(
 ) -> Parsed:
     thinking = _thinking_of(asked)
     extras = thinking.told_in(extras, context.limits)
+    extras = ignoring(extras, provided_in(asked.messages), PROVIDED, context.limits)
     return Parsed(
         requests=(thinking.asked_of(request),),
         model=asked.model,
