@@ -13,6 +13,7 @@ import re
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.derived import plain_name
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects import shared_fields
 from gateway.dialects.body import bad_field, validate
@@ -40,8 +41,6 @@ _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _REGISTRYS = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*(?::[\w.-]{1,80})?", re.ASCII)
 """What a registry's model may be called, with its host and tag."""
-_HOME = ("registry.ollama.ai/", "library/")
-"""What Ollama puts before a name that has neither."""
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """The first base64 characters of each image format's magic bytes."""
 
@@ -52,9 +51,7 @@ def model_of(name: str) -> ModelId:
     (`hf.co/a/b:Q4`)."""
     if not name:
         raise BadRequest("model is required", field="model")
-    plain = name.removesuffix(":latest")
-    for before in _HOME:
-        plain = plain.removeprefix(before)
+    plain = plain_name(name)
     if not is_model_id(plain) and len(plain) <= MOST_NAME and _REGISTRYS.fullmatch(plain):
         raise HttpFaultRaised(unknown_model(name))
     return named_model(plain)
