@@ -208,7 +208,10 @@ def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
 
 
 def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
-    wanted = None if asked.output_config is None else asked.output_config.format
+    config = asked.output_config
+    wanted = asked.output_format if config is None or config.format is None else config.format
+    if asked.output_format not in (None, wanted):
+        raise bad_field("output_format", "says other than output_config.format; send that alone")
     if wanted is None:
         return OutputFormat()
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)

@@ -114,6 +114,7 @@ def _choices(body: dict[str, Any], *choices: Any) -> list[dict[str, Any]]:
 
 
 _COUNTED = {name: value for name, value in MESSAGES.items() if name != "max_tokens"}
+_UNHELD = {name: value for name, value in _COUNTED.items() if name != "output_config"}
 _CHOSEN = [{"type": "auto"}, {"type": "none"}, {"type": "tool", "name": "f"}]
 _FORMATS = [
     {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
@@ -165,11 +166,13 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ],
     AnthropicMessagesBody: [
         MESSAGES,
+        {**_UNHELD, "max_tokens": 5000},
         *_choices(MESSAGES, *_CHOSEN),
         {**MESSAGES, "messages": [*BLOCKS, PICTURE]},
     ],
     AnthropicCountBody: [
         _COUNTED,
+        _UNHELD,
         *_choices(_COUNTED, *_CHOSEN),
         {**_COUNTED, "messages": [*BLOCKS, PICTURE]},
     ],

@@ -103,6 +103,12 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
         OutputFormat(kind="json_schema", json_schema=SCHEMA),
     ),
     ("effort alone", {"output_config": {"effort": "low"}}, "output", OutputFormat()),
+    (
+        "a format by its name in the beta",
+        {"output_format": {"type": "json_schema", "schema": SCHEMA}},
+        "output",
+        OutputFormat(kind="json_schema", json_schema=SCHEMA),
+    ),
     ("no tools", {}, "tool_choice.mode", "none"),
     ("tools", {"tools": [F]}, "tool_choice.mode", "auto"),
     ("auto", {"tools": [F], "tool_choice": {"type": "auto"}}, "tool_choice.mode", "auto"),
@@ -364,6 +370,14 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("output_config.effort", {"output_config": {"effort": "minimal"}}),
     ("output_config.format.schema", {"output_config": {"format": {"type": "json_schema"}}}),
     ("output_config.efort", {"output_config": {"efort": "low"}}),
+    ("output_format.schema", {"output_format": {"type": "json_schema"}}),
+    (
+        "output_format",
+        {
+            "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+            "output_format": {"type": "json_schema", "schema": {"type": "string"}},
+        },
+    ),
     ("metadata", {"metadata": "me"}),
     ("metadata.user_id", {"metadata": {"user_id": 5}}),
     ("temprature", {"temprature": 1}),
