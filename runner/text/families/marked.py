@@ -255,10 +255,6 @@ class SpanReader:
         begins = is_json_begun(self._call.raw.lstrip().removeprefix("["))
         return not self._marks_of_calls().end or self._call.is_begun or (is_cut and begins)
 
-    def _is_callable(self, name: str) -> bool:
-        """Return whether a whole call of this name would be one."""
-        return bool(read_calls(json.dumps({"name": name, "arguments": {}}), self._parse))
-
     def _close_cut(self, out: list[Span | Call]) -> bool:
         """Append what there is of a call in JSON, the first in a list of them; False for what is
         none."""
@@ -266,7 +262,7 @@ class SpanReader:
         if not is_json_begun(raw):
             return False
         found = read_cut_call(raw)
-        if self._marks_of_calls().leads and not (found and self._is_callable(found[0])):
+        if self._marks_of_calls().leads and not (found and _is_callable(found[0], self._parse)):
             return False
         self._cut_off(found, out)
         return True
@@ -277,3 +273,8 @@ class SpanReader:
         if found is not None:
             out.append(Call(*found, self._call.start, self._offset))
         self._blank, self._trim = "", True
+
+
+def _is_callable(name: str, parse: ParseCalls) -> bool:
+    """Return whether a whole call of this name would be one."""
+    return bool(read_calls(json.dumps({"name": name, "arguments": {}}), parse))
