@@ -122,8 +122,10 @@ def only(*accepted: Any, why: str, alias: str | None = None) -> Any:
 Model = TypeVar("Model", bound=Closed)
 
 
-def by_field(name: str, *known: str) -> Discriminator:
-    """Tell the members of a union apart by the value of one of their fields."""
+def by_field(name: str, *known: str, also: Mapping[str, str] | None = None) -> Discriminator:
+    """Tell the members of a union apart by the value of one of their fields. `also` are values that
+    refusals do not tell of, with the tags of the members that they are."""
+    tags = {**{one: f"~{one}" for one in known}, **(also or {})}
 
     def tag(value: Any) -> str | None:
         """Return the tag of the member that `value` is, None for none."""
@@ -131,7 +133,7 @@ def by_field(name: str, *known: str) -> Discriminator:
             found = cast(Mapping[str, Any], value).get(name)
         else:
             found = getattr(value, name, None)
-        return f"~{found}" if isinstance(found, str) and found in known else None
+        return tags.get(found) if isinstance(found, str) else None
 
     choices = ", ".join(f"'{one}'" for one in known)
     return Discriminator(
@@ -162,6 +164,8 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
     """Return the body's top-level object. BadRequest for anything else, for too deep a one, or
     for one of too many values."""
     body = body.removeprefix(codecs.BOM_UTF8)
+    if not body.strip():
+        raise BadRequest("missing request body: send a JSON object")
     _check_counts(body, limits)
     try:
         value = orjson.loads(body)

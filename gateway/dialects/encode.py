@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
+from pydantic_core import from_json
 
 from bus.wire.messages.tokens import TokenLogprob
 
@@ -58,6 +59,22 @@ def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
     except (ValueError, RecursionError):
         return None
     return cast(dict[str, Any], value)
+
+
+def partial_object(text: str) -> dict[str, Any] | orjson.Fragment:
+    """Return what is whole in arguments that break off, as clients of streams read them: members
+    without the last one where that is not complete. An empty object where there are none."""
+    whole = arguments_object(text)
+    if whole is not None:
+        return whole
+    try:
+        value = from_json(text, allow_partial=True, allow_inf_nan=False)
+    except ValueError:
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    found = cast(dict[str, Any], value)
+    return orjson.Fragment(json.dumps(found)) if _LONG_NUMBER.search(text) else found
 
 
 def vector_list(vector: bytes) -> orjson.Fragment:

@@ -131,14 +131,14 @@ def unknown_model(
     is what lies on a node's disk under that name and is not taken."""
     if seen is not None:
         node, one = seen
-        said = f"model '{model}' is not here: {one.path} on {node} is not taken for a model, "
+        said = f"model '{model}' not found: {one.path} on {node} is not taken for a model, "
         return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
     return HttpFault(
         404,
         "model_not_found",
-        f"model '{model}' is not here; {hint}: shoal pull {model}",
+        f"model '{model}' not found; {hint}: shoal pull {model}",
         field="model",
     )
 

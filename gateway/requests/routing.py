@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bus.wire.cards import PassedOver
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
+from bus.wire.messages.derived import plain_name
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import (
     ChatPrompt,
@@ -40,7 +41,7 @@ def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
     """Return the one model that `name` means, or None when there is none or more than one."""
     if ModelId(name) in known:
         return ModelId(name)
-    plain = name.removesuffix(":latest")
+    plain = plain_name(name)
     if ModelId(plain) in known:
         return ModelId(plain)
     folded = plain.casefold()

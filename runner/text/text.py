@@ -301,7 +301,8 @@ class Text:
                 return request.effort != "minimal" or bool(self._tokenizer.efforts)
             return self._thinking_by_default or self._family.thinks_unasked
         if request.thinking:
-            raise Unsupported("this model does not think before it answers", field="thinking")
+            text = f"'{request.model}' does not support thinking before it answers"
+            raise Unsupported(text, field="thinking")
         return False
 
     def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
@@ -314,7 +315,8 @@ class Text:
         if choice.mode == "required" and not tools:
             raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
         if tools and self._family.calls is None:
-            raise Unsupported("this model has no format for tool calls", field="tools")
+            text = f"'{request.model}' does not support tools: it has no format for calls"
+            raise Unsupported(text, field="tools")
         return tools
 
     def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
@@ -326,7 +328,10 @@ class Text:
                 prefix = self._encode(prompt.text, field="prompt")
                 suffix = self._encode(prompt.suffix, field="suffix")
                 return [before, *prefix, after, *suffix, middle]
-        raise Unsupported("this model cannot fill in between a prompt and a suffix", field="suffix")
+        raise Unsupported(
+            "this model does not support insert: it cannot fill in between a prompt and a suffix",
+            field="suffix",
+        )
 
     def _encode(self, text: str, *, field: str, special: bool = False) -> list[int]:
         try:

@@ -59,6 +59,20 @@ class DerivedModel(Message):
         return len(self.model_dump_json().encode(errors="replace"))
 
 
+def plain_name(name: str) -> str:
+    """Return a model's name without what clients of Ollama's may add to it, which says nothing."""
+    plain = name.removesuffix(":latest")
+    for before in ("registry.ollama.ai/", "library/"):
+        plain = plain.removeprefix(before)
+    return plain
+
+
 def derived_named(name: str, derived: Mapping[str, DerivedModel]) -> DerivedModel | None:
-    """Return the derived model of that name, with `:latest` or without; None for no such one."""
-    return derived.get(name.removesuffix(":latest"))
+    """Return the derived model of that name, in other letters if need be, where one alone has them;
+    None for no such one."""
+    plain = plain_name(name)
+    if plain in derived:
+        return derived[plain]
+    folded = plain.casefold()
+    alike = [one for known, one in derived.items() if known.casefold() == folded]
+    return alike[0] if len(alike) == 1 else None

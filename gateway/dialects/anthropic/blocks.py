@@ -7,11 +7,27 @@ cannot read are known here, so that the parser refuses them in words.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, Tag
 
 from gateway.dialects.body import Closed, Unused, by_field, by_type, no_effect, refused
+
+ProvidedType = Literal[
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "advisor_tool_result",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "container_upload",
+]
+"""What an answer of the provider's has of the tools that it runs itself, and what those get."""
+_PROVIDED = dict.fromkeys(get_args(ProvidedType), "~provided")
 
 # --- content ------------------------------------------------------------------------------
 
@@ -50,6 +66,15 @@ class AnthropicRedactedBlockBody(Closed):
 
     type: Literal["redacted_thinking"]
     data: Unused = no_effect("only its maker can read it")
+
+
+class AnthropicProvidedBlockBody(Closed):
+    """What the provider's own tools were asked and answered: dropped, and named as ignored. What
+    the assistant made of it stands beside it."""
+
+    model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the block is dropped"
+    type: ProvidedType
 
 
 class AnthropicToolUseBody(Closed):
@@ -103,15 +128,25 @@ class AnthropicToolResultBody(Closed):
 
 
 UserBlock = Annotated[
-    _Text | _Media | Annotated[AnthropicToolResultBody, Tag("~tool_result")],
-    by_field("type", "text", "tool_result", "image", "document", "search_result"),
+    _Text
+    | _Media
+    | Annotated[AnthropicToolResultBody, Tag("~tool_result")]
+    | Annotated[AnthropicProvidedBlockBody, Tag("~provided")],
+    by_field(
+        *("type", "text", "tool_result", "image", "document", "search_result"),
+        also=_PROVIDED,
+    ),
 ]
 AssistantBlock = Annotated[
     _Text
     | Annotated[AnthropicThinkingBlockBody, Tag("~thinking")]
     | Annotated[AnthropicRedactedBlockBody, Tag("~redacted_thinking")]
-    | Annotated[AnthropicToolUseBody, Tag("~tool_use")],
-    by_field("type", "text", "thinking", "redacted_thinking", "tool_use"),
+    | Annotated[AnthropicToolUseBody, Tag("~tool_use")]
+    | Annotated[AnthropicProvidedBlockBody, Tag("~provided")],
+    by_field(
+        *("type", "text", "thinking", "redacted_thinking", "tool_use"),
+        also=_PROVIDED,
+    ),
 ]
 
 # --- turns --------------------------------------------------------------------------------

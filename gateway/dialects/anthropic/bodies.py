@@ -182,6 +182,9 @@ class AnthropicPromptBody(Closed):
     tool_choice: ToolChoiceBody | None = None
     thinking: AnthropicThinkingBody | None = None
     output_config: AnthropicOutputBody | None = None
+    output_format: AnthropicFormatBody | None = honoured(
+        "what output_config.format says, as its beta had it"
+    )
     metadata: AnthropicMetadataBody | None = None
 
 

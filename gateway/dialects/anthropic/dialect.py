@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
 from gateway.dialects import sse
 from gateway.dialects.anthropic import bodies
 from gateway.dialects.anthropic.render import MessagesStream, render_message
-from gateway.dialects.anthropic.turns import turns_of, unseen_of
+from gateway.dialects.anthropic.turns import PROVIDED, provided_in, turns_of, unseen_of
 from gateway.dialects.body import bad_field, ignoring, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
@@ -122,6 +122,7 @@ def _parsed(
 ) -> Parsed:
     thinking = _thinking_of(asked)
     extras = thinking.told_in(extras, context.limits)
+    extras = ignoring(extras, provided_in(asked.messages), PROVIDED, context.limits)
     return Parsed(
         requests=(thinking.asked_of(request),),
         model=asked.model,
@@ -207,7 +208,10 @@ def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
 
 
 def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
-    wanted = None if asked.output_config is None else asked.output_config.format
+    config = asked.output_config
+    wanted = asked.output_format if config is None or config.format is None else config.format
+    if asked.output_format not in (None, wanted):
+        raise bad_field("output_format", "says other than output_config.format; send that alone")
     if wanted is None:
         return OutputFormat()
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)

@@ -31,6 +31,7 @@ from gateway.dialects import faults, sse
 from gateway.dialects.anthropic.shapes import (
     ID_KEY,
     SIGNATURE,
+    call_object,
     end_object,
     error_object,
     message_object,
@@ -38,7 +39,7 @@ from gateway.dialects.anthropic.shapes import (
 )
 from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import arguments_object, json_bytes, text_bytes
+from gateway.dialects.encode import json_bytes, partial_object, text_bytes
 from gateway.dialects.faults import HttpFault
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -144,7 +145,7 @@ class MessagesStream:
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
         begun = b""
         if entry.call != self._block:
-            call = _call_object(entry.call_id or "", entry.name or "", {})
+            call = call_object(entry.call_id or "", entry.name or "", {})
             begun = self._begin(entry.call, call, _INPUT)
         if not entry.arguments:
             return begun
@@ -186,12 +187,6 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
-    """Return a call; one that was cut off is told as text, as no object can be made of it."""
-    arguments = arguments_object(call.arguments)
-    if arguments is None:
-        return {"type": "text", "text": call.arguments}
-    return _call_object(call.call_id, call.name, arguments)
-
-
-def _call_object(call_id: str, name: str, arguments: object) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    """Return a call, as a stream's client has it at the end: one that was cut off has those members
+    of its input that are whole."""
+    return call_object(call.call_id, call.name, partial_object(call.arguments))

@@ -18,6 +18,9 @@ from gateway.dialects.faults import HttpFault, in_words, overflow_of
 SIGNATURE = "shoal"
 """Stands where the provider vouches for its thinking; clients want one and send it back."""
 
+_OUR_CALL, _CALL = "call_", "toolu_"
+"""What ids of calls begin with: as the rest of shoal makes them, and in this API."""
+
 ID_KEY = "request_id"
 """Where a failure has the id of its request."""
 
@@ -75,6 +78,13 @@ def usage_object(usage: Usage) -> AnthropicUsage:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
+
+
+def call_object(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+    """Return the block of a call; clients send its id back with what the tool answered."""
+    ours = call_id.startswith(_OUR_CALL)
+    shown = _CALL + call_id.removeprefix(_OUR_CALL) if ours else call_id
+    return {"type": "tool_use", "id": shown, "name": name, "input": arguments}
 
 
 def end_object(reason: FinishReason, stop: str | None) -> dict[str, str | None]:

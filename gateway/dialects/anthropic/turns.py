@@ -3,7 +3,7 @@
 Pure. A tool's answer is a turn of its own, and text beside it keeps its place in the order. Earlier
 thinking goes where every dialect puts it; redacted thinking is dropped. Images and documents are
 refused, naming the block; but in a tool's answer, which no one can take back, the model is told
-that they were there (`unseen_of`).
+that they were there (`unseen_of`). What the provider's own tools did is dropped (`provided_in`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 BILLING = "x-anthropic-billing-header:"
 """Begins a line that a client puts before its system prompt for the provider's books. It changes
 with each prompt, and no prefix would ever be found with it."""
+PROVIDED = "of tools that the provider runs; no model reads it here"
+"""Why what those did is dropped."""
 FAILED = "Error:"
 """Stands before what a tool answered when it failed."""
 
@@ -71,6 +73,8 @@ def _user_turns(content: str | Sequence[blocks.UserBlock], field: str) -> Iterat
                 yield _tool_turn(block)
             case blocks.AnthropicMediaBlockBody():
                 raise _no_text(block, where)
+            case blocks.AnthropicProvidedBlockBody():
+                pass
     if texts:
         yield ChatMessage(role="user", parts=tuple(texts))
 
@@ -107,6 +111,16 @@ def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
     ]
 
 
+def provided_in(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
+    """Return the paths of what the provider's own tools did."""
+    return [
+        f"messages[{number}].content[{place}]"
+        for number, message in enumerate(messages)
+        for place, block in enumerate(() if isinstance(message.content, str) else message.content)
+        if isinstance(block, blocks.AnthropicProvidedBlockBody)
+    ]
+
+
 def _results_of(
     message: blocks.AnthropicMessageBody,
 ) -> Iterator[tuple[int, Sequence[blocks.ResultBlock]]]:
@@ -133,7 +147,7 @@ def _assistant_turns(content: str | Sequence[blocks.AssistantBlock]) -> Iterator
                 texts.append(TextPart(text=block.text))
             case blocks.AnthropicThinkingBlockBody():
                 thoughts.append(block.thinking)
-            case blocks.AnthropicRedactedBlockBody():
+            case blocks.AnthropicRedactedBlockBody() | blocks.AnthropicProvidedBlockBody():
                 pass
             case blocks.AnthropicToolUseBody():
                 arguments = json_bytes(block.input).decode()

@@ -7,10 +7,11 @@ reason below).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Field, Tag
 
 from gateway.dialects.body import Closed, FieldTable, by_type, honoured, no_effect, only
 
@@ -83,6 +84,17 @@ PULL_TABLE = FieldTable(
 )
 
 
+def _whole(value: object) -> object:
+    """Return of a number what comes before the point; 2**53 and more loses no digit where it is
+    whole already."""
+    return int(value) if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _lowered(value: object) -> object:
+    """Return a role as Ollama reads it, in any letters."""
+    return value.lower() if isinstance(value, str) else value
+
+
 class OllamaOptionsBody(Closed):
     """How tokens are chosen. Numbers are taken as Ollama takes them: of whole ones what comes
     before the point, and what is out of range as the nearest that is in it (`fields`)."""
@@ -93,7 +105,7 @@ class OllamaOptionsBody(Closed):
     top_k: float | None = None
     top_p: float | None = None
     min_p: float | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64), BeforeValidator(_whole)] | None = None
     repeat_penalty: float | None = None
     repeat_last_n: float | None = None
     presence_penalty: float | None = None
@@ -127,7 +139,7 @@ class OllamaMessageBody(Closed):
     answers (ids are new, older clients know none), and nothing in other roles.
     """
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Annotated[Literal["system", "user", "assistant", "tool"], BeforeValidator(_lowered)]
     content: str | None = None
     thinking: str | None = None
     images: Images | None = None

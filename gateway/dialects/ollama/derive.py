@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Tag
 
+from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
-from bus.wire.messages.derived import DerivedModel, DerivedTurn
+from bus.wire.messages.derived import DerivedModel, DerivedTurn, plain_name
 from gateway.dialects.api_table import AskedDerivation
 from gateway.dialects.body import (
     MAX_PATH,
@@ -85,12 +86,12 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
         asked = _with_modelfile(asked, limits)
     name = asked.model or asked.name
     if not name:
-        raise bad_field("model", "is required")
+        raise BadRequest("model is required", field="model")
     if not asked.from_:
-        raise bad_field("from", "is required: the model to make it of")
+        raise BadRequest("from is required: the model to make it of", field="from")
     given = asked.parameters or {}
     return AskedDerivation(
-        name=named_model(name.removesuffix(":latest")),
+        name=named_model(plain_name(name)),
         source=asked.from_,
         template=asked.template or "",
         system=asked.system or None,
@@ -108,7 +109,7 @@ def parse_copy(body: bytes, limits: Limits) -> AskedDerivation:
     for field, name in (("source", asked.source), ("destination", asked.destination)):
         if not name:
             raise bad_field(field, "is required")
-    name = named_model(asked.destination.removesuffix(":latest"), "destination")
+    name = named_model(plain_name(asked.destination), "destination")
     return AskedDerivation(name, asked.source, is_copy=True, stream=False, ignored=extras.ignored)
 
 

@@ -11,7 +11,9 @@ import contextlib
 import math
 import re
 
+from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.derived import plain_name
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects import shared_fields
 from gateway.dialects.body import bad_field, validate
@@ -32,20 +34,25 @@ from gateway.dialects.shared_fields import (
 )
 
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+MOST_NAME = 200
 HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
 """The highest temperature, penalty of repetition and whole number; more are taken as these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_TAGGED = re.compile(r"(?:[\w.-]+/)*[\w.-]{1,80}:[\w.-]{1,80}", re.ASCII)
+_REGISTRYS = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*(?::[\w.-]{1,80})?", re.ASCII)
+"""What a registry's model may be called, with its host and tag."""
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """The first base64 characters of each image format's magic bytes."""
 
 
 def model_of(name: str) -> ModelId:
-    """Return the model asked for, without `:latest`. Raises BadRequest for what cannot be a name,
-    and the 404 of an unknown model for a tagged one that none here can be (`hf.co/a/b:Q4`)."""
-    plain = name.removesuffix(":latest")
-    if not is_model_id(plain) and _TAGGED.fullmatch(plain):
+    """Return the model asked for, without `:latest` and `library/`. Raises BadRequest for what
+    cannot be a name, and the 404 of an unknown model for a registry's, which none here can be
+    (`hf.co/a/b:Q4`)."""
+    if not name:
+        raise BadRequest("model is required", field="model")
+    plain = plain_name(name)
+    if not is_model_id(plain) and len(plain) <= MOST_NAME and _REGISTRYS.fullmatch(plain):
         raise HttpFaultRaised(unknown_model(name))
     return named_model(plain)
 

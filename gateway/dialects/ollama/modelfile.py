@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from gateway.dialects.body import bad_field
 FENCE = '"""'
 ROLES = ("system", "user", "assistant")
 WHOLE = ("seed",)
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 WORDS = ("true", "false")
 Word = Literal["from", "parameter", "system", "template", "message", "license"]
 
@@ -103,7 +105,7 @@ def _take_parameter(text: str, parameters: dict[str, Any]) -> None:
 def _number(name: str, text: str) -> float:
     """Return a parameter's value. BadRequest for what is no number, or not finite."""
     with contextlib.suppress(ValueError, OverflowError):
-        number = int(text) if name in WHOLE else float(text)
+        number = int(text) if name in WHOLE or WHOLE_NUMBER.fullmatch(text) else float(text)
         if math.isfinite(number):
             return number
     raise bad_field("modelfile", f"PARAMETER {name[:40]}: '{text[:40]}' is no number")

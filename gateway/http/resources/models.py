@@ -122,7 +122,7 @@ class ModelToFetch(Resource):
         known = model_named(asked.name, catalog.names()) or catalog.derived(asked.name)
         if known is None:
             text = (
-                f"model '{asked.name}' is not here, and fetching models from the internet is not "
+                f"model '{asked.name}' not found, and fetching models from the internet is not "
                 "there yet: put its folder into <data>/models, or into Hugging Face's cache"
             )
             raise HttpFaultRaised(HttpFault(404, "not_there_yet", text))

@@ -24,6 +24,23 @@ _BEGUN_CALL = re.compile(
     rf"(?={_BEGUN_OBJECT})",
     re.DOTALL,
 )
+_IS_NAME = re.compile(r"[^<>\r\n]+")
+_NAME = r"[\w.:-]+"
+_MARKUP = re.compile(
+    rf"""\s*<function=(?P<coder>{_NAME})>"""
+    rf"""|\s*<invoke\ name="(?P<invoke>{_NAME})">"""
+    rf"""|\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<kimi>[\w.-]+)(?::\d+)?\s*<\|tool_call_arg"""
+    rf"""|\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?(?P<deepseek>{_NAME})(?:\n|<｜tool▁sep｜>)"""
+    rf"""|\s*call:(?P<gemma>{_NAME})\{{"""
+    rf"""|\s*\[(?P<pythonic>[\w.]+)\("""
+    rf"""|(?P<mistral>[\w.-]+)\[(?:ARGS|CALL_ID)\]"""
+    rf"""|\s*(?P<glm>[\w.-]+)\s*<(?:longcat_)?arg_key>""",
+    re.VERBOSE,
+)
+"""How calls that are no JSON begin, once their name is whole, in the forms of all families."""
+_OPENERS = ("<function=", "<invoke", "<|tool_call_", "<｜tool▁", "call:")
+_ONLY_A_NAME = re.compile(r"(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*")
+"""How they may begin before that; nothing at all may."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
 """Characters within which a call must have begun to be passed on as it comes."""
@@ -188,6 +205,20 @@ def read_cut_call(raw: str) -> tuple[str, str] | None:
     return (name, rest[:end]) if name else None
 
 
+def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
+    """Return (name, whether its parser would take it for a whole call wherever it breaks off) of a
+    call that is no JSON and breaks off; the name is None before it is whole. None for what does not
+    begin as such a call does."""
+    begun = _MARKUP.match(raw)
+    if begun is not None:
+        return begun[begun.lastgroup or 0], begun.lastgroup == "glm"
+    bare = raw.lstrip()
+    is_opener = any(bare.startswith(one) or one.startswith(bare) for one in _OPENERS)
+    if is_opener or _ONLY_A_NAME.fullmatch(raw):
+        return None, True
+    return None
+
+
 def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:
     """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed."""
     try:
@@ -210,6 +241,8 @@ def _one_call(item: object) -> tuple[str, str]:
         arguments = {}
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call has a name, and arguments that are an object")
+    if not _IS_NAME.fullmatch(name):
+        raise ValueError("a name has no marks in it")
     name.encode()  # a lone surrogate in a name cannot be sent
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     try:

@@ -7,7 +7,8 @@ about its own markers; a tool call opens wherever its marker stands outside thin
 lines at the edges of thinking, after it and around calls are layout, not content, and are
 dropped. What opens as a call and is not one is given back as the text it was: nothing is lost. The
 arguments of a call in JSON are told as they come, from their first name on; the limit may cut them
-off. A call that it cut off before its name is whole is nothing, for markup is no answer.
+off. A call that it cut off before its name is whole is nothing, for markup is no answer; of one
+that is no JSON there is the name, and a brace that no reader takes for whole arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from runner.text.families.call_text import CallText, is_json_begun, read_calls, read_cut_call
+from runner.text.families.call_text import (
+    CallText,
+    is_json_begun,
+    read_calls,
+    read_cut_call,
+    read_cut_markup,
+)
 from runner.text.families.spans import Call, Marks, ParseCalls, Span
 from runner.text.prepared import SpanState
 from runner.text.stops import Automaton, Scan, automaton
@@ -106,10 +113,13 @@ class SpanReader:
             self._take(self._markers.flush(), out)
         if self._state == "call" and self.stop is None:
             marks = self._marks_of_calls()
-            is_read = (is_cut or not marks.end or self._call.is_begun) and self._close(out, is_cut)
+            markup = read_cut_markup(self._call.raw) if is_cut and not marks.leads else None
+            is_read = self._is_readable(markup, is_cut) and self._close(out, is_cut)
             self._state = "text"
             if is_read:
                 self._say(self._call.left, out)
+            elif markup is not None:
+                self._cut_off(None if markup[0] is None else (markup[0], "{"), out)
             elif not (is_cut and self._close_cut(out)):
                 self._say(marks.dropped + self._call.raw, out)
         if self._state == "text" and self.stop is None:
@@ -237,19 +247,34 @@ class SpanReader:
             self._fresh = self._think is not None
         return bool(calls)
 
-    def _is_callable(self, name: str) -> bool:
-        """Return whether a whole call of this name would be one."""
-        return bool(read_calls(json.dumps({"name": name, "arguments": {}}), self._parse))
+    def _is_readable(self, markup: tuple[str | None, bool] | None, is_cut: bool) -> bool:
+        """Return whether an open call without its end may be one; what the limit cut off is none
+        where it does not even begin as calls do."""
+        if markup is not None:
+            return not markup[1]
+        begins = is_json_begun(self._call.raw.lstrip().removeprefix("["))
+        return not self._marks_of_calls().end or self._call.is_begun or (is_cut and begins)
 
     def _close_cut(self, out: list[Span | Call]) -> bool:
-        """Append what there is of a call in JSON; False for what is no JSON object."""
-        raw = self._call.raw
+        """Append what there is of a call in JSON, the first in a list of them; False for what is
+        none."""
+        raw = self._call.raw.lstrip().removeprefix("[")
         if not is_json_begun(raw):
             return False
         found = read_cut_call(raw)
-        if self._marks_of_calls().leads and not (found and self._is_callable(found[0])):
+        if self._marks_of_calls().leads and not (found and _is_callable(found[0], self._parse)):
             return False
+        self._cut_off(found, out)
+        return True
+
+    def _cut_off(self, found: tuple[str, str] | None, out: list[Span | Call]) -> None:
+        """Append a call that the limit cut off, as far as it goes; None before its name is whole:
+        then it is nothing."""
         if found is not None:
             out.append(Call(*found, self._call.start, self._offset))
         self._blank, self._trim = "", True
-        return True
+
+
+def _is_callable(name: str, parse: ParseCalls) -> bool:
+    """Return whether a whole call of this name would be one."""
+    return bool(read_calls(json.dumps({"name": name, "arguments": {}}), parse))

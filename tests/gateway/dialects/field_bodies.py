@@ -66,6 +66,7 @@ BLOCKS: list[dict[str, Any]] = [
             {"type": "text", "text": "a"},
             {"type": "thinking", "thinking": "hm", "signature": "s"},
             {"type": "redacted_thinking", "data": "d"},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
             {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
         ],
     },
@@ -113,6 +114,7 @@ def _choices(body: dict[str, Any], *choices: Any) -> list[dict[str, Any]]:
 
 
 _COUNTED = {name: value for name, value in MESSAGES.items() if name != "max_tokens"}
+_UNHELD = {name: value for name, value in _COUNTED.items() if name != "output_config"}
 _CHOSEN = [{"type": "auto"}, {"type": "none"}, {"type": "tool", "name": "f"}]
 _FORMATS = [
     {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
@@ -185,11 +187,13 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ],
     AnthropicMessagesBody: [
         MESSAGES,
+        {**_UNHELD, "max_tokens": 5000},
         *_choices(MESSAGES, *_CHOSEN),
         {**MESSAGES, "messages": [*BLOCKS, PICTURE]},
     ],
     AnthropicCountBody: [
         _COUNTED,
+        _UNHELD,
         *_choices(_COUNTED, *_CHOSEN),
         {**_COUNTED, "messages": [*BLOCKS, PICTURE]},
     ],
@@ -262,6 +266,7 @@ SAME_EITHER_WAY: dict[tuple[str, str], str] = {
     ("ResponsesForeignToolBody", "type"): "every other kind is skipped alike",
     ("ResponsesForeignItemBody", "type"): "every other kind is skipped alike",
     ("AnthropicServerToolBody", "type"): "every other kind is skipped alike",
+    ("AnthropicProvidedBlockBody", "type"): "every kind is dropped alike",
     ("ConversationBody", "add_generation_prompt"): "may only say what is done anyway",
     ("TokenizeBody", "add_generation_prompt"): "may only say what is done anyway",
     ("ApplyTemplateBody", "add_generation_prompt"): "may only say what is done anyway",

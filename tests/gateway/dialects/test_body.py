@@ -112,6 +112,12 @@ def test_any_bytes_are_an_object_or_refused(sent: bytes) -> None:
         assert refusal.field is None
 
 
+@pytest.mark.parametrize("body", [b"", b" \n"])
+def test_a_body_that_is_missing_is_told_in_the_words_that_clients_know(body: bytes) -> None:
+    with pytest.raises(BadRequest, match=r"^missing request body"):
+        read_object(body, Limits())
+
+
 def test_a_list_with_many_faults_is_refused_for_its_first(desk: Any) -> None:
     body = {"model": "m", "prompt": ["a", *([5] * 100_000)]}
     refusal = desk.refusal(OpenAICompletions(), body)

@@ -133,6 +133,8 @@ def test_a_runners_refusal_names_the_field_in_the_clients_words(
 def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
     fault = faults.unknown_model("qwen3-tiny", ["shoal-tiny", "other"])
     assert fault.status == 404
+    # clients of Ollama's look for these words
+    assert fault.message.startswith("model 'qwen3-tiny' not found")
     assert fault.message.endswith("shoal pull qwen3-tiny")
     assert "did you mean" in faults.unknown_model("shoal-tony", ["shoal-tiny"]).message
 

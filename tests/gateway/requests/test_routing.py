@@ -50,6 +50,8 @@ def test_a_name_means_the_exact_id_first() -> None:
 
 def test_latest_is_ollamas_word_for_the_only_one() -> None:
     assert model_named("shoal-tiny:latest", MODELS) == "shoal-tiny"
+    assert model_named("library/shoal-tiny", MODELS) == "shoal-tiny"
+    assert model_named("registry.ollama.ai/library/shoal-tiny:latest", MODELS) == "shoal-tiny"
 
 
 def test_the_last_part_of_a_name_is_enough_when_only_one_has_it() -> None:

@@ -103,6 +103,12 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
         OutputFormat(kind="json_schema", json_schema=SCHEMA),
     ),
     ("effort alone", {"output_config": {"effort": "low"}}, "output", OutputFormat()),
+    (
+        "a format by its name in the beta",
+        {"output_format": {"type": "json_schema", "schema": SCHEMA}},
+        "output",
+        OutputFormat(kind="json_schema", json_schema=SCHEMA),
+    ),
     ("no tools", {}, "tool_choice.mode", "none"),
     ("tools", {"tools": [F]}, "tool_choice.mode", "auto"),
     ("auto", {"tools": [F], "tool_choice": {"type": "auto"}}, "tool_choice.mode", "auto"),
@@ -218,6 +224,32 @@ def test_what_a_tool_answered_that_is_no_text_is_told_in_words_and_named(desk: A
     assert parsed.extras.ignored == ("messages[1].content[1].content[1]",)
     strict = desk.refusal(MESSAGES, body, limits=Limits(strict_fields=True))
     assert strict.field == "messages[1].content[1].content[1]"
+
+
+def test_what_the_providers_own_tools_did_is_dropped_and_named(desk: Any) -> None:
+    found = [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "e"}]
+    searched = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": found},
+    ]
+    uploaded = {"type": "container_upload", "file_id": "f"}
+    body = _body(
+        messages=[
+            {"role": "user", "content": [uploaded, TEXT]},
+            {"role": "assistant", "content": [*searched, TEXT]},
+            {"role": "assistant", "content": searched},
+        ]
+    )
+    parsed = desk.parse(MESSAGES, body)
+    prompt = parsed.requests[0].prompt
+    assert prompt.messages == (
+        ChatMessage(role="user", parts=_texts("see")),
+        ChatMessage(role="assistant", parts=_texts("see")),
+    )
+    paths = [f"messages[{turn}].content[{block}]" for turn in (1, 2) for block in (0, 1)]
+    assert parsed.extras.ignored == ("messages[0].content[0]", *paths)
+    strict = desk.refusal(MESSAGES, body, limits=Limits(strict_fields=True))
+    assert strict.field == "messages[0].content[0]"
 
 
 def test_tools_that_a_search_found_are_named_to_the_model(desk: Any) -> None:
@@ -338,6 +370,14 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("output_config.effort", {"output_config": {"effort": "minimal"}}),
     ("output_config.format.schema", {"output_config": {"format": {"type": "json_schema"}}}),
     ("output_config.efort", {"output_config": {"efort": "low"}}),
+    ("output_format.schema", {"output_format": {"type": "json_schema"}}),
+    (
+        "output_format",
+        {
+            "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+            "output_format": {"type": "json_schema", "schema": {"type": "string"}},
+        },
+    ),
     ("metadata", {"metadata": "me"}),
     ("metadata.user_id", {"metadata": {"user_id": 5}}),
     ("temprature", {"temprature": 1}),

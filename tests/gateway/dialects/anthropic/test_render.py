@@ -16,6 +16,7 @@ from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta
 from gateway.dialects import faults
 from gateway.dialects.anthropic.dialect import AnthropicMessages
 from gateway.dialects.anthropic.render import PING
+from gateway.dialects.anthropic.shapes import call_object
 from tests.harness.sse_frames import FrameReader
 
 MESSAGES = AnthropicMessages()
@@ -208,11 +209,11 @@ def test_a_stream_of_thinking_text_and_two_calls_byte_by_byte(desk: Any) -> None
             _delta(1, '{"type":"text_delta","text":"Hel"}'),
             _delta(1, '{"type":"text_delta","text":"lo\\u2028é"}'),
             _stop(1),
-            _start(2, '{"type":"tool_use","id":"call_0","name":"look","input":{}}'),
+            _start(2, '{"type":"tool_use","id":"toolu_0","name":"look","input":{}}'),
             _delta(2, '{"type":"input_json_delta","partial_json":"{\\"at\\""}'),
             _delta(2, '{"type":"input_json_delta","partial_json":":1}"}'),
             _stop(2),
-            _start(3, '{"type":"tool_use","id":"call_1","name":"wait","input":{}}'),
+            _start(3, '{"type":"tool_use","id":"toolu_1","name":"wait","input":{}}'),
             _stop(3),
             "event: message_delta\n"
             'data: {"type":"message_delta","delta":{"stop_reason":"tool_use",'
@@ -237,7 +238,7 @@ def test_a_whole_answer_has_all_its_parts(desk: Any) -> None:
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": "shoal"},
             {"type": "text", "text": "Hello"},
-            {"type": "tool_use", "id": "call_0", "name": "f", "input": {"a": 1}},
+            {"type": "tool_use", "id": "toolu_0", "name": "f", "input": {"a": 1}},
         ],
         "stop_reason": "tool_use",
         "stop_sequence": None,
@@ -253,12 +254,37 @@ def test_an_answer_without_content_has_no_block(desk: Any) -> None:
     assert folded["content"] == []
 
 
-def test_a_call_that_was_cut_off_is_told_as_text_in_the_whole(desk: Any) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("", {}),
+        ("{", {}),
+        ('{"a', {}),
+        ('{"a": "begu', {}),
+        ('{"a": "whole", "b": "begu', {"a": "whole"}),
+        ('{"a": "whole", "b": [1, {"c": "d"', {"a": "whole", "b": [1, {"c": "d"}]}),
+        ('{"a": 123456789012345678901234567890, "b"', {"a": 123456789012345678901234567890}),
+        ('{"a": NaN', {}),
+        ("no object", {}),
+        ("[1, 2", {}),
+        ("[" * 100_000, {}),
+    ],
+)
+def test_a_call_that_was_cut_off_is_a_call_with_what_is_whole_of_its_input(
+    desk: Any, arguments: str, shown: dict[str, Any]
+) -> None:
     parsed = desk.parse(MESSAGES, BODY)
-    entries = [*desk.call(parsed, 0, "f", '{"a'), *desk.end(parsed, "length")]
+    entries = [*desk.call(parsed, 0, "f", arguments), *desk.end(parsed, "length")]
     whole = desk.whole(MESSAGES, parsed, entries)
-    assert whole["content"] == [{"type": "text", "text": '{"a'}]
+    assert whole["content"] == [{"type": "tool_use", "id": "toolu_0", "name": "f", "input": shown}]
     assert whole["stop_reason"] == "max_tokens"
+    streamed = _events(desk.play(MESSAGES, parsed, entries))
+    begun = [one["content_block"] for one in streamed if one["type"] == "content_block_start"]
+    assert begun == [{"type": "tool_use", "id": "toolu_0", "name": "f", "input": {}}]
+
+
+def test_an_id_that_is_not_ours_stays_what_it_is() -> None:
+    assert call_object("functions.f:0", "f", {})["id"] == "functions.f:0"
 
 
 @pytest.mark.parametrize(

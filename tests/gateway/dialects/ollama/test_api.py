@@ -180,6 +180,15 @@ def test_a_tag_is_a_part_of_a_name_and_a_registrys_name_is_an_unknown_model() ->
         with pytest.raises(HttpFaultRaised) as caught:
             parse(b'{"model": "hf.co/some/model:Q4"}', Limits())
         assert (caught.value.fault.status, caught.value.fault.field) == (404, "model")
+        with pytest.raises(HttpFaultRaised, match=r"model 'hf\.co/some/model' not found"):
+            parse(b'{"model": "hf.co/some/model"}', Limits())
+
+
+@pytest.mark.parametrize("before", ["", "library/", "registry.ollama.ai/library/"])
+@pytest.mark.parametrize("behind", ["", ":latest"])
+def test_a_name_means_the_same_with_what_ollama_adds_to_it(before: str, behind: str) -> None:
+    body = json.dumps({"model": f"{before}shoal-tiny{behind}"}).encode()
+    assert parse_show(body, Limits()).name == "shoal-tiny"
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"model": ""}', b'{"model": "../x"}', b"", b"[]"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
-from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.derived import DerivedModel, derived_named
 from gateway.dialects.api_table import ModelListing
 from gateway.dialects.dialect import Limits
 from gateway.dialects.ollama.api import render_show
@@ -98,12 +98,13 @@ def test_what_is_not_offered_is_refused_by_name(fields: dict[str, Any], field: s
 def test_a_modelfile_says_what_the_fields_would() -> None:
     text = (
         "# a comment\nfrom m\n\nPARAMETER temperature 0.5\nPARAMETER stop \"a b\"\n"
-        "PARAMETER stop c\nPARAMETER seed 7\nSYSTEM \"\"\"\nBe\n\n  brief.\"\"\"\n"
+        "PARAMETER stop c\nPARAMETER seed 7\nPARAMETER num_ctx 4096\n"
+        "SYSTEM \"\"\"\nBe\n\n  brief.\"\"\"\n"
         "MESSAGE user Hello there\nMESSAGE assistant \"\"\"Hi\nyou\"\"\"\nLICENSE MIT\n"
     )  # fmt: skip
     assert read_modelfile(text) == {
         "from": "m",
-        "parameters": {"temperature": 0.5, "stop": ["a b", "c"], "seed": 7},
+        "parameters": {"temperature": 0.5, "stop": ["a b", "c"], "seed": 7, "num_ctx": 4096},
         "system": "\nBe\n\n  brief.",
         "messages": [
             {"role": "user", "content": "Hello there"},
@@ -111,8 +112,22 @@ def test_a_modelfile_says_what_the_fields_would() -> None:
         ],
         "license": ["MIT"],
     }
+    assert repr(read_modelfile(text)["parameters"]["num_ctx"]) == "4096", "no point is shown"
     body = json.dumps({"name": "n", "modelfile": text, "system": "Other."}).encode()
     assert parse_create(body, Limits()).system == "Other."
+
+
+def test_a_made_model_is_found_in_other_letters_where_only_one_has_them() -> None:
+    one, other = (
+        made().model_copy(update={"name": ModelId(name)}) for name in ("Mine:1B", "mine:1b")
+    )
+    alone = {one.name: one}
+    for name in ("Mine:1B", "mine:1b", "library/MINE:1b", "Mine:1B:latest"):
+        assert derived_named(name, alone) is one
+    assert derived_named("mine", alone) is None
+    both = {**alone, other.name: other}
+    assert derived_named("mine:1b", both) is other
+    assert derived_named("MINE:1B", both) is None
 
 
 @given(st.lists(st.tuples(WORDS, LINES | st.just('"""'))))

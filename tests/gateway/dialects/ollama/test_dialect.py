@@ -57,6 +57,8 @@ OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
     ({"min_p": 0.25}, "sampling.min_p", 0.25),
     ({"seed": 42}, "sampling.seed", 42),
     ({"seed": -1}, "sampling.seed", None),
+    ({"seed": 42.9}, "sampling.seed", 42),
+    ({"seed": 2**60 + 1}, "sampling.seed", 2**60 + 1),
     ({"stop": ["a", "b"]}, "stop", ("a", "b")),
     ({}, "sampling.repetition_penalty", 1.0),
     ({"repeat_penalty": 1.5}, "sampling.repetition_penalty", 1.5),
@@ -157,6 +159,12 @@ FIELDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"keep_alive": "5m", "stream": False}, "model", "m"),
     ({"options": None}, "max_tokens", None),
 ]
+
+
+@pytest.mark.parametrize("role", ["User", "USER", "System"])
+def test_a_role_is_read_in_any_letters(desk: Any, role: str) -> None:
+    parsed = desk.parse(CHAT, _chat(messages=[{"role": role, "content": "x"}]))
+    assert parsed.requests[0].prompt.messages[0].role == role.lower()
 
 
 @pytest.mark.parametrize(("sent", "path", "wanted"), FIELDS)
