@@ -105,7 +105,6 @@ def _bounded(value: Any) -> Any:
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
     """Return what removes the rows beyond the bounds, `PRUNED_ROWS` for each bound at most; the
     oldest go first."""
-    oldest = f"FROM request ORDER BY id LIMIT {PRUNED_ROWS}"
     return (
         Statement(
             "DELETE FROM request WHERE id IN (SELECT id FROM request WHERE ended_at_s < ? "
@@ -114,14 +113,16 @@ def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
         ),
         Statement(
             "DELETE FROM request WHERE id IN (SELECT id FROM request ORDER BY id LIMIT "
-            f"(SELECT max(0, min({PRUNED_ROWS}, rows - ?)) FROM request_tally))",
-            (bounds.rows,),
+            f"(SELECT max(0, min({PRUNED_ROWS}, rows - :rows)) FROM request_tally))",
+            {"rows": bounds.rows},
         ),
+        # the oldest rows, as long as those before them are not yet as many bytes as are too many
         Statement(
             "DELETE FROM request WHERE id IN (SELECT id FROM (SELECT id, "
-            f"sum(row_bytes) OVER (ORDER BY id) - row_bytes AS before FROM (SELECT * {oldest})) "
-            "WHERE before < (SELECT bytes FROM request_tally) - ?)",
-            (bounds.bytes,),
+            "sum(row_bytes) OVER (ORDER BY id) - row_bytes AS before FROM (SELECT id, row_bytes "
+            f"FROM request ORDER BY id LIMIT (SELECT iif(bytes > :bytes, {PRUNED_ROWS}, 0) "
+            "FROM request_tally))) WHERE before < (SELECT bytes FROM request_tally) - :bytes)",
+            {"bytes": bounds.bytes},
         ),
     )
 
@@ -210,9 +211,10 @@ def stats(window_s: float, now_s: float) -> StatsQuestion:
 
 def _is_told(group: Group) -> str:
     """Return the condition that a row's group is among those with the most requests."""
+    name = f"coalesce({group}, '')"  # null is in no list
     return (
-        f"EXISTS (SELECT 1 FROM (SELECT {group} AS name FROM request WHERE {_IN_WINDOW} "
-        f"GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {MOST_GROUPS}) WHERE name IS request.{group})"
+        f"{name} IN (SELECT {name} FROM request WHERE {_IN_WINDOW} GROUP BY {group} "
+        f"ORDER BY count(*) DESC, {group} LIMIT {MOST_GROUPS})"
     )
 
 
