@@ -31,6 +31,7 @@ BATCH_ROWS = 256
 BATCH_S = 0.25
 """How long the first of some rows waits for others, so that they are written together."""
 ANSWER_S = 15.0
+MORE_S = 0.25
 IDLE_LOOK_S = 60.0
 """Rows grow too old while none is written."""
 CLOSE_S = 3.0
@@ -176,7 +177,9 @@ class NodeRecords:
         while self._wait():
             self._write(self._file)
             while self._questions:
-                self._answer(self._file, self._questions.popleft())
+                question = self._questions.popleft()
+                self._write(self._file)  # what was logged before the question was asked
+                self._answer(self._file, question)
         self._retry_at = 0.0
         self._write(self._file)
         if self._rows:
@@ -210,9 +213,11 @@ class NodeRecords:
         if at < self._retry_at or not (self._rows or looks):
             return
         try:
-            more = True
-            while more:
-                more = self._write_some(file)
+            waiting = len(self._rows)
+            while True:
+                waiting -= self._write_some(file)
+                if waiting <= 0:
+                    break
             if looks:
                 self._looked_at = at
                 self._look(file)
@@ -221,8 +226,9 @@ class NodeRecords:
         else:
             self._worked()
 
-    def _write_some(self, file: RecordsFile) -> bool:
-        """Write some rows and remove some; return whether more wait. Raises RecordsUnavailable."""
+    def _write_some(self, file: RecordsFile) -> int:
+        """Write some rows and remove some; return how many were taken. Raises
+        RecordsUnavailable."""
         with self._wake:
             rows = list(islice(self._rows, BATCH_ROWS))
         try:
@@ -234,13 +240,19 @@ class NodeRecords:
             self._log.error("requests are not logged: a defect", error=repr(error), rows=len(rows))
         for _ in rows:
             self._rows.popleft()
-        return bool(self._rows) and len(rows) == BATCH_ROWS
+        return len(rows)
 
     def _look(self, file: RecordsFile) -> None:
-        """Give unused pages back, and say where the clock was set back behind what is logged."""
+        """Give unused pages back, and say where the clock was set back behind what is logged. Where
+        there is more to remove than one pruning does, the next look is soon."""
         file.shrink()
-        [[(latest_s,)]] = file.read([request_log.LATEST])
-        ahead_s = 0.0 if latest_s is None else latest_s - self._wall_s()
+        now_s = self._wall_s()
+        [[(latest_s,)], [(is_beyond,)]] = file.read(
+            [request_log.LATEST, request_log.beyond(self._bounds, now_s)]
+        )
+        if is_beyond:
+            self._looked_at -= IDLE_LOOK_S - MORE_S
+        ahead_s = 0.0 if latest_s is None else latest_s - now_s
         if ahead_s > CLOCK_SLACK_S and not self._clock_said:
             self._log.warning(
                 "the clock was set back, or was ahead: some logged requests end in the future",

@@ -127,6 +127,15 @@ def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
     )
 
 
+def beyond(bounds: LogBounds, now_s: float) -> Statement:
+    """Return the question whether (1, else 0) rows are left that another pruning is to remove."""
+    return Statement(
+        "SELECT rows > :rows OR bytes > :bytes OR EXISTS "
+        "(SELECT 1 FROM request WHERE ended_at_s < :oldest_s) FROM request_tally",
+        {"rows": bounds.rows, "bytes": bounds.bytes, "oldest_s": now_s - bounds.age_s},
+    )
+
+
 def recent(query: RecentQuery) -> Statement:
     """Return the question for the last requests."""
     wanted: list[tuple[str, Any]] = []

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,7 @@ def test_a_full_disk_is_said_and_goes_on_once_there_is_room(disk: Disk) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path) -> Generator[Path]:
     """A disk of one MiB."""
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "none", str(folder)],
@@ -233,7 +233,30 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="mounts a small disk")
+needs_mounts = pytest.mark.skipif(
+    os.getuid() != 0 or sys.platform != "linux", reason="mounts a disk of its own"
+)
+
+
+@needs_mounts
+def test_a_disk_that_is_read_only_is_waited_for_and_its_file_is_not_set_aside(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path) as folder:
+        disk = Disk(folder)
+        disk.fill("before")
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        file = disk.file()
+        with pytest.raises(RecordsUnavailable):
+            file.write([inserted(row("lost"))])
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        file.write([inserted(row("after"))])
+        assert names(file) == ["before", "after"]
+        assert not disk.aside() and not disk.lines("critical")
+        file.close()
+
+
+@needs_mounts
 def test_a_disk_that_is_really_full_loses_nothing_that_was_written(tmp_path: Path) -> None:
     with small_disk(tmp_path) as folder:
         disk = Disk(folder)

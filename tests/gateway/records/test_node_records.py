@@ -191,6 +191,30 @@ def test_rows_that_have_grown_old_go_at_the_next_look(tmp_path: Path) -> None:
     play(Process(path, bounds, wall_s=lambda: 1100.0), look)
 
 
+def test_a_bound_that_was_lowered_holds_soon_though_no_request_comes(tmp_path: Path) -> None:
+    path = tmp_path / "records.sqlite"
+
+    async def log(process: Process) -> None:
+        for count in range(2000):
+            process.records.log_request(row(f"r{count}"))
+
+    async def look(process: Process) -> None:
+        eventually(lambda: rows_of(path) == 10, 20, "only the last ten are left")
+        assert await process.names() == [f"r{count}" for count in range(1990, 2000)]
+
+    play(Process(path), log)
+    assert rows_of(path) == 2000
+    play(Process(path, LogBounds(rows=10, bytes=1 << 30, age_s=1e10)), look)
+
+
+def rows_of(path: Path) -> int:
+    """How many rows a file has, as another process sees it."""
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("SELECT count(*) FROM request").fetchone()
+    connection.close()
+    return found
+
+
 def test_a_clock_that_was_set_back_is_said_and_served_on(tmp_path: Path) -> None:
     path = tmp_path / "records.sqlite"
 
