@@ -134,6 +134,7 @@ prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.planes
 	$(BIN)/python -m tests.bench.gateway_flat_out --json bench-results/gateway.json
 	$(BIN)/python -m tests.bench.dialects_flat_out --json bench-results/dialects.json
+	$(BIN)/python -m tests.bench.request_log --json bench-results/request-log.json
 
 prove-bench: bench
 

@@ -4,8 +4,8 @@
 |-----------|-------------------|---------------------------|------------------------------|
 | `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`                 |
 | `data`    | `DIR/data`        | `$XDG_DATA_HOME/shoal`    | `models/`                    |
-| `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | ids, keys, journal, run/,    |
-|           |                   |                           | logs/                        |
+| `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | ids, keys, journal, records, |
+|           |                   |                           | run/, logs/                  |
 | `runtime` | `/tmp/shoal-<uid>/<hash of the home>`, both   || sockets and their locks      |
 
 (macOS has its own places for the XDG folders, and the runtime folders lie in
@@ -88,6 +88,11 @@ class Paths:
     def journal(self) -> Path:
         """Return the file of the master's journal."""
         return self.state / "journal"
+
+    @property
+    def records(self) -> Path:
+        """Return the SQLite file of what the gateway's HTTP processes remember together."""
+        return self.state / "records.sqlite"
 
     @property
     def cluster_key(self) -> Path:

@@ -84,6 +84,16 @@ class RunnerSettings(BaseModel):
         raise ValueError(f"`auto`, or a number from 1 to {MOST_THREADS}")
 
 
+class RecordsSettings(BaseModel):
+    """The settings of what the gateway remembers on disk."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request_rows: int = Field(ge=0, le=1_000_000)
+    request_bytes: int = Field(ge=1 << 20, le=1 << 30)
+    request_days: float = Field(gt=0.0, le=3650.0)
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -113,6 +123,14 @@ class ClusterSettings(BaseModel):
                     f"{peer!r} is not host:port (the port of `peers`, 24154 by default)"
                 )
         return peers
+
+
+TABLES: Mapping[str, type[BaseModel]] = {
+    "runner": RunnerSettings,
+    "cluster": ClusterSettings,
+    "records": RecordsSettings,
+}
+"""The tables of a settings file, each with what it may hold."""
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

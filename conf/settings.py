@@ -37,8 +37,10 @@ from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
+    TABLES,
     ClusterSettings,
     Networks,
+    RecordsSettings,
     RunnerSettings,
     Words,
     flat,
@@ -111,6 +113,7 @@ class Settings(BaseSettings):
     weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
     cluster: ClusterSettings
+    records: RecordsSettings
 
     _paths: Paths
     _sources: dict[str, str]
@@ -355,7 +358,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
         source += f", line {line}" if line else ""
     if detail["type"] == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        fields = {"runner": RunnerSettings, "cluster": ClusterSettings}.get(table, Settings)
+        fields = TABLES.get(table, Settings)
         hint = _meant(name, set(fields.model_fields))
         hint = f"; did you mean {hint}?" if hint else ""
         return f"{source}: {key} is not a setting{hint}"

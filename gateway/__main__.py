@@ -36,6 +36,10 @@ def options_of(settings: Settings) -> Options:
         log_level=settings.log_level,
         cluster_keys=settings.key_files,
         models_folder=str(settings.paths.models),
+        records_file=str(settings.paths.records),
+        request_rows=settings.records.request_rows,
+        request_bytes=settings.records.request_bytes,
+        request_days=settings.records.request_days,
         version=running_code().partition("/")[0],
     )
 

@@ -37,10 +37,11 @@ from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
-from gateway.records import AnswerRecords
+from gateway.ended_requests import EndedRequests
+from gateway.records import AnswerRecords, open_records
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.dispatcher import Dispatcher, Exchange
+from gateway.requests.dispatcher import Dispatcher
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
@@ -87,6 +88,14 @@ class HttpService:
             near=self.http_processes,
             stop=self._own_cancels.cancel,
         )
+        self.records = open_records(options, self.log)
+        self.ended_requests = EndedRequests(
+            reactor=self.reactor,
+            log=self.log,
+            metrics=self.metrics,
+            records=self.records,
+            models=self.catalog,
+        )
         self.running = 0
         """Exchanges whose last byte has not been made."""
         self._loop = loop
@@ -127,6 +136,7 @@ class HttpService:
         self._clients.close()
         self.http_processes.close()
         self.bus.close()
+        self.records.close()
         self._stalls.close()
         self._stack.close()
 
@@ -203,28 +213,6 @@ class HttpService:
     def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
         """Return what another HTTP process asks about an answer that is kept here."""
         return self.answers.here(verb, request_id, owner, given)
-
-    def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
-        """Record one exchange: counts, and a line in the log without its text."""
-        now = self.reactor.now()
-        for request in exchange.requests:
-            ttft_s = None if request.first_at is None else request.first_at - started_at
-            read = request.prompt_tokens if request.wire.question is None else 0
-            self.metrics.ended(str(exchange.model), outcome, read, ttft_s, now - started_at)
-            self.log.info(
-                "request",
-                request=request.request_id,
-                client=request.wire.client_id,
-                model=exchange.model,
-                instance=request.instance,
-                status=status,
-                outcome=outcome,
-                prompt_tokens=request.prompt_tokens,
-                tokens=request.usage.completion_tokens if request.usage else request.tokens,
-                ttft_s=None if ttft_s is None else round(ttft_s, 4),
-                load_s=round(exchange.inbox.load_s, 3),
-                seconds=round(now - started_at, 4),
-            )
 
     # --- below ---------------------------------------------------------------------------------
 

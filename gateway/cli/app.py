@@ -61,6 +61,8 @@ VERBS: Mapping[str, Verb | Group] = {
     "ls": Verb("List the models on disk.", "verbs.models.models"),
     "show": Verb("Show what is known of a model.", "verbs.models.models"),
     "rm": Verb("Delete a model from this node's disk.", "verbs.models.models"),
+    "requests": Verb("Show the requests that ended last, and what they took.",
+                     "verbs.models.requests"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
     "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
     "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),

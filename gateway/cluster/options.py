@@ -29,6 +29,8 @@ class Options:
     with an error. `strict_fields` refuses fields that no dialect knows.
     `cluster_keys` are for what goes to other nodes.
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
+    `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
+    have ended at most `request_rows`, of `request_bytes` together, for `request_days`.
     """
 
     node: NodeId
@@ -55,5 +57,9 @@ class Options:
     drain_s: float = 6.0
     cluster_keys: KeyFiles | None = None
     models_folder: str = ""
+    records_file: str = ""
+    request_rows: int = 100_000
+    request_bytes: int = 64 << 20
+    request_days: float = 14.0
     log_level: str = "info"
     version: str = "0.1.0"

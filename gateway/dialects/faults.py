@@ -124,6 +124,20 @@ def of_overflow(error: errors.ContextOverflow) -> HttpFault:
     )
 
 
+def of_error(error: Exception) -> HttpFault | None:
+    """Return the fault that an error stands for; None for one that nothing here raises on purpose,
+    which is our own failure."""
+    match error:
+        case HttpFaultRaised():
+            return error.fault
+        case errors.BadRequest():
+            return of_bad_request(error)
+        case errors.ContextOverflow():
+            return of_overflow(error)
+        case _:
+            return None
+
+
 def unknown_model(
     model: str, known: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
 ) -> HttpFault:
@@ -250,6 +264,12 @@ def internal(reference: str) -> HttpFault:
     return HttpFault(
         500, "internal_error", f"something went wrong here; the log has it as {reference}"
     )
+
+
+def records_unavailable(why: str) -> HttpFault:
+    """Return the 503 while what the node remembers cannot be read."""
+    text = f"the node's records cannot be read now: {why}"
+    return HttpFault(503, "records_unavailable", text, retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:

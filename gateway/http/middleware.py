@@ -17,7 +17,6 @@ import falcon
 from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
-from bus.wire.errors import BadRequest, ContextOverflow
 from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
@@ -326,25 +325,20 @@ class ErrorHandlers:
             resp.set_header("connection", "close")
 
     def _fault_of(self, req: Request, error: Exception, request_id: str | None) -> HttpFault:
-        match error:
-            case HttpFaultRaised():
-                return error.fault
-            case BadRequest():
-                return faults.of_bad_request(error)
-            case ContextOverflow():
-                return faults.of_overflow(error)
-            case falcon.HTTPError():
-                return _fault_of_falcon(req, error)
-            case _:
-                reference = new_name("err")
-                self._handle.service.log.error(
-                    "a request failed here",
-                    reference=reference,
-                    path=req.path,
-                    request=request_id,
-                    error="".join(traceback.format_exception(error)),
-                )
-                return faults.internal(reference)
+        if isinstance(error, falcon.HTTPError):
+            return _fault_of_falcon(req, error)
+        fault = faults.of_error(error)
+        if fault is None:
+            reference = new_name("err")
+            self._handle.service.log.error(
+                "a request failed here",
+                reference=reference,
+                path=req.path,
+                request=request_id,
+                error="".join(traceback.format_exception(error)),
+            )
+            fault = faults.internal(reference)
+        return fault
 
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:

@@ -40,6 +40,7 @@ from gateway.http.resources import (
     models,
     nodes,
     pages,
+    requests,
     stored,
 )
 from gateway.http.resources.exchange import EmbedResource, GenerateResource, ReadPromptResource
@@ -182,6 +183,12 @@ ROUTES: tuple[Route, ...] = (
           cluster.StateResource, errors=(401,)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER,
           cluster.QueueResource, errors=(401,)),
+    Route("GET", "/requests/recent",
+          "The requests that ended last (?limit=, ?model=, ?client=, ?errors_only=, ?since=)",
+          CLUSTER, requests.RecentRequests, errors=(400, 401, 503)),
+    Route("GET", "/requests/stats",
+          "What the requests of the last ?window_s= took, by model and client", CLUSTER,
+          requests.RequestStats, errors=(400, 401, 503)),
     Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource),
     Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource, answers=PLAIN),
     Route("GET", "/readyz", "It takes requests", ITSELF,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from bus.wire.errors import TIMED_OUT, FailReason, Refusal
-from bus.wire.ids import InstanceId, ModelId, RequestId
+from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
+from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDelta, ToolCallDelta
@@ -39,7 +39,8 @@ class ClientRequest:
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
     `begun`: it gave an entry, so a
     runner computes it. `excluded` are (instance, generation) pairs that were tried; `has_waited`:
-    for a model to be loaded.
+    for a model to be loaded. `node` is that of the instance's lead; `finishes` are why its choices
+    ended.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ClientRequest:
         self.deadline_at: float | None = None
         self.stopping_since: float | None = None
         self.instance: InstanceId | None = None
+        self.node: NodeId | None = None
         self.excluded: set[tuple[InstanceId, int]] = set()
         self.tries = 0
         self.has_waited = False
@@ -74,6 +76,7 @@ class ClientRequest:
         self.tokens = 0
         self.prompt_tokens = 0
         self.usage: Usage | None = None
+        self.finishes: set[FinishReason] = set()
         self.failed: FailReason | None = None
         self.done = False
         self._owner = owner
@@ -104,6 +107,7 @@ class ClientRequest:
         steps.
         """
         self.instance = instance.instance
+        self.node = None if instance.lead is None else instance.lead.node
         self.excluded.add((instance.instance, instance.generation))
         self.tries += 1
         self.moved_at = now
@@ -153,6 +157,8 @@ class ClientRequest:
         for entry in entries:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
+            elif type(entry) is ChoiceEnd:
+                self.finishes.add(entry.finish_reason)
         if tokens:
             gap_s = None if self.first_at is None else now - self.moved_at
             self._counters.tokens(self.model, tokens, gap_s)
@@ -184,7 +190,7 @@ class ClientRequest:
         self.arrived([*ends, Finished(self.request_id, 0, self._so_far())], now)
 
     def _stand_by(self) -> None:
-        self.instance = None
+        self.instance = self.node = None
         self.deadline_at = None
         self._silence_s = 0.0
 

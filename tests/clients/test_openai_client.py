@@ -75,6 +75,12 @@ def test_usage_is_left_out_of_a_stream_unless_asked_for(ask: Ask) -> None:
     assert all(one.usage is None and one.choices for one in ask(COUNT, stream=True))
 
 
+def test_a_stream_tells_what_it_took_in_its_last_chunk(ask: Ask) -> None:
+    *before, last = ask(COUNT, stream=True)
+    assert last.choices[0].finish_reason == "stop" and last.timing["seconds"] > 0
+    assert not any("timing" in one.model_extra for one in before)
+
+
 def test_max_tokens_ends_an_answer_by_length(ask: Ask) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         answer = ask(COUNT, **{name: 4})

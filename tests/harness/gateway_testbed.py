@@ -340,6 +340,7 @@ class GatewayTestbed:
             "endpoints": self.folder,
             "metrics_folder": f"{self.folder}/metrics",
             "port": self.port,
+            "records_file": f"{self.folder}/records.sqlite",
             **options,
         }
         self.log = open(f"{self.folder}/gateway.log", "ab")  # noqa: SIM115 - closed by `close`

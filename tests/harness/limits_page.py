@@ -21,7 +21,8 @@ from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields
 from gateway.http import middleware
-from gateway.http.resources import diagnostics, instances
+from gateway.http.resources import diagnostics, instances, requests
+from gateway.records import file, node_records, request_log
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
 from runner.serving.request_server import PREPARING_CHARS
@@ -136,6 +137,26 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "time to load a model", f"{runner.load_deadline_s:g} s", "`runner.load_deadline_s`", "504"
 
 
+def records_rows(settings: Settings) -> Iterator[Row]:
+    """Give what requests leave behind on the disk, and what may be asked of it."""
+    records = settings.records
+    gone = "the oldest go"
+    yield "requests in the log", f"{records.request_rows:,}", "`records.request_rows`", gone
+    yield "their bytes", amount(records.request_bytes), "`records.request_bytes`", gone
+    yield "their age", f"{records.request_days:g} days", "`records.request_days`", gone
+    yield "a name in it", f"{request_log.NAME_CHARS} characters", "", "cut"
+    yield (
+        "requests that wait to be written",
+        f"{node_records.MOST_ROWS_WAITING:,}",
+        "",
+        "not logged, and counted",
+    )
+    yield "questions that wait", f"{node_records.MOST_QUESTIONS}", "", "503"
+    yield "requests told in one answer", f"{requests.MOST:,}", "", "400"
+    yield "models and clients in statistics", f"{request_log.MOST_GROUPS} each", "", "left out"
+    yield "broken records files kept", f"{file.ASIDE_AT_MOST}", "", "the oldest goes"
+
+
 def bus_rows() -> Iterator[Row]:
     """Give what holds on the ports between nodes, and on the sockets of one."""
     closed = "the connection is closed"
@@ -166,6 +187,7 @@ def page() -> str:
         HEAD,
         section("HTTP, before a request is understood", http_rows(options, limits)),
         section("Requests", request_rows(settings, options, limits)),
+        section("Records", records_rows(settings)),
         section("Sockets of the bus", bus_rows()),
     ]
     return "\n".join(parts)

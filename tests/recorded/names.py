@@ -227,6 +227,7 @@ def errors() -> dict[str, Any]:
         "unknown model": faults.unknown_model("x"),
         "not found": faults.not_found("x"),
         "owner silent": faults.owner_silent("x", 1.0),
+        "records unavailable": faults.records_unavailable("x"),
         "method": faults.method_not_allowed("PUT", ["GET"]),
         "unauthorized": faults.unauthorized("no"),
         "forbidden": faults.forbidden("no"),

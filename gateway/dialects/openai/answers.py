@@ -154,8 +154,8 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """A piece of a chat completion; the last, without choices, has the usage where it was asked
-    for."""
+    """A piece of a chat completion; the last has the timing. Where the usage was asked for, it is
+    in the last, too, and that has no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -200,7 +200,8 @@ class CompletionHead(TypedDict):
 
 
 class CompletionChunk(CompletionHead):
-    """A piece of a completion; the last, without choices, has the usage where it was asked for."""
+    """A piece of a completion; the last has the timing. Where the usage was asked for, it is in the
+    last, too, and that has no choices."""
 
     usage: NotRequired[TokenUsage]
     timing: NotRequired[AnswerTiming]

@@ -105,7 +105,7 @@ class ChatStream(OpenAIStream):
                 return self._starts[entry.choice] + b'"tool_calls":' + calls + _DELTA_TAIL
             case ChoiceEnd():
                 finish = finish_bytes(_finish_of(self._parsed, entry.finish_reason))
-                return self._starts[entry.choice] + b"},%b}]}\n\n" % finish
+                return self._end_of_choice(entry, self._starts[entry.choice] + b"},%b}]" % finish)
             case TokenDelta() | PromptTokens() | Vectors():
                 return b""
             case PrefillProgress() | Finished() | Failed():

@@ -116,7 +116,8 @@ class CompletionsStream(OpenAIStream):
             case ChoiceEnd():
                 index = self._first[entry.request_id] + entry.choice
                 finish = shapes.finish_bytes(FINISHES[entry.finish_reason])
-                return self._starts[index] + b'"","logprobs":null,%b}]}\n\n' % finish
+                chunk = self._starts[index] + b'"","logprobs":null,%b}]' % finish
+                return self._end_of_choice(entry, chunk)
             case TokenDelta() | ToolCallDelta() | Vectors():
                 return b""
             case PrefillProgress() | Finished() | Failed():

@@ -1,20 +1,29 @@
 """What every stream of OpenAI's older endpoints has in common: how it ends.
 
 Pure. Usage comes only when asked, last, with `choices: []`; every stream ends with `[DONE]`, and
-after its end there is nothing more.
+after its end there is nothing more. `timing` is in the last chunk: the usage's, else the one that
+ends the last choice, which is held back for that until its request has ended. A chunk without
+choices that was not asked for would break clients.
 """
 
 from __future__ import annotations
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
-from bus.wire.messages.tokens import Failed, Finished, PrefillProgress
+from bus.wire.messages.tokens import ChoiceEnd, Failed, Finished, PrefillProgress
 from gateway.dialects import faults, sse
 from gateway.dialects.collect import total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault
-from gateway.dialects.openai.shapes import answer_head, error_frames, whole_answer
+from gateway.dialects.openai.shapes import (
+    answer_head,
+    error_frames,
+    timing_object,
+    whole_answer,
+)
+
+_CHUNK_TAIL = b"}\n\n"
 
 
 class OpenAIStream:
@@ -25,6 +34,10 @@ class OpenAIStream:
         self._kind = kind
         self._usages: dict[RequestId, Usage] = {}
         self._closed = False
+        self._open_choices = {
+            (one.request_id, choice) for one in parsed.requests for choice in range(one.n)
+        }
+        self._last_chunk = b""
 
     @property
     def ended(self) -> bool:
@@ -40,7 +53,7 @@ class OpenAIStream:
         if self._closed:
             return b""
         self._closed = True
-        return error_frames(fault)
+        return self._ended_chunk() + error_frames(fault)
 
     def close(self) -> bytes:
         """Return the usage when it was asked for, then `[DONE]`."""
@@ -54,7 +67,21 @@ class OpenAIStream:
 
     def _start(self) -> bytes:
         """Return a chunk up to its choices, for these to follow."""
-        return sse.frame(json_bytes(answer_head(self._parsed, self._kind)))[: -len(b"}\n\n")]
+        return sse.frame(json_bytes(answer_head(self._parsed, self._kind)))[: -len(_CHUNK_TAIL)]
+
+    def _end_of_choice(self, end: ChoiceEnd, chunk: bytes) -> bytes:
+        """Return the chunk that ends a choice, which is given up to the end of its choices; nothing
+        yet where it is the last chunk of all."""
+        self._open_choices.discard((end.request_id, end.choice))
+        if self._open_choices or self._parsed.include_usage:
+            return chunk + _CHUNK_TAIL
+        before, self._last_chunk = self._ended_chunk(), chunk
+        return before
+
+    def _ended_chunk(self, members: bytes = b"") -> bytes:
+        """Return the chunk that was held back, with more members; nothing where there is none."""
+        chunk, self._last_chunk = self._last_chunk, b""
+        return chunk + members + _CHUNK_TAIL if chunk else b""
 
     def _of_request(self, entry: PrefillProgress | Finished | Failed) -> bytes:
         """Return the bytes of an entry that is not of one choice; empty where it shows nothing."""
@@ -63,6 +90,7 @@ class OpenAIStream:
                 return sse.comment(f"prefill {entry.done}/{entry.total}")
             case Finished():
                 self._usages[entry.request_id] = entry.usage
-                return b""
+                timing = timing_object(total(list(self._usages.values())))
+                return self._ended_chunk(b',"timing":' + json_bytes(timing)) if self.ended else b""
             case Failed():
                 return self.error(faults.of_failed(entry))

@@ -3,14 +3,13 @@
 Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
 the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
 that has to wait for a load says so in comments, where its dialect has them. In every
-case the exchange ends once, and is recorded once.
+case an exchange ends once, and what was asked is recorded once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -26,12 +25,12 @@ from gateway.dialects.dialect import (
     Dialect,
     KeepingDialect,
     KeepingStream,
-    KeptAnswer,
     Parsed,
     StreamRenderer,
     WholeDialect,
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
+from gateway.ended_requests import FINISHED, AskedOver
 from gateway.http.hang_up import ClientHangUp
 from gateway.http.middleware import (
     Resource,
@@ -44,7 +43,8 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.answers import owner_of_answers, recalled
 from gateway.http.resources.keep_alive import load_or_unload
-from gateway.requests.dispatcher import Exchange
+from gateway.http.running import RunningExchange, refusals_recorded
+from gateway.records import Kind
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
@@ -56,54 +56,6 @@ NEVER_S = 7 * 24 * 3600.0
 CLOSED_REQUEST = 499
 
 
-@dataclass(slots=True)
-class _Running:
-    """One exchange under way, and what will be recorded of it."""
-
-    service: HttpService
-    parsed: Parsed
-    exchange: Exchange
-    hang_up: ClientHangUp
-    started_at: float
-    owner: str
-    recorded: bool = False
-
-    @property
-    def keeps(self) -> bool:
-        """Return whether the answer is to be kept."""
-        return self.parsed.to_keep is not None and self.parsed.to_keep.keep
-
-    def begin(self) -> None:
-        """Count the exchange as running."""
-        self.service.running += 1
-        if self.keeps:
-            self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
-
-    def keep(self, answer: bytes | None) -> None:
-        """Keep the answer, where it is to be kept and is there."""
-        to_keep = self.parsed.to_keep
-        if to_keep is None or not to_keep.keep or answer is None:
-            return
-        kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
-        request_id = self.parsed.requests[0].request_id
-        if not self.service.answers.keep(self.owner, request_id, kept):
-            self.service.log.info("an answer is too large to be kept", request=request_id)
-
-    def end(self, outcome: str, status: int) -> None:
-        """Record the exchange, once; what is still open of it is cancelled."""
-        if self.recorded:
-            return
-        self.recorded = True
-        self.service.running -= 1
-        if self.keeps:
-            self.service.answers.end(self.parsed.requests[0].request_id)
-        self.hang_up.leave(self.exchange.inbox)
-        self.service.dispatcher.abandon(self.exchange.inbox)
-        self.service.ended(
-            self.exchange, started_at=self.started_at, outcome=outcome, status=status
-        )
-
-
 @dataclass(frozen=True)
 class GenerateResource(Resource):
     """A route that generates text in one dialect."""
@@ -113,29 +65,36 @@ class GenerateResource(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse the body, submit its requests, answer."""
         service = self.service
-        started_at = service.reactor.now()
-        parsed = await _parsed(service, self.dialect, req, resp)
+        asked = _asked(service, "generate", self.dialect, req, resp)
+        with refusals_recorded(service, asked):
+            parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
             resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
             return
-        if parsed.to_keep is not None:
-            # only a dialect that keeps answers says what is to be kept
-            keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
-            parsed = await recalled(service, keeping, parsed, owner)
-        running = _begin(service, req, parsed, started_at)
-        while True:
+        with refusals_recorded(service, asked):
+            if parsed.to_keep is not None:
+                # only a dialect that keeps answers says what is to be kept
+                keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
+                parsed = await recalled(service, keeping, parsed, owner)
+            running = _begin(service, req, parsed, asked)
+        while (shorter := await self._answered(running, resp)) is not None:
+            with refusals_recorded(service, asked):
+                running = _begin(service, req, shorter, asked, running.hang_up)
+
+    async def _answered(self, running: RunningExchange, resp: Response) -> Parsed | None:
+        """Answer; or return the body with fewer turns, where it did not fit and may be cut."""
+        with running.recorded_if_it_fails():
             try:
-                with _recorded(running):
-                    await self._answer(running, resp)
-                return
+                await self._answer(running, resp)
+                return None
             except HttpFaultRaised as raised:
-                shorter = shortened(parsed, raised.fault)
+                shorter = shortened(running.parsed, raised.fault)
                 if shorter is None:
                     raise
-            parsed = shorter
-            running = _begin(service, req, parsed, started_at, running.hang_up)
+            running.give_way()
+            return shorter
 
-    async def _answer(self, running: _Running, resp: Response) -> None:
+    async def _answer(self, running: RunningExchange, resp: Response) -> None:
         """Answer whole, or begin to stream. One that may be cut streams once it fits."""
         parsed = running.parsed
         if not parsed.stream:
@@ -159,10 +118,11 @@ class ReadPromptResource(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse the body, have its prompt read, answer."""
         service = self.service
-        started_at = service.reactor.now()
-        parsed = await _parsed(service, self.dialect, req, resp)
-        running = _begin(service, req, parsed, started_at)
-        with _recorded(running):
+        asked = _asked(service, "ask", self.dialect, req, resp)
+        with refusals_recorded(service, asked):
+            parsed = await _parsed(service, asked, self.dialect, req, resp)
+            running = _begin(service, req, parsed, asked)
+        with running.recorded_if_it_fails():
             collected = await _collected(running)
             if any(one.prompt is None for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
@@ -178,14 +138,16 @@ class EmbedResource(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse the body, have its inputs computed, answer; say which were cut."""
         service = self.service
-        started_at = service.reactor.now()
-        parsed = await _parsed(service, self.dialect, req, resp)
+        asked = _asked(service, "embed", self.dialect, req, resp)
+        with refusals_recorded(service, asked):
+            parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
             load_s = await load_or_unload(service, parsed)
             resp.data = self.dialect.render_whole(parsed, (), load_s=load_s)
             return
-        running = _begin(service, req, parsed, started_at)
-        with _recorded(running):
+        with refusals_recorded(service, asked):
+            running = _begin(service, req, parsed, asked)
+        with running.recorded_if_it_fails():
             collected = await _collected(running)
             if any(_lacks_vectors(one, parsed) for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
@@ -199,7 +161,7 @@ class EmbedResource(Resource):
             # many numbers take long to write: other answers go on meanwhile
             resp.data = await asyncio.get_running_loop().run_in_executor(None, render)
             _keep_alive(running)
-            running.end("finished", 200)
+            running.end()
 
 
 def _lacks_vectors(collected: Collected, parsed: Parsed) -> bool:
@@ -216,11 +178,24 @@ def _empty(dialect: Dialect, parsed: Parsed, load_s: float) -> bytes:
     return renderer.open() + renderer.close()
 
 
+def _asked(
+    service: HttpService, kind: Kind, dialect: WholeDialect, req: Request, resp: Response
+) -> AskedOver:
+    """Return what is known of a request before its body is read."""
+    return AskedOver(
+        kind=kind,
+        dialect=dialect.name,
+        started_at=service.reactor.now(),
+        key=key_id(req, service.options),
+        answer_id=resp.get_header("x-request-id") or "",
+    )
+
+
 async def _parsed(
-    service: HttpService, dialect: WholeDialect, req: Request, resp: Response
+    service: HttpService, asked: AskedOver, dialect: WholeDialect, req: Request, resp: Response
 ) -> Parsed:
-    """Return what the body says, once it is known which models there are; the answer has its name,
-    and names what had no effect."""
+    """Return what the body says, which `asked` notes, once it is known which models there are; the
+    answer has its name, and names what had no effect."""
     options = service.options
     body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
     context = service.parse_context()
@@ -232,6 +207,7 @@ async def _parsed(
             parsed = await loop.run_in_executor(None, dialect.parse, body, context)
     finally:
         service.bodies.give_back(len(body))
+    asked.parsed = parsed
     resp.set_header("x-request-id", parsed.answer_id)
     if not service.catalog.known:
         await service.catalog.wait_known()
@@ -250,37 +226,24 @@ def _begin(
     service: HttpService,
     req: Request,
     parsed: Parsed,
-    started_at: float,
+    asked: AskedOver,
     hang_up: ClientHangUp | None = None,
-) -> _Running:
+) -> RunningExchange:
     """Submit the requests, and watch for the client's hang-up, as before where that is given."""
     exchange = service.dispatcher.start(
         parsed,
-        key_id=key_id(req, service.options),
+        key_id=asked.key,
         sharer=sharer_of(req, service.options, parsed.extras.client_id),
     )
     hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
     hang_up.watch(exchange.inbox)
     owner = owner_of_answers(req, service)
-    running = _Running(service, parsed, exchange, hang_up, started_at, owner)
+    running = RunningExchange(service, asked, parsed, exchange, hang_up, owner)
     running.begin()
     return running
 
 
-@contextmanager
-def _recorded(running: _Running) -> Generator[None]:
-    """Record how the exchange ended, should it fail before its stream began."""
-    try:
-        yield
-    except HttpFaultRaised as error:
-        running.end(error.fault.code, error.fault.status)
-        raise
-    except BaseException:
-        running.end("internal_error", 500)
-        raise
-
-
-def _raise_early(running: _Running) -> None:
+def _raise_early(running: RunningExchange) -> None:
     inbox = running.exchange.inbox
     if inbox.abandoned:
         raise HttpFaultRaised(HttpFault(CLOSED_REQUEST, "client_closed", "the client went away"))
@@ -289,7 +252,7 @@ def _raise_early(running: _Running) -> None:
         raise HttpFaultRaised(fault)
 
 
-def _keep_alive(running: _Running) -> None:
+def _keep_alive(running: RunningExchange) -> None:
     """Wish that the model stays as long as the body says."""
     extras = running.parsed.extras
     keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
@@ -297,16 +260,16 @@ def _keep_alive(running: _Running) -> None:
 
 
 def _answer_whole(
-    running: _Running, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
+    running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
     load_s = running.exchange.inbox.load_s
     resp.data = dialect.render_whole(running.parsed, collected, load_s=load_s)
     running.keep(resp.data)
     _keep_alive(running)
-    running.end("finished", 200)
+    running.end()
 
 
-async def _collected(running: _Running) -> tuple[Collected, ...]:
+async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
     """Return all that came. Raises HttpFaultRaised when it cannot be complete."""
     inbox = running.exchange.inbox
     collector = Collector(inbox.requests)
@@ -323,7 +286,7 @@ async def _collected(running: _Running) -> tuple[Collected, ...]:
     return collector.collected
 
 
-async def _streamed(running: _Running, dialect: Dialect) -> AsyncGenerator[bytes]:
+async def _streamed(running: RunningExchange, dialect: Dialect) -> AsyncGenerator[bytes]:
     """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
     outcome = "client_closed"
@@ -353,10 +316,10 @@ async def _streamed(running: _Running, dialect: Dialect) -> AsyncGenerator[bytes
         failed = renderer or dialect.stream(running.parsed)
         yield failed.error(internal(reference))
     finally:
-        running.end(outcome, 200)
+        running.end(outcome)
 
 
-async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
+async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
     inbox = running.exchange.inbox
     dated = renderer if isinstance(renderer, DatedRenderer) else None
     while True:
@@ -382,17 +345,17 @@ async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator
             yield piece
 
 
-def _keep(running: _Running, renderer: StreamRenderer) -> None:
+def _keep(running: RunningExchange, renderer: StreamRenderer) -> None:
     """Keep a stream's answer before its client reads the end, for it may go on from it at once."""
     if running.keeps:
         running.keep(cast(KeepingStream, renderer).answer)
 
 
-def _outcome_of(running: _Running) -> str:
+def _outcome_of(running: RunningExchange) -> str:
     inbox = running.exchange.inbox
     if inbox.abandoned:
         return "client_closed"
     if inbox.fault is not None:
         return inbox.fault.code
     reasons = (request.failed for request in running.exchange.requests)
-    return next((reason for reason in reasons if reason is not None), "finished")
+    return next((reason for reason in reasons if reason is not None), FINISHED)

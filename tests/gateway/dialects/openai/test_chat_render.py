@@ -60,7 +60,8 @@ def _fold(chunks: list[dict[str, Any]], choice: int) -> dict[str, Any]:
 
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
-    parsed = desk.parse(CHAT, {**WITH_USAGE, "n": data.draw(st.integers(1, 3))})
+    asked = data.draw(st.sampled_from([WITH_USAGE, BODY]))
+    parsed = desk.parse(CHAT, {**asked, "n": data.draw(st.integers(1, 3))})
     entries: list[Entry] = data.draw(answers(parsed.requests[0]))
     batch = data.draw(st.integers(1, 7))
     chunks = _chunks(desk.play(CHAT, parsed, entries, batch=batch))
@@ -77,8 +78,10 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
              "text": call["function"]["arguments"]}
             for call in message.get("tool_calls", ())
         ]  # fmt: skip
-    assert chunks[-1]["usage"] == whole["usage"]
-    assert chunks[-1]["timing"] == whole["timing"]
+    told = [chunk.get("usage") for chunk in chunks]
+    assert told == [None] * (len(chunks) - 1) + [whole["usage"] if asked is WITH_USAGE else None]
+    told = [chunk.get("timing") for chunk in chunks]
+    assert told == [None] * (len(chunks) - 1) + [whole["timing"]]
     assert {chunk["id"] for chunk in chunks} == {whole["id"]}
 
 
@@ -148,9 +151,37 @@ def test_a_short_stream_byte_by_byte(desk: Any) -> None:
         f'{head}"role":"assistant"}},"finish_reason":null}}]}}\n\n'
         f'{head}"content":"Hel"}},"finish_reason":null}}]}}\n\n'
         f'{head}"content":"lo\\u2028é"}},"finish_reason":null}}]}}\n\n'
-        f'{head}}},"finish_reason":"stop"}}]}}\n\n'
+        f'{head}}},"finish_reason":"stop"}}],"timing":{{"seconds":2.0,"queue_seconds":0.5,'
+        '"prefill_seconds":0.25,"decode_seconds":1.25,"tokens_per_sec":3.5,'
+        '"decode_tokens_per_sec":4.8}}\n\n'
         "data: [DONE]\n\n"
     )
+
+
+@given(st.data())
+def test_an_error_after_the_end_of_the_choices_leaves_every_end_told(
+    desk: Any, answers: Callable[..., Any], data: Any
+) -> None:
+    parsed = desk.parse(CHAT, {**BODY, "n": data.draw(st.integers(1, 3))})
+    *entries, _ = desk.number(data.draw(answers(parsed.requests[0])))
+    renderer = CHAT.stream(parsed)
+    stream = renderer.open() + renderer.render(entries)
+    assert not renderer.ended
+    stream += renderer.error(faults.internal("x")) + renderer.close()
+    *chunks, error = _chunks(stream)
+    assert "error" in error
+    ends = [one for chunk in chunks for one in chunk["choices"] if one["finish_reason"]]
+    assert sorted(one["index"] for one in ends) == list(range(parsed.choices))
+    assert not any("timing" in chunk for chunk in chunks)
+
+
+def test_a_choice_that_ends_twice_loses_no_chunk(desk: Any) -> None:
+    parsed = desk.parse(CHAT, {**BODY, "n": 2})
+    first, second, finished = desk.end(parsed, "cancelled")
+    chunks = _chunks(desk.play(CHAT, parsed, [first, second, first, second, finished]))
+    ends = [one["index"] for chunk in chunks for one in chunk["choices"] if one["finish_reason"]]
+    assert ends == [0, 1, 0, 1]
+    assert [("timing" in chunk) for chunk in chunks[-2:]] == [False, True]
 
 
 def test_usage_is_left_out_unless_asked_for(desk: Any) -> None:

@@ -31,7 +31,7 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
         **BODY,
         "n": data.draw(st.integers(1, 2)),
         "echo": data.draw(st.booleans()),
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": data.draw(st.booleans())},
     }
     parsed = desk.parse(COMPLETIONS, body)
     waiting: list[list[Entry]] = [
@@ -40,7 +40,9 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
     entries: list[Entry] = []
     while any(waiting):
         entries.append(data.draw(st.sampled_from([one for one in waiting if one])).pop(0))
-    *chunks, last = _chunks(desk.play(COMPLETIONS, parsed, entries, batch=3))
+    chunks = _chunks(desk.play(COMPLETIONS, parsed, entries, batch=3))
+    told = [chunk.get("timing") for chunk in chunks]
+    last = chunks.pop() if parsed.include_usage else {}
     whole = desk.whole(COMPLETIONS, parsed, entries)
     Completion.model_validate(whole, strict=True)
     assert [choice["index"] for choice in whole["choices"]] == list(range(2 * body["n"]))
@@ -51,8 +53,10 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
         assert "".join(one["text"] for one in ours) == choice["text"]
         ends = [one["finish_reason"] for one in ours if one["finish_reason"] is not None]
         assert ends == [choice["finish_reason"]]
-    assert last["choices"] == []
-    assert last["usage"] == whole["usage"]
+    assert told == [None] * (len(told) - 1) + [whole["timing"]]
+    if parsed.include_usage:
+        assert last["choices"] == []
+        assert last["usage"] == whole["usage"]
 
 
 def test_choices_are_numbered_through_the_prompts(desk: Any) -> None:

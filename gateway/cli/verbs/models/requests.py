@@ -1,0 +1,141 @@
+"""Talks to the node's API about requests that have ended: `shoal requests`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.errors import USAGE, CliError
+from gateway.cli.output.terminal import Output
+
+NONE = "-"
+DAY_S = 86_400
+Row = Mapping[str, Any]
+
+
+def requests(
+    invocation: Invocation,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, the latest last.")
+    ] = 20,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Only those that did not finish.")
+    ] = False,
+    model: Annotated[str | None, typer.Option("--model", help="Only those of a model.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Only those of a client, as it names itself.")
+    ] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Counts and percentiles, by model and client.")
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, help="With --stats: of the last so many.")
+    ] = 60.0,
+) -> None:
+    """Show the requests that ended last at this node, and what they took; no word of them."""
+    output = invocation.output
+    if stats:
+        if errors or model or client:
+            text = "--stats is of all requests: it goes without --errors, --model and --client"
+            raise CliError(text, code=USAGE)
+        found = invocation.api().get(f"/requests/stats?window_s={minutes * 60:g}")
+        output.document(found)
+        _show_stats(output, found, minutes)
+        return
+    wanted = {"limit": limit, "model": model, "client": client, "errors_only": errors or None}
+    query = urlencode({name: _word(value) for name, value in wanted.items() if value is not None})
+    found = invocation.api().get(f"/requests/recent?{query}")
+    output.document(found)
+    now_s = time.time()
+    output.table(
+        ("ended", "model", "client", "dialect", "outcome", ">queue", ">load", ">ttft", ">seconds",
+         ">prompt", ">cached", ">tokens", ">tokens/s", "node"),
+        [_cells(row, now_s) for row in reversed(found["requests"])],
+    )  # fmt: skip
+    if not found["requests"]:
+        output.note("no request has ended here; `records.request_rows` says how many are kept")
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cells(row: Row, now_s: float) -> list[str]:
+    return [
+        _when(row["ended_at_s"], now_s),
+        row["model"] or NONE,
+        row["client"] or NONE,
+        row["dialect"] + (", streamed" if row["streamed"] else ""),
+        outcome_of(row),
+        _seconds(row["queue_s"]),
+        _seconds(row["load_s"]),
+        _seconds(row["ttft_s"]),
+        _seconds(row["seconds"]),
+        str(row["prompt_tokens"]),
+        str(row["cached_tokens"]),
+        str(row["completion_tokens"]),
+        speed_of(row),
+        row["node"] or NONE,
+    ]
+
+
+def outcome_of(row: Row) -> str:
+    """Return how a request ended: its reason to finish, or its status with the code."""
+    if row["error"]:
+        return f"{row['status']} {row['error']}"
+    return row["finish"] or "finished"
+
+
+def speed_of(row: Row) -> str:
+    """Return the tokens per second after the first; of an answer without, a dash."""
+    after_first = row["completion_tokens"] - 1
+    decode_s = row["decode_s"] or 0.0
+    return f"{after_first / decode_s:.1f}" if after_first > 0 and decode_s > 0 else NONE
+
+
+def _when(ended_at_s: float, now_s: float) -> str:
+    """Return a time of day; before it the day, where that is not within the last one."""
+    form = "%H:%M:%S" if 0 <= now_s - ended_at_s < DAY_S else "%Y-%m-%d %H:%M:%S"
+    return time.strftime(form, time.localtime(ended_at_s))
+
+
+def _seconds(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _show_stats(output: Output, found: Row, minutes: float) -> None:
+    said = f"{found['requests']} requests in {minutes:g} min, {found['finished']} finished"
+    output.say(f"{said}{_errors(found, ': ')}")
+    for group, column in (("models", "model"), ("clients", "client")):
+        columns = (column, ">requests", ">finished", ">prompt", ">cached", ">tokens", ">queue",
+                   ">ttft", ">seconds", ">tokens/s", "errors")  # fmt: skip
+        output.table(columns, [_stats_cells(row) for row in found[group]])
+
+
+def _stats_cells(row: Row) -> list[str]:
+    return [
+        row["name"] or NONE,
+        *(str(row[name]) for name in ("requests", "finished", "prompt_tokens", "cached_tokens")),
+        str(row["completion_tokens"]),
+        *(_both(row[name], 2) for name in ("queue_s", "ttft_s", "seconds")),
+        _both(row["decode_tokens_per_s"], 1),
+        _errors(row) or NONE,
+    ]
+
+
+def _both(percentiles: Mapping[str, float] | None, digits: int) -> str:
+    """Return the median and the 95th percentile: `0.21 / 1.30`."""
+    if percentiles is None:
+        return NONE
+    return " / ".join(f"{percentiles[name]:.{digits}f}" for name in ("p50", "p95"))
+
+
+def _errors(row: Row, before: str = "") -> str:
+    errors: Iterable[tuple[str, int]] = row["errors"].items()
+    said = ", ".join(f"{count} {code}" for code, count in errors)
+    return before + said if said else ""

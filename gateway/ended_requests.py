@@ -1,0 +1,161 @@
+"""Talks to the log, the metrics and the records: what is told of a request that has ended.
+
+Each request is told of once, those that were refused before they had an exchange too; none of what
+is told has a word of a prompt or an answer. Who may not come in is not told of: a stranger could
+push all others out of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.links.reactor import Reactor
+from bus.process.clock import wall
+from bus.process.logs import Log
+from bus.wire.ids import is_model_id
+from gateway.cluster.metrics import Metrics
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.records import Kind, NodeRecords, RequestRow
+from gateway.requests.catalog import ModelCatalog
+from gateway.requests.dispatcher import Exchange
+from gateway.requests.request import ClientRequest
+
+FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class AskedOver:
+    """What is known of a request over HTTP, from its first byte on; `parsed` once its body was.
+
+    `key` is the id of its API key, `answer_id` what its answer is called until it has a name.
+    """
+
+    kind: Kind
+    dialect: str
+    started_at: float
+    key: str | None
+    answer_id: str
+    parsed: Parsed | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """Return whether the answer comes as a stream."""
+        return self.parsed is not None and self.parsed.stream
+
+
+class EndedRequests:
+    """What one HTTP process tells of its requests when they have ended."""
+
+    def __init__(
+        self,
+        *,
+        reactor: Reactor,
+        log: Log,
+        metrics: Metrics,
+        records: NodeRecords,
+        models: ModelCatalog,
+    ) -> None:
+        self._reactor = reactor
+        self._log = log
+        self._metrics = metrics
+        self._records = records
+        self._models = models
+
+    def tell(self, exchange: Exchange, asked: AskedOver, *, outcome: str, status: int) -> None:
+        """Tell of an exchange, all its requests: counts, a line each in the log, and a row each.
+        `outcome` is `FINISHED` or the code of what went wrong."""
+        now = self._reactor.now()
+        for request in exchange.requests:
+            seconds = now - asked.started_at
+            ttft_s = None if request.first_at is None else request.first_at - asked.started_at
+            read = request.prompt_tokens if request.wire.question is None else 0
+            self._metrics.ended(str(exchange.model), outcome, read, ttft_s, seconds)
+            self._log.info(
+                "request",
+                request=request.request_id,
+                client=request.wire.client_id,
+                model=exchange.model,
+                instance=request.instance,
+                status=status,
+                outcome=outcome,
+                prompt_tokens=request.prompt_tokens,
+                tokens=request.usage.completion_tokens if request.usage else request.tokens,
+                ttft_s=None if ttft_s is None else round(ttft_s, 4),
+                load_s=round(exchange.inbox.load_s, 3),
+                seconds=round(seconds, 4),
+            )
+            if self._records.logs_requests:
+                row = _row_of(request, asked, outcome, status, seconds, ttft_s)
+                self._records.log_request(row)
+
+    def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
+        """Write a row of a request that was refused before it had an exchange."""
+        if not self._records.logs_requests:
+            return
+        parsed = asked.parsed
+        first = parsed.requests[0] if parsed is not None and parsed.requests else None
+        self._records.log_request(
+            RequestRow(
+                request=asked.answer_id if first is None else first.request_id,
+                ended_at_s=wall(),
+                kind=asked.kind,
+                dialect=asked.dialect,
+                seconds=_rounded(self._reactor.now() - asked.started_at),
+                status=fault.status,
+                model=None if parsed is None else self._model_of(parsed.model),
+                client=None if parsed is None else parsed.extras.client_id,
+                key=asked.key,
+                priority=None if parsed is None else parsed.extras.priority,
+                streamed=asked.streamed,
+                error=fault.code,
+            )
+        )
+
+    def _model_of(self, name: str) -> str | None:
+        """Return the model that a name means; the name where it means none and has the form of one,
+        for what has not may be any text."""
+        try:
+            return str(self._models.named(name))
+        except HttpFaultRaised:
+            return name if is_model_id(name) else None
+
+
+def _row_of(
+    request: ClientRequest,
+    asked: AskedOver,
+    outcome: str,
+    status: int,
+    seconds: float,
+    ttft_s: float | None,
+) -> RequestRow:
+    wire, usage = request.wire, request.usage
+    return RequestRow(
+        request=request.request_id,
+        ended_at_s=wall(),
+        kind=asked.kind,
+        dialect=asked.dialect,
+        seconds=_rounded(seconds),
+        status=status,
+        model=request.model,
+        client=wire.client_id,
+        key=asked.key,
+        priority=wire.priority,
+        streamed=asked.streamed,
+        instance=request.instance,
+        node=request.node,
+        load_s=_rounded(request.inbox.load_s),
+        queue_s=None if usage is None else _rounded(usage.queue_s),
+        prefill_s=None if usage is None else _rounded(usage.prefill_s),
+        decode_s=None if usage is None else _rounded(usage.decode_s),
+        ttft_s=None if ttft_s is None else _rounded(ttft_s),
+        prompt_tokens=request.prompt_tokens,
+        cached_tokens=0 if usage is None else usage.cached_tokens,
+        completion_tokens=request.tokens if usage is None else usage.completion_tokens,
+        finish=", ".join(sorted(request.finishes)) or None,
+        error=None if outcome == FINISHED else outcome,
+    )
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)

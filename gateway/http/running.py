@@ -1,0 +1,92 @@
+"""Talks to the service: an exchange of HTTP under way, from its submission to its record.
+
+It is counted as running, kept where it is to be kept, and recorded once, however it ends; one that
+gives way to another is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gateway.dialects.dialect import KeptAnswer, Parsed
+from gateway.dialects.faults import HttpFaultRaised, internal, of_error
+from gateway.ended_requests import FINISHED, AskedOver
+from gateway.http.hang_up import ClientHangUp
+from gateway.requests.dispatcher import Exchange
+from gateway.service import HttpService
+
+
+@dataclass(slots=True)
+class RunningExchange:
+    """One exchange under way, and what will be recorded of it."""
+
+    service: HttpService
+    asked: AskedOver
+    parsed: Parsed
+    exchange: Exchange
+    hang_up: ClientHangUp
+    owner: str
+    over: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether the answer is to be kept."""
+        return self.parsed.to_keep is not None and self.parsed.to_keep.keep
+
+    def begin(self) -> None:
+        """Count the exchange as running."""
+        self.service.running += 1
+        if self.keeps:
+            self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
+
+    def keep(self, answer: bytes | None) -> None:
+        """Keep the answer, where it is to be kept and is there."""
+        to_keep = self.parsed.to_keep
+        if to_keep is None or not to_keep.keep or answer is None:
+            return
+        kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
+        request_id = self.parsed.requests[0].request_id
+        if not self.service.answers.keep(self.owner, request_id, kept):
+            self.service.log.info("an answer is too large to be kept", request=request_id)
+
+    def end(self, outcome: str = FINISHED, status: int = 200) -> None:
+        """Record the exchange, once; what is still open of it is cancelled."""
+        if not self.over:
+            self.give_way()
+            self.service.ended_requests.tell(
+                self.exchange, self.asked, outcome=outcome, status=status
+            )
+
+    def give_way(self) -> None:
+        """End the exchange without a record, for another one has its place; what is still open of
+        it is cancelled."""
+        self.over = True
+        self.service.running -= 1
+        if self.keeps:
+            self.service.answers.end(self.parsed.requests[0].request_id)
+        self.hang_up.leave(self.exchange.inbox)
+        self.service.dispatcher.abandon(self.exchange.inbox)
+
+    @contextmanager
+    def recorded_if_it_fails(self) -> Generator[None]:
+        """Record how the exchange ended, should it fail before its stream began."""
+        try:
+            yield
+        except HttpFaultRaised as error:
+            self.end(error.fault.code, error.fault.status)
+            raise
+        except BaseException:
+            self.end("internal_error", 500)
+            raise
+
+
+@contextmanager
+def refusals_recorded(service: HttpService, asked: AskedOver) -> Generator[None]:
+    """Record a request that is refused before it has an exchange."""
+    try:
+        yield
+    except Exception as error:
+        service.ended_requests.tell_refused(asked, of_error(error) or internal(asked.answer_id))
+        raise

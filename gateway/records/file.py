@@ -1,0 +1,282 @@
+"""Talks to SQLite and the disk: one records file, as one HTTP process has it open.
+
+The only home of sqlite3. Several processes open one file: whichever makes it, brings it forward or
+sets it aside holds the lock beside it meanwhile. A file that is broken, of a later version, or not
+to be written is set aside under another name, and a fresh one takes its place; the others notice
+by the file's identity, at their next word to it. What was written by `write` is committed when it
+returns: it outlives the process, and with `durable` the power, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from bus.process.clock import now
+from bus.process.logs import Log
+from bus.wire.errors import ShoalError
+from gateway.records.schema import VERSION, statements_from
+from gateway.records.statements import Statement
+
+LOCK_S = 10.0
+"""How long another process may take to look a file through, or to bring it forward."""
+LOOK_S = 0.02
+BUSY_S = 5.0
+"""How long a write waits for those of other processes."""
+CHECKPOINT_BYTES = 4 << 20
+"""The write-ahead log is cut back to this once it has been read back into the file."""
+FREE_PAGES = 1024
+"""Beyond so many unused pages the file is made smaller."""
+ASIDE_AT_MOST = 4
+"""Broken files that are kept; then the oldest goes."""
+PRIVATE = 0o600
+
+Flaw = Literal["broken", "newer", "unwritable"]
+_SAID: dict[Flaw, str] = {
+    "broken": "the records file is broken",
+    "newer": "the records file was written by a later version of shoal",
+    "unwritable": "the records file must not be written",
+}
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DEFECTS = (
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.NotSupportedError,
+    sqlite3.ProgrammingError,
+)
+"""What a statement of ours did wrong; passed on as it is."""
+_T = TypeVar("_T")
+
+
+class RecordsUnavailable(ShoalError):
+    """The records cannot be read or written now; they may be later."""
+
+
+class RecordsFile:
+    """One records file. To be used by one thread; opened at the first word to it.
+
+    `max_pages` bounds the file, for tests of a disk that is full; 0: it has no bound of its own.
+    """
+
+    def __init__(self, path: Path, log: Log, *, max_pages: int = 0) -> None:
+        self._path = path
+        self._log = log
+        self._max_pages = max_pages
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def write(self, statements: Sequence[Statement], *, durable: bool = False) -> None:
+        """Run statements, all or none; committed when this returns. Raises RecordsUnavailable."""
+
+        def written(connection: sqlite3.Connection) -> None:
+            """Run them in one transaction."""
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            for one in statements:
+                connection.execute(one.text, one.values)
+            connection.execute("COMMIT")
+
+        self._with_connection(written)
+
+    def read(self, statements: Sequence[Statement]) -> list[list[Sequence[Any]]]:
+        """Return the rows of each question, all of one moment. Raises RecordsUnavailable."""
+
+        def rows(connection: sqlite3.Connection) -> list[list[Sequence[Any]]]:
+            """Ask them in one transaction."""
+            connection.execute("BEGIN")
+            found = [connection.execute(one.text, one.values).fetchall() for one in statements]
+            connection.execute("COMMIT")
+            return found
+
+        return self._with_connection(rows)
+
+    def shrink(self) -> None:
+        """Give pages that are long unused back to the disk, some at a time. Raises
+        RecordsUnavailable."""
+
+        def shrunk(connection: sqlite3.Connection) -> None:
+            """Look how many there are, and free some."""
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            if free > FREE_PAGES:
+                connection.execute(f"PRAGMA incremental_vacuum({FREE_PAGES // 4})").fetchall()
+
+        self._with_connection(shrunk)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        connection, self._connection, self._identity = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    # --- below ---------------------------------------------------------------------------------
+
+    def _with_connection(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what `act` makes of the open file; once more with a fresh one where it turns out
+        to be broken."""
+        try:
+            return self._acted(act)
+        except _DEFECTS:
+            raise
+        except sqlite3.Error as error:
+            flaw = _flaw_of(error)
+            if flaw is None:
+                raise RecordsUnavailable(str(error)) from error
+            broken, why = self._identity, str(error)
+            self.close()
+            self._open(distrusted=(broken, flaw, why))
+        try:
+            return self._acted(act)
+        except sqlite3.Error as error:
+            raise RecordsUnavailable(str(error)) from error
+
+    def _acted(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
+        if self._connection is not None and _identity(self._path) != self._identity:
+            self.close()  # set aside by another process, or removed
+        if self._connection is None:
+            self._open()
+        connection = self._connection
+        assert connection is not None
+        try:
+            return act(connection)
+        finally:
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+
+    def _open(self, distrusted: tuple[tuple[int, int] | None, Flaw, str] | None = None) -> None:
+        """Open the file, brought forward; set it aside first where it is no good, or is the one
+        that is distrusted. Raises RecordsUnavailable."""
+        try:
+            with _locked(self._path):
+                if distrusted is not None and distrusted[0] == _identity(self._path):
+                    self._set_aside(*distrusted[1:])
+                found = self._opened()
+                if not isinstance(found, sqlite3.Connection):
+                    self._set_aside(*found)
+                    found = self._opened()
+        except (OSError, sqlite3.Error) as error:
+            raise RecordsUnavailable(str(error)) from error
+        if not isinstance(found, sqlite3.Connection):
+            raise RecordsUnavailable(f"{_SAID[found[0]]}: {found[1]}")
+        self._connection, self._identity = found, _identity(self._path)
+
+    def _opened(self) -> sqlite3.Connection | tuple[Flaw, str]:
+        """Return the connection to a sound file, or what is wrong with it."""
+        if _identity(self._path) is None:
+            # made here, for sqlite3 would let others read it; those beside it are made like it
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+        if not os.access(self._path, os.R_OK | os.W_OK):
+            return "unwritable", "its permissions or its disk forbid it"
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.text_factory = _text_of
+            flaw = _brought_forward(connection, self._max_pages)
+        except sqlite3.Error as error:
+            connection.close()
+            kind = _flaw_of(error)
+            if kind is None:
+                raise
+            return kind, str(error)
+        if flaw is not None:
+            connection.close()
+            return flaw
+        self._path.chmod(PRIVATE)
+        return connection
+
+    def _set_aside(self, flaw: Flaw, why: str) -> None:
+        """Rename the file with what lies beside it. The write-ahead log goes first: without its
+        file it means nothing, and beside another one it would be taken for that one's."""
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        there = set(self._path.parent.glob(f"{self._path.name}.*"))
+        names = (f"{self._path.name}.{flaw}-{stamp}-{number}" for number in range(len(there) + 1))
+        aside = next(p for name in names if (p := self._path.with_name(name)) not in there)
+        for suffix in ("-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{self._path}{suffix}", f"{aside}{suffix}")
+        self._log.critical(
+            f"{_SAID[flaw]}; it was set aside, and a fresh one is begun", why=why, aside=str(aside)
+        )
+        broken = self._path.parent.glob(f"{self._path.name}.broken-*-*[0-9]")
+        for old in sorted(broken, key=lambda one: one.stat().st_mtime)[:-ASIDE_AT_MOST]:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{old}{suffix}").unlink(missing_ok=True)
+
+
+def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str] | None:
+    """Look a file through and bring it to today's version; return what is wrong with it. Raises
+    sqlite3.Error."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        return "newer", f"its version is {version}, and {VERSION} is the latest known here"
+    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if said != "ok" or version < 0:
+        return "broken", str(said)
+    if max_pages:
+        connection.execute(f"PRAGMA max_page_count = {max_pages}")
+    if version == 0:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in statements_from(version):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return None
+
+
+def _flaw_of(error: sqlite3.Error) -> Flaw | None:
+    """Return what an error says of the file itself; None where the disk, the folder or another
+    process is in the way."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _BROKEN:
+        return "broken"
+    # the plain code alone: the others speak of the folder, of a lock, of a file that was moved
+    return "unwritable" if code == sqlite3.SQLITE_READONLY else None
+
+
+def _text_of(data: bytes) -> str:
+    """Return a text of the file; of what bits that flipped have made of one, what is left."""
+    return data.decode(errors="replace")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Hold the lock beside a file. Raises OSError where it cannot be had in time, or not at all."""
+    held = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE)
+    try:
+        give_up_at = now() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if now() >= give_up_at:
+                    raise
+            time.sleep(LOOK_S)
+        yield
+    finally:
+        os.close(held)

@@ -1,0 +1,294 @@
+"""Talks to the records file, in a thread of its own: what one HTTP process writes and asks.
+
+The event loop never waits for it. Rows of the log wait in a bounded queue, and are written some at
+a time; one that finds the queue full is dropped and counted. Questions come back as futures. While
+the file cannot be written, rows wait as long as there is room, which is said once, and so is that
+it can be written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bus.process.clock import now, wall
+from bus.process.logs import CountedWarning, Log
+from gateway.cluster.options import Options
+from gateway.records import request_log
+from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
+
+MOST_ROWS_WAITING = 8192
+"""Rows that wait to be written; some seconds of a busy node, or all of a full disk."""
+MOST_QUESTIONS = 64
+BATCH_ROWS = 256
+BATCH_S = 0.25
+"""How long the first of some rows waits for others, so that they are written together."""
+ANSWER_S = 15.0
+MORE_S = 0.25
+IDLE_LOOK_S = 60.0
+"""Rows grow too old while none is written."""
+CLOSE_S = 3.0
+CLOCK_SLACK_S = 300.0
+_T = TypeVar("_T")
+Ask = Callable[[RecordsFile], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    ask: Ask
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+    def say(self, value: Any, error: BaseException | None) -> None:
+        """Give the waiting its answer, in its loop, if both are still there."""
+
+        def told() -> None:
+            """Give it."""
+            if self.answer.done():
+                return
+            if error is None:
+                self.answer.set_result(value)
+            else:
+                self.answer.set_exception(error)
+
+        try:
+            self.loop.call_soon_threadsafe(told)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+
+class NodeRecords:
+    """The records of a node, as one HTTP process has them.
+
+    Without a `path`, or with bounds of no row, nothing is logged. `retry_s` is how long a file that
+    failed is left alone.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        bounds: LogBounds,
+        log: Log,
+        *,
+        retry_s: float = 5.0,
+        wall_s: Callable[[], float] = wall,
+        max_pages: int = 0,
+    ) -> None:
+        self._bounds = bounds
+        self._log = log
+        self._retry_s = retry_s
+        self._wall_s = wall_s
+        self._file = None if path is None else RecordsFile(path, log, max_pages=max_pages)
+        self._rows: deque[RequestRow] = deque()
+        self._questions: deque[_Question] = deque()
+        self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
+        self._ailing = False
+        self._clock_said = False
+        self._retry_at = 0.0
+        self._looked_at = float("-inf")
+        self._closing = False
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        if self._file is not None:
+            self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+            self._thread.start()
+
+    # --- of the event loop -----------------------------------------------------------------------
+
+    @property
+    def logs_requests(self) -> bool:
+        """Return whether requests are logged at all."""
+        return self._file is not None and self._bounds.rows > 0
+
+    @property
+    def dropped(self) -> int:
+        """Return how many rows of this process found no room."""
+        return self._dropped.count
+
+    def log_request(self, row: RequestRow) -> None:
+        """Have a row written soon; dropped and counted where too many wait."""
+        if not self.logs_requests:
+            return
+        with self._wake:
+            full = len(self._rows) >= MOST_ROWS_WAITING
+            if not full:
+                self._rows.append(row)
+                if len(self._rows) == 1:
+                    self._wake.notify()
+        if full:
+            self._dropped.add()
+
+    async def recent(self, query: RecentQuery) -> list[dict[str, Any]]:
+        """Return the last requests, the latest first. Raises RecordsUnavailable."""
+
+        def ask(file: RecordsFile) -> list[dict[str, Any]]:
+            """Read them."""
+            (rows,) = file.read([request_log.recent(query)])
+            return [request_log.shown(row) for row in rows]
+
+        return await self._asked(ask)
+
+    async def stats(self, window_s: float) -> dict[str, Any]:
+        """Return statistics of the requests that ended in the last `window_s`. Raises
+        RecordsUnavailable."""
+        question = request_log.stats(window_s, self._wall_s())
+
+        def ask(file: RecordsFile) -> dict[str, Any]:
+            """Read them."""
+            return request_log.told(question, file.read(question.statements))
+
+        return await self._asked(ask)
+
+    async def _asked(self, ask: Callable[[RecordsFile], _T]) -> _T:
+        if self._file is None:
+            raise RecordsUnavailable("this node keeps no records")
+        loop = asyncio.get_running_loop()
+        question = _Question(ask, loop, loop.create_future())
+        with self._wake:
+            if self._closing or len(self._questions) >= MOST_QUESTIONS:
+                raise RecordsUnavailable(f"{len(self._questions)} others ask for records already")
+            self._questions.append(question)
+            self._wake.notify()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await question.answer
+        except TimeoutError:
+            raise RecordsUnavailable(f"no answer from the records in {ANSWER_S:g} s") from None
+
+    def close(self) -> None:
+        """Write what waits, for `CLOSE_S` at most, and let go of the file."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    # --- of the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._file is not None
+        while self._wait():
+            self._write(self._file)
+            while self._questions:
+                question = self._questions.popleft()
+                self._write(self._file)  # what was logged before the question was asked
+                self._answer(self._file, question)
+        self._retry_at = 0.0
+        self._write(self._file)
+        if self._rows:
+            self._log.error("requests are not logged: this process ended", requests=len(self._rows))
+        while self._questions:
+            self._questions.popleft().say(None, RecordsUnavailable("this process is ending"))
+        self._file.close()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; return False once all is to end."""
+        with self._wake:
+            while not self._is_called() and (left_s := self._due_at() - now()) > 0:
+                # a row that comes changes what is due
+                self._wake.wait(min(left_s, IDLE_LOOK_S))
+            if not self._is_called() and len(self._rows) < BATCH_ROWS:
+                self._wake.wait_for(self._is_called, BATCH_S)
+            return not self._closing
+
+    def _is_called(self) -> bool:
+        return self._closing or bool(self._questions)
+
+    def _due_at(self) -> float:
+        """Return when there is something to write, or to look at."""
+        return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
+
+    def _write(self, file: RecordsFile) -> None:
+        """Write the rows that wait, remove those beyond the bounds, and look at the file when that
+        is due; what fails is tried again later."""
+        at = now()
+        looks = at >= self._looked_at + IDLE_LOOK_S
+        if at < self._retry_at or not (self._rows or looks):
+            return
+        try:
+            waiting = len(self._rows)
+            while True:
+                waiting -= self._write_some(file)
+                if waiting <= 0:
+                    break
+            if looks:
+                self._looked_at = at
+                self._look(file)
+        except RecordsUnavailable as error:
+            self._failed(str(error))
+        else:
+            self._worked()
+
+    def _write_some(self, file: RecordsFile) -> int:
+        """Write some rows and remove some; return how many were taken. Raises
+        RecordsUnavailable."""
+        with self._wake:
+            rows = list(islice(self._rows, BATCH_ROWS))
+        try:
+            removals = request_log.pruned(self._bounds, self._wall_s())
+            file.write([*map(request_log.inserted, rows), *removals])
+        except RecordsUnavailable:
+            raise
+        except Exception as error:  # a row that cannot be written must not hold up all others
+            self._log.error("requests are not logged: a defect", error=repr(error), rows=len(rows))
+        for _ in rows:
+            self._rows.popleft()
+        return len(rows)
+
+    def _look(self, file: RecordsFile) -> None:
+        """Give unused pages back, and say where the clock was set back behind what is logged. Where
+        there is more to remove than one pruning does, the next look is soon."""
+        file.shrink()
+        now_s = self._wall_s()
+        [[(latest_s,)], [(is_beyond,)]] = file.read(
+            [request_log.LATEST, request_log.beyond(self._bounds, now_s)]
+        )
+        if is_beyond:
+            self._looked_at -= IDLE_LOOK_S - MORE_S
+        ahead_s = 0.0 if latest_s is None else latest_s - now_s
+        if ahead_s > CLOCK_SLACK_S and not self._clock_said:
+            self._log.warning(
+                "the clock was set back, or was ahead: some logged requests end in the future",
+                seconds=round(ahead_s),
+            )
+        self._clock_said = ahead_s > CLOCK_SLACK_S
+
+    def _answer(self, file: RecordsFile, question: _Question) -> None:
+        try:
+            question.say(question.ask(file), None)
+        except RecordsUnavailable as error:
+            question.say(None, error)
+        except Exception as error:
+            self._log.error("a question about records failed here", error=repr(error))
+            question.say(None, RecordsUnavailable("the question failed here; see the log"))
+
+    def _failed(self, why: str) -> None:
+        self._retry_at = now() + self._retry_s
+        if not self._ailing:
+            self._ailing = True
+            self._log.critical(
+                "records cannot be written; requests wait in memory to be logged", why=why
+            )
+
+    def _worked(self) -> None:
+        self._retry_at = 0.0
+        if self._ailing:
+            self._ailing = False
+            self._log.info("records are written again", not_logged=self._dropped.count)
+
+
+def open_records(options: Options, log: Log) -> NodeRecords:
+    """Return the records of a node from its options; the file is opened in the thread."""
+    bounds = LogBounds(
+        rows=options.request_rows,
+        bytes=options.request_bytes,
+        age_s=options.request_days * 86_400,
+    )
+    return NodeRecords(Path(options.records_file) if options.records_file else None, bounds, log)

@@ -1,0 +1,67 @@
+"""The tables of the records file, version by version.
+
+Pure. A version is never changed once it has been released: what comes later is a row behind it.
+`PRAGMA user_version` says how many of the rows a file has had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_REQUESTS = (
+    """
+    CREATE TABLE request (
+        id INTEGER PRIMARY KEY,
+        request TEXT NOT NULL,
+        ended_at_s REAL NOT NULL,
+        kind TEXT NOT NULL,
+        dialect TEXT NOT NULL,
+        model TEXT,
+        client TEXT,
+        key TEXT,
+        priority INTEGER,
+        streamed INTEGER NOT NULL,
+        instance TEXT,
+        node TEXT,
+        load_s REAL,
+        queue_s REAL,
+        prefill_s REAL,
+        decode_s REAL,
+        ttft_s REAL,
+        seconds REAL NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        cached_tokens INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        finish TEXT,
+        status INTEGER NOT NULL,
+        error TEXT,
+        row_bytes INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX request_by_end ON request (ended_at_s)",
+    # how many rows there are, and of how many bytes: known without counting them
+    "CREATE TABLE request_tally (rows INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO request_tally VALUES (0, 0)",
+    """
+    CREATE TRIGGER request_added AFTER INSERT ON request BEGIN
+        UPDATE request_tally SET rows = rows + 1, bytes = bytes + NEW.row_bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER request_removed AFTER DELETE ON request BEGIN
+        UPDATE request_tally SET rows = rows - 1, bytes = bytes - OLD.row_bytes;
+    END
+    """,
+)
+
+MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS,)
+"""What each version adds to the one before, from nothing on."""
+VERSION = len(MIGRATIONS)
+
+
+def statements_from(version: int) -> list[str]:
+    """Return what brings a file of a version (0: an empty one) to today's, in order; none for one
+    of today's. Raises ValueError for a version that is not known here."""
+    if not 0 <= version <= VERSION:
+        raise ValueError(f"version {version} is not known here, only those up to {VERSION}")
+    return [statement for added in MIGRATIONS[version:] for statement in added]

@@ -1,0 +1,15 @@
+"""A statement of SQL and its values, as pure modules hand it to the thread that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement. Its values stand in its question marks, in order, or by name."""
+
+    text: str
+    values: Sequence[Any] | Mapping[str, Any] = ()
