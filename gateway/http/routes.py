@@ -41,9 +41,13 @@ from gateway.http.resources import (
     nodes,
     pages,
     requests,
-    stored,
 )
-from gateway.http.resources.exchange import EmbedResource, GenerateResource, ReadPromptResource
+from gateway.http.resources.exchange import (
+    EmbedResource,
+    GenerateResource,
+    ListedAnswers,
+    ReadPromptResource,
+)
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -123,7 +127,7 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     errors = (400, 401, 404, 504)
     row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
     listed = isinstance(endpoint, KeepsListed)
-    shown = partial(stored.LabelledAnswer if listed else answers.AnswerResource, endpoint=endpoint)
+    shown = partial(answers.LabelledAnswer if listed else answers.AnswerResource, endpoint=endpoint)
     yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
     yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
     if isinstance(endpoint, KeepsListed):
@@ -145,7 +149,7 @@ def _rows_of_listed(
 ) -> Iterator[Route]:
     path = endpoint.path
     made = (one for one in api.endpoints if isinstance(one, Generates) and one.path == path)
-    both = partial(stored.ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
+    both = partial(ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
     told = f"Each {endpoint.summary} (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
     yield row("GET", path, told, resource=both)
     kept = f"{path}/{{answer_id}}"

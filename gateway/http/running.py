@@ -1,21 +1,55 @@
-"""Talks to the service: an exchange of HTTP under way, from its submission to its record.
+"""Talks to the service and a client's connection: an exchange under way, until its record.
 
-It is counted as running, kept where it is to be kept, and recorded once, however it ends; one that
-gives way to another is not.
+It is counted as running, kept where it is to be kept, and recorded once, however it ends, by the
+client's hang-up too; one that gives way to another is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.dialects.dialect import KeptAnswer, Parsed
 from gateway.dialects.faults import HttpFaultRaised, internal, of_error
 from gateway.ended_requests import FINISHED, AskedOver
-from gateway.http.hang_up import ClientHangUp
+from gateway.http.middleware import Receive
 from gateway.requests.dispatcher import Exchange
+from gateway.requests.inbox import EntryInbox
 from gateway.service import HttpService
+
+
+class ClientHangUp:
+    """The end of a client's connection, from when its body was read on; `abandon` ends an inbox.
+
+    It is listened for once for the length of a request, for a connection that was once listened to
+    and left cannot be listened to again. What it would end may be replaced.
+    """
+
+    def __init__(self, receive: Receive, abandon: Callable[[EntryInbox], None]) -> None:
+        self._receive = receive
+        self._abandon = abandon
+        self._inbox: EntryInbox | None = None
+        self._task = asyncio.ensure_future(self._watch())
+
+    def watch(self, inbox: EntryInbox) -> None:
+        """End this inbox at the hang-up, and no longer the one before."""
+        self._inbox = inbox
+
+    def leave(self, inbox: EntryInbox) -> None:
+        """Stop listening, unless another inbox is watched before the loop's next turn."""
+        asyncio.get_running_loop().call_soon(self._stop_for, inbox)
+
+    def _stop_for(self, inbox: EntryInbox) -> None:
+        if self._inbox is inbox:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if self._inbox is not None:
+            self._abandon(self._inbox)
 
 
 @dataclass(slots=True)

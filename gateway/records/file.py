@@ -105,7 +105,8 @@ class RecordsFile:
             """Look how many there are, and free some."""
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
             if free > FREE_PAGES:
-                connection.execute(f"PRAGMA incremental_vacuum({FREE_PAGES // 4})").fetchall()
+                # by `execute` it would free a single page: it has a step for each
+                connection.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES // 4})")
 
         self._with_connection(shrunk)
 
@@ -220,7 +221,7 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
         return "newer", f"its version is {version}, and {VERSION} is the latest known here"
     (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if said != "ok" or version < 0:
-        return "broken", str(said)
+        return "broken", " ".join(str(said).split())
     if max_pages:
         connection.execute(f"PRAGMA max_page_count = {max_pages}")
     if version == 0:

@@ -1,4 +1,5 @@
-"""Talks to clients about answers that are kept: told, removed, stopped, and gone on from."""
+"""Talks to clients about answers that are kept: told, labelled, removed, stopped, and
+gone on from."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from bus.wire.ids import RequestId
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, key_id
+from gateway.http.middleware import Resource, key_id, read_body
 from gateway.records import AnswersSilent
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
 """A request that was told to stop has ended within this, for its runner has 3 s to say so."""
 LOOKED_S = 0.05
+LABELS_BYTES = 64 << 10
 READ_ASIDE_BYTES = 128 << 10
 """A longer conversation is read in a thread, so that other streams go on."""
 
@@ -209,3 +211,16 @@ async def found_answer(
 def _silent(silent: AnswersSilent) -> HttpFaultRaised:
     fault = HttpFault(504, "owner_silent", str(silent), retry_after_s=faults.OVERLOADED_RETRY_S)
     return HttpFaultRaised(fault)
+
+
+@dataclass(frozen=True)
+class LabelledAnswer(AnswerResource):
+    """What may be done with a kept answer that has labels: it is given others, too."""
+
+    async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Give the answer these labels alone, and answer with it. 404 for one that is not there."""
+        endpoint, options = self.endpoint, self.service.options
+        assert isinstance(endpoint, api_table.KeepsListed)
+        body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
+        labels = endpoint.labels(body, self.service.parse_context().limits)
+        resp.data = endpoint.told(await self.change(req, answer_id, labels))

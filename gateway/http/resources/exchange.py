@@ -18,7 +18,7 @@ from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
 from bus.wire.messages.requests import InputsPrompt
-from gateway.dialects import sse
+from gateway.dialects import api_table, sse
 from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
     DatedRenderer,
@@ -31,7 +31,6 @@ from gateway.dialects.dialect import (
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.ended_requests import FINISHED, AskedOver
-from gateway.http.hang_up import ClientHangUp
 from gateway.http.middleware import (
     Resource,
     key_id,
@@ -41,9 +40,14 @@ from gateway.http.middleware import (
     tell_ignored,
     tell_truncated,
 )
-from gateway.http.resources.answers import owner_of_answers, recalled
+from gateway.http.resources.answers import (
+    found_answer,
+    listed_answers,
+    owner_of_answers,
+    recalled,
+)
 from gateway.http.resources.keep_alive import load_or_unload
-from gateway.http.running import RunningExchange, refusals_recorded
+from gateway.http.running import ClientHangUp, RunningExchange, refusals_recorded
 from gateway.records import Kind
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
@@ -107,6 +111,21 @@ class GenerateResource(Resource):
         for name, value in sse.HEADERS:
             resp.set_header(name, value)
         resp.stream = _streamed(running, self.dialect)
+
+
+@dataclass(frozen=True)
+class ListedAnswers(GenerateResource):
+    """A route that generates text, and tells of the answers that were made there and are kept."""
+
+    endpoint: api_table.KeepsListed
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with a page of them; those that go meanwhile are left out."""
+        service, owner = self.service, owner_of_answers(req, self.service)
+        query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
+        page = self.endpoint.page(await listed_answers(service, owner), query)
+        answers = [await found_answer(service, owner, one["request"]) for one in page.shown]
+        resp.data = self.endpoint.listing([kept for kept in answers if kept is not None], page)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,39 @@ def test_statements_are_written_all_or_none(disk: Disk) -> None:
     file.close()
 
 
+def test_what_is_acknowledged_to_somebody_is_written_so_that_power_may_go(disk: Disk) -> None:
+    file = disk.file()
+    how = Statement("PRAGMA synchronous")  # 1: NORMAL, 2: FULL
+    file.write([inserted(row("a"))])
+    assert file.read([how]) == [[(1,)]]
+    file.write([inserted(row("b"))], durable=True)
+    assert file.read([how]) == [[(2,)]]
+    file.close()
+
+
+def test_a_file_of_which_much_was_removed_gets_smaller(disk: Disk) -> None:
+    file = disk.file()
+    big = dict.fromkeys(("model", "client", "key", "instance", "finish", "error"), "x" * 200)
+    file.write([inserted(row("a", **big)) for _ in range(5000)])
+    file.write([Statement("DELETE FROM request")])
+    pages = Statement("PRAGMA page_count")
+    [[(before,)]] = file.read([pages])
+    for _ in range(20):
+        file.shrink()
+    [[(after,)]] = file.read([pages])
+    assert before > 1500 and after <= 1100
+    file.close()
+
+
+def test_a_text_whose_bits_flipped_is_told_as_far_as_it_is_one(disk: Disk) -> None:
+    disk.fill("a")
+    connection = sqlite3.connect(disk.path)
+    connection.execute("UPDATE request SET request = CAST(x'41ff42' AS TEXT)")
+    connection.commit()
+    connection.close()
+    assert disk.names() == ["A\ufffdB"]
+
+
 # --- a file that is no good ----------------------------------------------------------------------
 
 
@@ -321,11 +354,12 @@ def test_a_folder_that_may_not_be_written_makes_the_records_unavailable(open_fol
     assert not list(open_folder.iterdir())
 
 
-def test_a_file_that_may_not_be_written_is_set_aside(open_folder: Path) -> None:
+@pytest.mark.parametrize("mode", [0o444, 0o000])
+def test_a_file_that_may_not_be_written_is_set_aside(open_folder: Path, mode: int) -> None:
     disk = Disk(open_folder)
     disk.fill("old")
     (open_folder / "records.sqlite.lock").unlink()
-    disk.path.chmod(0o444)
+    disk.path.chmod(mode)
     said = tried_as_nobody(disk.path).splitlines()
     assert said[-1] == "written" and "must not be written" in said[0]
     assert [one.name.split("-")[0] for one in disk.aside()] == ["records.sqlite.unwritable"]
@@ -399,6 +433,24 @@ def test_whoever_is_killed_at_any_point_what_was_acknowledged_is_there(disk: Dis
     assert len(acknowledged) > 100
     assert set(acknowledged) <= set(found) and len(set(found)) == len(found)
     assert not disk.aside() and not disk.lines("critical")
+
+
+def test_what_another_process_has_in_its_write_ahead_log_is_set_aside_with_the_file(
+    disk: Disk,
+) -> None:
+    other = sqlite3.connect(disk.path)
+    disk.fill("old")
+    other.execute("UPDATE request SET model = 'kept'")
+    other.execute(f"PRAGMA user_version = {VERSION + 1}")
+    other.commit()  # both stand in the log alone, as long as this one has the file open
+    disk.fill("new")
+    other.close()
+    assert disk.names() == ["new"]
+    (aside,) = disk.aside()
+    assert aside.name.startswith("records.sqlite.newer-")
+    connection = sqlite3.connect(aside)
+    assert connection.execute("SELECT request, model FROM request").fetchall() == [("old", "kept")]
+    connection.close()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from bus.process.clock import now
 from bus.process.logs import Log
 from gateway.records import LogBounds, NodeRecords, RecentQuery, RecordsUnavailable
-from gateway.records.node_records import MOST_ROWS_WAITING
+from gateway.records.node_records import MOST_QUESTIONS, MOST_ROWS_WAITING
 from tests.harness.gateway_testbed import eventually
 from tests.harness.records_writer import row
 
@@ -95,7 +95,7 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
         eventually(lambda: process.lines("critical"), 10, "it is said")
         with pytest.raises(RecordsUnavailable):
             await process.names()
-        await asyncio.sleep(0.2)  # several tries
+        await asyncio.sleep(0.8)  # several tries
         process.records.log_request(row("b"))
         path.parent.mkdir()
         eventually(lambda: process.lines("info"), 10, "it is healed")
@@ -156,12 +156,33 @@ def test_the_loop_never_waits_for_a_file_that_another_holds(tmp_path: Path) -> N
             process.records.log_request(row(f"r{count}"))
             longest_s = max(longest_s, now() - began)
             await asyncio.sleep(0.002)
+        again = asyncio.ensure_future(process.names())
+        await asyncio.sleep(0.01)
         assert not asked.done()
         holder.execute("COMMIT")
         holder.close()
         await asked
-        assert len(await process.names()) == 101
+        assert len(await again) == 101
         assert longest_s < 0.1
+
+    play(Process(path), trace)
+
+
+def test_of_too_many_questions_some_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "records.sqlite"
+
+    async def trace(process: Process) -> None:
+        await process.names()
+        process.records.log_request(row("r"))
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        asked = [asyncio.ensure_future(process.names()) for _ in range(MOST_QUESTIONS + 5)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert "others ask" in str(done.pop().exception())
+        holder.execute("COMMIT")
+        holder.close()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert found.count(["r"]) >= MOST_QUESTIONS
 
     play(Process(path), trace)
 

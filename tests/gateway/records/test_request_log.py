@@ -20,6 +20,7 @@ from gateway.records.request_log import (
     LogBounds,
     RecentQuery,
     RequestRow,
+    beyond,
     inserted,
     pruned,
     recent,
@@ -118,8 +119,8 @@ NAMES = st.sampled_from(["m", "o", None])
 ROWS = st.builds(
     row,
     st.just("r"),
-    ended_at_s=st.integers(0, 20).map(float),
-    kind=st.sampled_from(["generate", "embed", "ask"]),
+    ended_at_s=st.sampled_from([0.0, 4.0, *map(float, range(5, 16)), 16.0]),
+    kind=st.sampled_from(["generate"] * 4 + ["embed", "ask"]),
     model=NAMES,
     client=NAMES,
     seconds=st.integers(0, 9).map(float),
@@ -128,7 +129,7 @@ ROWS = st.builds(
     decode_s=st.none() | st.just(0.0) | st.floats(0.5, 9),
     prompt_tokens=st.integers(0, 50),
     completion_tokens=st.integers(0, 50),
-    error=st.sampled_from([None, None, "queue_full", "runner_lost"]),
+    error=st.sampled_from([None] * 4 + ["queue_full", "runner_lost"]),
 )
 
 
@@ -138,7 +139,7 @@ def nearest_rank(values: Sequence[float], percent: int) -> float:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(ROWS, max_size=70))
+@given(st.lists(ROWS, max_size=20) | st.lists(ROWS, min_size=40, max_size=70))
 def test_statistics_are_what_is_counted_by_hand(rows: list[RequestRow]) -> None:
     with closing(Base(rows)) as base:
         found = base.stats(10.0, 15.0)
@@ -170,6 +171,15 @@ def test_statistics_are_what_is_counted_by_hand(rows: list[RequestRow]) -> None:
             for name, values in measured.items():
                 wanted = {f"p{p}": nearest_rank(values, p) for p in (50, 95)} if values else None
                 assert one[name] == wanted, name
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 19, 20, 21, 40, 60, 99, 100, 101])
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(count: int) -> None:
+    values = [float(value) for value in range(count, 0, -1)]
+    with closing(Base([row("r", model="m", ttft_s=value) for value in values])) as base:
+        (found,) = base.stats(10.0, 5.0)["models"]
+    # of the values 1 to n it is as great as its rank
+    assert found["ttft_s"] == {"p50": -(-count * 50 // 100), "p95": -(-count * 95 // 100)}
 
 
 def test_statistics_tell_of_so_many_clients_those_with_the_most_requests() -> None:
@@ -207,6 +217,22 @@ def test_pruning_keeps_the_latest_rows_within_every_bound(
         next_chars = made[int(young[len(young) - len(kept) - 1][0])][1]
         sizes = sum(size for _, _, size in kept)
         assert sizes + inserted(row("0000", client="x" * next_chars)).values[-1] > most_bytes  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_beyond"),
+    [
+        (LogBounds(rows=2, bytes=10_000, age_s=60.0), 0),
+        (LogBounds(rows=1, bytes=10_000, age_s=60.0), 1),
+        (LogBounds(rows=2, bytes=300, age_s=60.0), 1),
+        (LogBounds(rows=2, bytes=10_000, age_s=5.0), 1),
+    ],
+)
+def test_rows_beyond_any_bound_are_noticed(bounds: LogBounds, is_beyond: int) -> None:
+    with closing(Base([row("a", ended_at_s=50.0), row("b", ended_at_s=60.0)])) as base:
+        assert base.run(beyond(bounds, 60.0)) == [(is_beyond,)]
+        base.prune(bounds, 60.0)
+        assert base.run(beyond(bounds, 60.0)) == [(0,)]
 
 
 def test_one_pruning_removes_some_and_the_next_ones_the_rest() -> None:

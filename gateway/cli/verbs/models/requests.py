@@ -58,7 +58,8 @@ def requests(
         [_cells(row, now_s) for row in reversed(found["requests"])],
     )  # fmt: skip
     if not found["requests"]:
-        output.note("no request has ended here; `records.request_rows` says how many are kept")
+        which = "no such request is in the log" if errors or model or client else "the log is empty"
+        output.note(f"{which}; `records.request_rows` says how many it keeps")
 
 
 def _word(value: object) -> str:
