@@ -69,6 +69,19 @@ def test_prompts_of_one_body_are_a_row_each(made: GatewayTestbed) -> None:
     assert {row["dialect"] for row in rows} == {"openai_completions"}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_that_was_cut_to_fit_is_one_row(made: GatewayTestbed, stream: bool) -> None:
+    client = f"cut, {stream}"
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    orders = {"role": "user", "content": "tokens=2 fits=230"}
+    asked = {"model": MODEL, "input": [*turns, orders], "truncation": "auto", "stream": stream}
+    answer = httpx.post(f"{made.url}/v1/responses", json={**asked, "user": client}, timeout=10)
+    assert answer.status_code == 200 and "one two" in answer.text, answer.text
+    row = row_of(made, client)
+    assert (row["status"], row["error"], row["completion_tokens"]) == (200, None, 2)
+
+
 REFUSED = [
     ("refuse=queue_full", 429, "queue_full", "inst-1"),
     ("refuse=bad_request", 400, "invalid_value", "inst-1"),
