@@ -60,6 +60,7 @@ class RunnerSettings(BaseModel):
     prefill_share: float = Field(gt=0.0, lt=1.0)
     prefix_cache_bytes: int = Field(ge=0)
     default_max_tokens: int = Field(ge=1)
+    constrain_tools: bool
     drop_idle_s: float = Field(gt=0.0)
     load_deadline_s: float = Field(gt=0.0)
     group_connect_s: float = Field(ge=5.0, le=50.0)

@@ -79,11 +79,15 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
     return open_checks(context, spec.memory_limit_bytes)
 
 
-def load_text(spec: RunnerSpec) -> TextWorks:
+def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
     """Open the model's tokenizer, and MLX's library for it only then. Raises TokenizerError."""
     from runner.text import ModelTokenizer, Text
 
-    return Text(ModelTokenizer(Path(spec.path)), thinking_by_default=spec.thinking)
+    return Text(
+        ModelTokenizer(Path(spec.path)),
+        thinking_by_default=spec.thinking,
+        constrain_tools=constrain_tools,
+    )
 
 
 def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
@@ -106,7 +110,7 @@ def main() -> int:
         factories=Factories(
             load_engine=load,
             load_follower=load,
-            load_text=load_text,
+            load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

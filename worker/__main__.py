@@ -18,7 +18,10 @@ from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 
-NOT_IN_SPECS = {"blas", "blas_threads", "parity", "group_connect_s", "spare"}
+NOT_IN_SPECS = {
+    *("blas", "blas_threads", "parity", "constrain_tools"),
+    *("group_connect_s", "spare"),
+}
 """Settings of runners that reach them in another way."""
 
 

@@ -1,6 +1,6 @@
 """Checks of a request that need nothing of the model but its vocabulary.
 
-Pure. All raise BadRequest, which names the field.
+Pure. All raise BadRequest, which names the field; `refusal_of` is how it is told.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from bus.wire.errors import BadRequest
+from bus.wire.errors import BadRequest, ContextOverflow, Refusal
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest
 
 STOPS_AT_MOST = 16
 STOP_CHARACTERS = 1024
+
+
+class Unsupported(BadRequest):
+    """The request is well-formed, but this model cannot do what it asks."""
 
 
 class Vocabulary(Protocol):
@@ -80,3 +84,17 @@ def check_stops(stops: Sequence[str]) -> None:
             raise BadRequest(
                 f"a stop string has 1 to {STOP_CHARACTERS} characters", field=f"stop[{place}]"
             )
+
+
+def refusal_of(problem: BadRequest | ContextOverflow) -> Refusal:
+    """Return what is told of a request that cannot be done."""
+    if isinstance(problem, ContextOverflow):
+        return Refusal(
+            reason="context_length",
+            message=str(problem),
+            facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
+        )
+    reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
+    # A message may quote the request, and a lone surrogate in it could not be sent.
+    message = problem.message.encode("utf-8", "replace").decode()
+    return Refusal(reason=reason, message=message, field=problem.field)

@@ -24,7 +24,14 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import GrammarSpec
-from runner.text.checks import behind_history, check_bias, check_scoring, check_stops
+from runner.text.checks import (
+    Unsupported,
+    behind_history,
+    check_bias,
+    check_scoring,
+    check_stops,
+    refusal_of,
+)
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.families import template_variables, thinking_limit
@@ -67,10 +74,6 @@ _FIRST = GenerationRequest(
 COUNT = PromptQuestion(wants="count")
 
 
-class Unsupported(BadRequest):
-    """The request is well-formed, but this model cannot do what it asks."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     """A tokenised prompt, and how the output that follows it is to be read. `text` is what was
@@ -86,13 +89,22 @@ class _Prompt:
 class Text:
     """All text work for one model (`runner.text.prepared.TextWorks`)."""
 
-    def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: ModelTokenizer,
+        *,
+        thinking_by_default: bool = False,
+        constrain_tools: bool = False,
+    ) -> None:
         """Make here, not in a request, all that is slow the first time (the template, llguidance's
         trie). `thinking_by_default` is the card's: what a request that does not say gets.
-        Raises TokenizerError where the template has to be stopped already at a first "Hello"."""
+        `constrain_tools`: calls keep to their schemas though no tool is strict, where the model's
+        form of calls can be held to one. Raises TokenizerError where the template has to be
+        stopped already at a first "Hello"."""
         self._tokenizer = tokenizer
         self._family = tokenizer.family
         self._thinking_by_default = thinking_by_default
+        self._constrain_tools = constrain_tools
         self._grammars: Grammars | None = None
         try:
             self._prepare(_FIRST, context_tokens=1024)
@@ -107,14 +119,14 @@ class Text:
         try:
             return self._prepare(request, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
-            return _refusal(problem)
+            return refusal_of(problem)
 
     def read(self, request: GenerationRequest, context_tokens: int) -> ReadPrompt | Refusal:
         """Return what the request's question wants to know of its prompt, or why not."""
         try:
             return self._read(request, request.question or COUNT, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
-            return _refusal(problem)
+            return refusal_of(problem)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText | EveryToken:
         """Return a reader for one choice."""
@@ -341,8 +353,9 @@ class Text:
 
     def _grammar(self, request: GenerationRequest, prompt: _Prompt) -> GrammarSpec | None:
         must = request.tool_choice.mode in ("required", "named")
+        held = bool(prompt.tools) and self._constrain_tools
         strict = any(tool.strict for tool in prompt.tools)
-        if request.output.kind == "text" and not must and not strict:
+        if request.output.kind == "text" and not must and not strict and not held:
             return None
         grammars = self._open_grammars(request.output.field)
         think = None
@@ -380,17 +393,5 @@ class Text:
             only=request.tool_choice.name if request.tool_choice.mode == "named" else None,
             parallel=request.parallel_tool_calls,
             need="must" if must else "may",
+            held=self._constrain_tools,
         )
-
-
-def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:
-    if isinstance(problem, ContextOverflow):
-        return Refusal(
-            reason="context_length",
-            message=str(problem),
-            facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
-        )
-    reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
-    # A message may quote the request, and a lone surrogate in it could not be sent.
-    message = problem.message.encode("utf-8", "replace").decode()
-    return Refusal(reason=reason, message=message, field=problem.field)

@@ -53,13 +53,15 @@ class ThinkFirst:
 @dataclass(frozen=True, slots=True)
 class Calls:
     """Tool calls in the json_tools format, between `marks`. `need` says whether the output may
-    be something else instead; `only` names the one tool that is called, once."""
+    be something else instead; `only` names the one tool that is called, once; `held`: calls that
+    may be made keep to their form though no tool is strict."""
 
     marks: Marks
     tools: tuple[ToolSpec, ...]
     parallel: bool
     only: str | None = None
     need: Literal["may", "must"] = "must"
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,9 @@ class Grammars:
         """Return the grammar for `form` and the calls that must or may be made; None if all is
         free.
 
-        Free text stays free around calls; a strict tool among those that may be called holds the
-        calls in it to their form. Raises BadRequest, naming the form's field or the tool at fault.
+        Free text stays free around calls; a strict tool among those that may be called, or `held`,
+        holds the calls in it to their form. Raises BadRequest, naming the form's field or the tool
+        at fault.
         """
         must = calls is not None and calls.need == "must"
         if form.kind == "text" and not must:
@@ -134,13 +137,12 @@ class Grammars:
         return form.json_schema
 
     def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
-        """Return a grammar of any text with calls in it that keep to their schemas. None where no
-        tool is strict or a marker is no token: a call cannot be told there from text that looks
-        like one."""
+        """Return a grammar of any text with calls in it that keep to their schemas. None where
+        calls are not held and no tool is strict, or a marker is no token: a call cannot be told
+        there from text that looks like one."""
         marks = (calls.marks.start, calls.marks.end)
-        if not any(tool.strict for tool in calls.tools) or not all(
-            mark in self._token_ids for mark in marks
-        ):
+        held = calls.held or any(tool.strict for tool in calls.tools)
+        if not held or not all(mark in self._token_ids for mark in marks):
             return None
         others = [self._token_ids[text] for text in self._token_ids if text not in marks]
         loose = "".join(

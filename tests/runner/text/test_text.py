@@ -25,6 +25,7 @@ from bus.wire.messages.requests import (
 )
 from runner.engine import RowId, SampledToken
 from runner.text.checks import behind
+from runner.text.grammar import open_matcher
 from runner.text.prepared import (
     CallPiece,
     ChoiceFinish,
@@ -523,6 +524,22 @@ def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
     held = ready(request(output=OutputFormat(kind="json_object")))
     assert held.grammar is not None
     assert not held.reads_thinking
+
+
+def test_calls_keep_to_schemas_that_are_not_strict_where_the_operator_says_so() -> None:
+    """A schema that cannot be enforced is refused of a strict tool alone."""
+    held = Text(TOKENIZER, constrain_tools=True)
+    loose = TOOL.model_copy(update={"name": "loose", "parameters": {"type": "banana"}})
+    for tools in ((TOOL,), (TOOL, loose)):
+        prepared = held.prepare(request(chat("x", tools=tools)), 4096)
+        assert isinstance(prepared, PreparedRequest) and prepared.grammar is not None, prepared
+        matcher = open_matcher(TOKENIZER.guide, prepared.grammar)
+        for arguments, fits in (('{"a": 1}', True), ('{"a": "one"}', False)):
+            call = f'<tool_call>\n{{"name": "{TOOL.name}", "arguments": {arguments}}}\n</tool_call>'
+            tokens = TOKENIZER.encode(f"Let me look. {call} So it is.")
+            assert (matcher.validate_tokens(tokens) == len(tokens)) is fits
+    free = held.prepare(request(chat("x")), 4096)
+    assert isinstance(free, PreparedRequest) and free.grammar is None
 
 
 @given(st.text(alphabet="ab 🐟\n<", max_size=30), st.sampled_from(["b", "🐟a", "\n\n", "<t"]))
