@@ -110,8 +110,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _show_stats(output: Output, found: Row, minutes: float) -> None:
-    said = f"{found['requests']} requests in {minutes:g} min, {found['finished']} finished"
-    output.say(f"{said}{_errors(found, ': ')}")
+    count = found["requests"]
+    said = f"{count} request{'s' * (count != 1)} in {minutes:g} min, {found['finished']} finished"
+    output.say(f"{said}{_errors(found, ': ')}; waits and speeds are p50 / p95")
     for group, column in (("models", "model"), ("clients", "client")):
         columns = (column, ">requests", ">finished", ">prompt", ">cached", ">tokens", ">queue",
                    ">ttft", ">seconds", ">tokens/s", "errors")  # fmt: skip

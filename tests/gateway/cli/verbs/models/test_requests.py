@@ -86,7 +86,9 @@ def test_the_latest_stands_last_and_says_how_it_ended(made: GatewayTestbed, tmp_
 
 def test_statistics_have_errors_apart(made: GatewayTestbed, tmp_path: Path) -> None:
     lines = typed(made, tmp_path, "shoal requests --stats").stdout.splitlines()
-    assert lines[0] == "3 requests in 60 min, 2 finished: 1 queue_full"
+    assert lines[0] == (
+        "3 requests in 60 min, 2 finished: 1 queue_full; waits and speeds are p50 / p95"
+    )
     (ann,) = (line for line in lines if line.startswith("ann"))
     assert "200.0 / 400.0" in ann and ann.endswith("-")
     (bob,) = (line for line in lines if line.startswith("bob"))
