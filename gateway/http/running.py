@@ -69,6 +69,23 @@ class RunningExchange:
         """Return whether the answer is to be kept."""
         return self.parsed.to_keep is not None and self.parsed.to_keep.keep
 
+    @property
+    def outcome(self) -> str:
+        """Return how the exchange ended: `FINISHED`, or the code of what went wrong."""
+        inbox = self.exchange.inbox
+        if inbox.abandoned:
+            return "client_closed"
+        if inbox.fault is not None:
+            return inbox.fault.code
+        reasons = (request.failed for request in self.exchange.requests)
+        return next((reason for reason in reasons if reason is not None), FINISHED)
+
+    def stay_warm(self) -> None:
+        """Wish that the model stays as long as the body says."""
+        extras = self.parsed.extras
+        keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
+        self.service.keep_alive(self.exchange.model, keep_alive_s)
+
     def begin(self) -> None:
         """Count the exchange as running."""
         self.service.running += 1

@@ -245,6 +245,25 @@ def test_a_body_that_is_compressed_is_refused_as_such(testbed: GatewayTestbed) -
     assert refused.headers["accept-encoding"] == "identity"
 
 
+def test_a_stream_that_is_cut_says_that_it_waits_for_its_model() -> None:
+    with gateway_testbed(load_timeout_s=20.0) as made:
+        said = {"role": "assistant", "content": "y" * 50}
+        turns = [{"role": "user", "content": "x" * 50}, said] * 4
+        orders = {"role": "user", "content": "tokens=2 fits=230"}
+        body = {"model": MODEL, "stream": True, "truncation": "auto", "input": [*turns, orders]}
+        lines: list[str] = []
+        with httpx.stream("POST", f"{made.url}/v1/responses", json=body, timeout=20) as answer:
+            assert answer.status_code == 200
+            for line in answer.iter_lines():
+                lines.append(line)
+                if len(lines) == 3:
+                    assert all(one.startswith(":") or not one for one in lines), lines
+                    made.runner()
+        assert any('"one two' in line or "two" in line for line in lines)
+        ends = [line for line in lines if line.startswith("event: response.completed")]
+        assert len(ends) == 1 and "event: error" not in lines
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_oldest_turns_of_a_conversation_that_does_not_fit_go_where_that_is_asked_for(
     testbed: GatewayTestbed, stream: bool

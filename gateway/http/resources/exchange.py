@@ -9,7 +9,7 @@ case an exchange ends once, and what was asked is recorded once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -30,7 +30,7 @@ from gateway.dialects.dialect import (
     WholeDialect,
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.ended_requests import FINISHED, AskedOver
+from gateway.ended_requests import AskedOver
 from gateway.http.middleware import (
     Resource,
     key_id,
@@ -49,6 +49,7 @@ from gateway.http.resources.answers import (
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.http.running import ClientHangUp, RunningExchange, refusals_recorded
 from gateway.records import Kind
+from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
@@ -58,6 +59,8 @@ QUICK_S = 0.5
 """How long a streamed answer may be undecided before its status is given as 200."""
 NEVER_S = 7 * 24 * 3600.0
 CLOSED_REQUEST = 499
+Again = Callable[[Parsed], RunningExchange]
+"""Submits a body that was cut, in the place of what did not fit."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,17 @@ class GenerateResource(Resource):
                 keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
                 parsed = await recalled(service, keeping, parsed, owner)
             running = _begin(service, req, parsed, asked)
-        while (shorter := await self._answered(running, resp)) is not None:
-            with refusals_recorded(service, asked):
-                running = _begin(service, req, shorter, asked, running.hang_up)
+        again = partial(_begin_again, service, req, asked, running.hang_up)
+        while (shorter := await self._answered(running, resp, again)) is not None:
+            running = again(shorter)
 
-    async def _answered(self, running: RunningExchange, resp: Response) -> Parsed | None:
+    async def _answered(
+        self, running: RunningExchange, resp: Response, again: Again
+    ) -> Parsed | None:
         """Answer; or return the body with fewer turns, where it did not fit and may be cut."""
         with running.recorded_if_it_fails():
             try:
-                await self._answer(running, resp)
+                await self._answer(running, resp, again)
                 return None
             except HttpFaultRaised as raised:
                 shorter = shortened(running.parsed, raised.fault)
@@ -98,19 +103,18 @@ class GenerateResource(Resource):
             running.give_way()
             return shorter
 
-    async def _answer(self, running: RunningExchange, resp: Response) -> None:
-        """Answer whole, or begin to stream. One that may be cut streams once it fits."""
-        parsed = running.parsed
-        if not parsed.stream:
+    async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
+        """Answer whole, or begin to stream."""
+        if not running.parsed.stream:
             _answer_whole(running, self.dialect, await _collected(running), resp)
             return
-        quick = self.dialect.stream_content_type == sse.CONTENT_TYPE and not parsed.cuts
-        await running.exchange.inbox.wait_settled(QUICK_S if quick else NEVER_S)
+        has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
+        await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
         _raise_early(running)
         resp.content_type = self.dialect.stream_content_type
         for name, value in sse.HEADERS:
             resp.set_header(name, value)
-        resp.stream = _streamed(running, self.dialect)
+        resp.stream = _streamed(running, self.dialect, again)
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ class EmbedResource(Resource):
             )
             # many numbers take long to write: other answers go on meanwhile
             resp.data = await asyncio.get_running_loop().run_in_executor(None, render)
-            _keep_alive(running)
+            running.stay_warm()
             running.end()
 
 
@@ -262,6 +266,14 @@ def _begin(
     return running
 
 
+def _begin_again(
+    service: HttpService, req: Request, asked: AskedOver, hang_up: ClientHangUp, parsed: Parsed
+) -> RunningExchange:
+    """Submit a body in the place of one that gave way."""
+    with refusals_recorded(service, asked):
+        return _begin(service, req, parsed, asked, hang_up)
+
+
 def _raise_early(running: RunningExchange) -> None:
     inbox = running.exchange.inbox
     if inbox.abandoned:
@@ -271,20 +283,13 @@ def _raise_early(running: RunningExchange) -> None:
         raise HttpFaultRaised(fault)
 
 
-def _keep_alive(running: RunningExchange) -> None:
-    """Wish that the model stays as long as the body says."""
-    extras = running.parsed.extras
-    keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
-    running.service.keep_alive(running.exchange.model, keep_alive_s)
-
-
 def _answer_whole(
     running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
     load_s = running.exchange.inbox.load_s
     resp.data = dialect.render_whole(running.parsed, collected, load_s=load_s)
     running.keep(resp.data)
-    _keep_alive(running)
+    running.stay_warm()
     running.end()
 
 
@@ -305,29 +310,37 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
     return collector.collected
 
 
-async def _streamed(running: RunningExchange, dialect: Dialect) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
-    inbox = running.exchange.inbox
+async def _streamed(
+    running: RunningExchange, dialect: Dialect, again: Again
+) -> AsyncGenerator[bytes]:
+    """Yield the bytes of a stream, from its first to its last. One piece per wake-up. A body that
+    does not fit and may be cut is asked again."""
     outcome = "client_closed"
     renderer: StreamRenderer | None = None
     try:
-        if not inbox.settled:
-            yield sse.KEEP_ALIVE
-        while not inbox.settled:
-            await inbox.wait_settled(1.0)
-            for text in inbox.take_comments():
-                yield sse.comment(text)
+        while True:
+            inbox = running.exchange.inbox
+            async for comment in _comments_before(inbox):
+                yield comment
+            fault = inbox.early_fault
+            shorter = None if fault is None else shortened(running.parsed, fault)
+            if shorter is None:
+                break
+            running.give_way()
+            running = again(shorter)
         tokens = sum(request.prompt_tokens for request in running.exchange.requests)
         known = replace(running.parsed, prompt_tokens=tokens)
         renderer = dialect.stream(known, load_s=inbox.load_s)
-        _keep_alive(running)
+        running.stay_warm()
         if inbox.abandoned:
             return
         if inbox.fault is None:
             yield renderer.open()
         async for piece in _pieces(running, renderer):
             yield piece
-        outcome = _outcome_of(running)
+        outcome = running.outcome
+    except HttpFaultRaised as refused:
+        yield dialect.stream(running.parsed).error(refused.fault)
     except Exception as error:
         reference = str(running.exchange.requests[0].request_id)
         running.service.log.error("a stream failed here", request=reference, error=repr(error))
@@ -336,6 +349,16 @@ async def _streamed(running: RunningExchange, dialect: Dialect) -> AsyncGenerato
         yield failed.error(internal(reference))
     finally:
         running.end(outcome)
+
+
+async def _comments_before(inbox: EntryInbox) -> AsyncGenerator[bytes]:
+    """Yield what is said while it is not settled how a request begins."""
+    if not inbox.settled:
+        yield sse.KEEP_ALIVE
+    while not inbox.settled:
+        await inbox.wait_settled(1.0)
+        for text in inbox.take_comments():
+            yield sse.comment(text)
 
 
 async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
@@ -368,13 +391,3 @@ def _keep(running: RunningExchange, renderer: StreamRenderer) -> None:
     """Keep a stream's answer before its client reads the end, for it may go on from it at once."""
     if running.keeps:
         running.keep(cast(KeepingStream, renderer).answer)
-
-
-def _outcome_of(running: RunningExchange) -> str:
-    inbox = running.exchange.inbox
-    if inbox.abandoned:
-        return "client_closed"
-    if inbox.fault is not None:
-        return inbox.fault.code
-    reasons = (request.failed for request in running.exchange.requests)
-    return next((reason for reason in reasons if reason is not None), FINISHED)
