@@ -37,10 +37,9 @@ class ClientRequest:
 
     `wire` is the request as runners get it, `sharer` who asks, `affinity` as in `Parsed`.
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
-    `begun`: it gave an entry, so a
-    runner computes it. `excluded` are (instance, generation) pairs that were tried; `has_waited`:
-    for a model to be loaded. `node` is that of the instance's lead; `finishes` are why its choices
-    ended.
+    `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
+    that were tried; `has_waited`: for a model to be loaded. `node` is that of the instance's lead;
+    `finishes` are why its choices ended.
     """
 
     def __init__(

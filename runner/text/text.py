@@ -353,9 +353,8 @@ class Text:
 
     def _grammar(self, request: GenerationRequest, prompt: _Prompt) -> GrammarSpec | None:
         must = request.tool_choice.mode in ("required", "named")
-        held = bool(prompt.tools) and self._constrain_tools
-        strict = any(tool.strict for tool in prompt.tools)
-        if request.output.kind == "text" and not must and not strict and not held:
+        held = any(self._constrain_tools or tool.strict for tool in prompt.tools)
+        if request.output.kind == "text" and not must and not held:
             return None
         grammars = self._open_grammars(request.output.field)
         think = None

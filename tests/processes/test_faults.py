@@ -44,6 +44,18 @@ def generations(node: Node) -> int:
     return sum(i["generation"] for i in node.state()["instances"].values())
 
 
+def wait_back(node: Node, before: int) -> None:
+    """Wait for another generation that serves; where none comes, say what the node says of it."""
+    try:
+        eventually(lambda: node.ready() and generations(node) > before, 60, "the model is back")
+    except AssertionError as late:
+        told = [
+            (one["instance"], one["status"], one["generation"], one.get("why"))
+            for one in node.state()["instances"].values()
+        ]
+        raise AssertionError(f"{late}; before {before}, now {told}") from late
+
+
 def since(at: float, stream: Stream) -> float:
     assert stream.ended_at is not None
     return stream.ended_at - at
@@ -55,7 +67,7 @@ def test_x01_a_killed_runner_ends_its_streams_with_an_error(node: Node, ledger: 
     at = kill(node.runner()[1])
     stream.wait(30)
     assert stream.error is not None and stream.done, saw(stream)
-    eventually(lambda: node.ready() and generations(node) > before, 60, "the model is back")
+    wait_back(node, before)
     ledger("X01 kill -9 runner", saw=saw(stream), seconds=since(at, stream), bound_s=3, reloaded=1)
 
 
@@ -67,7 +79,7 @@ def test_x02_a_frozen_runner_is_replaced(node: Node, ledger: Ledger) -> None:
     stream.wait(60)
     assert stream.error is not None and stream.done, saw(stream)
     eventually(lambda: not psutil.pid_exists(frozen), 60, "the frozen runner is gone")
-    eventually(lambda: node.ready() and generations(node) > before, 60, "the model is back")
+    wait_back(node, before)
     ledger("X02 SIGSTOP runner", saw=saw(stream), seconds=since(at, stream), bound_s=15, reloaded=1)
 
 
@@ -229,7 +241,8 @@ def test_x09_a_killed_gateway_process_has_its_requests_cancelled(
     before = generations(node)
     stream = node.stream(STORY, **LONG).flowing()
     gateway = psutil.Process(node.pid("gateway"))
-    family = [gateway, *gateway.children(recursive=True)]
+    # The ones that serve first: they end their streams in words when they see their parent die.
+    family = [*gateway.children(recursive=True), gateway]
     at = time.monotonic()
     for process in family:
         with contextlib.suppress(psutil.Error):

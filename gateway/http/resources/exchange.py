@@ -97,11 +97,10 @@ class GenerateResource(Resource):
                 await self._answer(running, resp, again)
                 return None
             except HttpFaultRaised as raised:
-                shorter = shortened(running.parsed, raised.fault)
+                shorter = _gave_way(running, raised.fault)
                 if shorter is None:
                     raise
-            running.give_way()
-            return shorter
+                return shorter
 
     async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
         """Answer whole, or begin to stream."""
@@ -274,6 +273,15 @@ def _begin_again(
         return _begin(service, req, parsed, asked, hang_up)
 
 
+def _gave_way(running: RunningExchange, fault: HttpFault | None) -> Parsed | None:
+    """End an exchange whose conversation did not fit and may be cut, and return its body with fewer
+    turns; None where it stays."""
+    shorter = None if fault is None else shortened(running.parsed, fault)
+    if shorter is not None:
+        running.give_way()
+    return shorter
+
+
 def _raise_early(running: RunningExchange) -> None:
     inbox = running.exchange.inbox
     if inbox.abandoned:
@@ -322,11 +330,9 @@ async def _streamed(
             inbox = running.exchange.inbox
             async for comment in _comments_before(inbox):
                 yield comment
-            fault = inbox.early_fault
-            shorter = None if fault is None else shortened(running.parsed, fault)
+            shorter = _gave_way(running, inbox.early_fault)
             if shorter is None:
                 break
-            running.give_way()
             running = again(shorter)
         tokens = sum(request.prompt_tokens for request in running.exchange.requests)
         known = replace(running.parsed, prompt_tokens=tokens)
