@@ -27,6 +27,8 @@ from conf.settings import load_settings
 ROOT = Path(__file__).resolve().parents[2]
 TREE = Path(os.environ.get("INSPECTED_TREE", ROOT))
 """The checkout whose code the nodes run; another one when an older tree is inspected."""
+WITH_SPARE = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
+"""What gives a node a spare runner, which older trees do not know."""
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
 

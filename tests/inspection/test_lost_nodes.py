@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.harness.clusters import Cluster, running_cluster
-from tests.harness.nodes import MODEL, ROOT, TREE, Node, eventually
+from tests.harness.nodes import MODEL, WITH_SPARE, Node, eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,8 +24,7 @@ HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_t
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Form a cluster of three."""
-    spare = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
-    with running_cluster(3, SHOAL_SETTLE_GRACE_S="35", **spare) as made:
+    with running_cluster(3, SHOAL_SETTLE_GRACE_S="35", **WITH_SPARE) as made:
         yield made
 
 

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.harness.nodes import TREE, Node, eventually
+from tests.harness.nodes import TREE, WITH_SPARE, Node, eventually
 
 TINY = TREE / "conf" / "tiny"
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json")
@@ -58,7 +58,7 @@ def _when_asked(template: str) -> str:
 def hostile() -> Iterator[Node]:
     """Start a node with hostile model folders beside its own model, and a spare runner as users
     have it."""
-    node = Node(SHOAL_RUNNER__SPARE="true")
+    node = Node(**WITH_SPARE)
     models = node.home / "data" / "models"
     _model(models, "endless", ENDLESS)
     _model(models, "huge", HUGE)
