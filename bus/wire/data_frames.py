@@ -34,6 +34,7 @@ LATER = (
     "thinking_budget",
     "variables",
     "history",
+    "template",
 )
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}

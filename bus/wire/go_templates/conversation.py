@@ -174,7 +174,8 @@ def _shows_response(pipe: PipeNode) -> bool:
 def _call(call: Mapping[str, Any], place: int) -> GoStruct:
     said = call["function"]
     given = said["arguments"]
-    arguments = SpokenMap(given) if isinstance(given, dict) else given
+    is_object = isinstance(given, dict)
+    arguments = SpokenMap(cast(dict[str, Any], given)) if is_object else given
     function = GoStruct(
         {"Index": place, "Name": said["name"], "Arguments": arguments},
         Ordered(index=place, name=said["name"], arguments=arguments),
