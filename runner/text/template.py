@@ -143,7 +143,7 @@ def own_variables(request: GenerationRequest) -> dict[str, Any]:
 
 @contextmanager
 def _blamed(own: str | None) -> Generator[None]:
-    """Tell what a template raises as a refusal: whatever it is, the request is at fault."""
+    """Tell all that a template may raise as a refusal: the request is at fault."""
     whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
     try:
         yield

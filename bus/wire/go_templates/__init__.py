@@ -2,7 +2,7 @@
 
 Pure, and of Python's own library alone: a gateway reads a template to refuse what is none, and the
 process that renders runs it (decision 0028). A template is a stranger's: reading is bounded by its
-size, running by steps, depth and text, and whatever it does ends in text or `GoTemplateError`.
+size, running by steps, depth and text, and all that it may do ends in text or `GoTemplateError`.
 """
 
 from __future__ import annotations

@@ -79,11 +79,13 @@ class _Turn:
     tool_call_id: str = ""
 
     def add(self, other: _Turn) -> None:
+        """Take in the next message of the same role."""
         self.content += "\n\n" + other.content
         self.thinking += other.thinking
         self.calls += other.calls
 
     def struct(self) -> GoStruct:
+        """Return it as a template sees it."""
         calls = [_call(one, place) for place, one in enumerate(self.calls)]
         form = {
             "role": self.role, "content": self.content, "thinking": self.thinking,
@@ -125,6 +127,7 @@ def _run_by_turns(
     system = prompt = response = ""
 
     def data() -> dict[str, Any]:
+        """Return what the template is told now."""
         return {"System": system, "Prompt": prompt, _RESPONSE: response, **thinking}
 
     for turn in turns:

@@ -44,6 +44,38 @@ class Token(NamedTuple):
     spaced: bool = False
 
 
+class TokenReader:
+    """The tokens of a template, one after the other; `next` is the one to come."""
+
+    def __init__(self, source: str) -> None:
+        """Begin with the first. Raises GoTemplateError, as all that reads on does."""
+        self._tokens = tokens_of(source)
+        self.next: Token = next(self._tokens)
+
+    def take(self) -> Token:
+        """Return the token to come, and read on; the last one stays."""
+        token = self.next
+        if token.kind != "end":
+            self.next = next(self._tokens)
+        return token
+
+    def sees(self, *kinds: Kind) -> bool:
+        """Return whether the token to come is one of these."""
+        return self.next.kind in kinds
+
+    def expect(self, kind: Kind, what: str) -> None:
+        """Take a token of this kind. Raises GoTemplateError, which says `what` it should be."""
+        token = self.take()
+        if token.kind != kind:
+            raise wrong(token, what)
+
+
+def wrong(token: Token, what: str) -> GoTemplateError:
+    """Return the error of a token in the place of `what`."""
+    found = "the template ends" if token.kind == "end" else f"found {token.text[:40]!r}"
+    return GoTemplateError(token.line, f"expected {what}; {found}")
+
+
 def tokens_of(source: str) -> Iterator[Token]:
     """Give all tokens, the last of kind `end`. Raises GoTemplateError for what is none."""
     place, line, trims = 0, 1, False

@@ -1,4 +1,4 @@
-"""Reads a template in Go's language into its tree. Pure; whatever the text, it ends.
+"""Reads a template in Go's language into its tree. Pure; it ends, for any text.
 
 What is none is a GoTemplateError that says the line and what was expected there. Checked here, not
 when it runs: functions and variables that there are not, templates that are not defined, what
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from bus.wire.go_templates.functions import ARITIES
-from bus.wire.go_templates.lexer import Kind, Token, tokens_of
+from bus.wire.go_templates.lexer import Kind, Token, TokenReader, wrong
 from bus.wire.go_templates.tree import (
     NESTED_AT_MOST,
     TEMPLATE_BYTES,
@@ -63,8 +63,7 @@ class _Parser:
     """One reading of one template."""
 
     def __init__(self, source: str) -> None:
-        self._tokens = tokens_of(source)
-        self._next: Token = next(self._tokens)
+        self._tokens = TokenReader(source)
         self._variables = ["$"]
         self._loops = 0
         self._depth = 0
@@ -72,6 +71,7 @@ class _Parser:
         self._included: list[IncludeNode] = []
 
     def whole(self) -> GoTemplate:
+        """Return the template."""
         body, word, line = self._body(is_top=True)
         if word:
             raise GoTemplateError(line, f"unexpected {{{{{word}}}}}: it ends no block")
@@ -88,29 +88,29 @@ class _Parser:
         still open), or "" where the template ends."""
         nodes: list[Node] = []
         while True:
-            token = self._take()
+            token = self._tokens.take()
             if token.kind == "end":
                 return tuple(nodes), "", token.line
             if token.kind == "text":
                 nodes.append(TextNode(token.text))
                 continue
-            word = self._next.text if self._next.kind == "word" else ""
+            word = self._tokens.next.text if self._tokens.next.kind == "word" else ""
             if word in ("end", "else"):
-                self._take()
+                self._tokens.take()
                 if word == "end":
-                    self._expect("close", "'}}' behind end")
+                    self._tokens.expect("close", "'}}' behind end")
                 return tuple(nodes), word, token.line
             nodes += self._action(word, token.line, is_top=is_top)
 
     def _action(self, word: str, line: int, *, is_top: bool) -> list[Node]:
         if word not in _KEYWORDS:
             return [ActionNode(self._pipe("close", "an action"))]
-        self._take()
+        self._tokens.take()
         match word:
             case "if" | "with" | "range":
                 return [self._branch(word, line)]
             case "break" | "continue":
-                self._expect("close", f"'}}}}' behind {word}")
+                self._tokens.expect("close", f"'}}}}' behind {word}")
                 if not self._loops:
                     raise GoTemplateError(line, f"{{{{{word}}}}} stands in no {{{{range}}}}")
                 return [LoopExitNode(word)]
@@ -125,14 +125,13 @@ class _Parser:
                 self._define(name, line, is_closed=True)
             case _:
                 name = self._name(word)
-                has_value = self._next.kind != "close"
-                value = self._pipe("close", "{{template}}") if has_value else self._closed()
+                is_bare = self._tokens.sees("close")
+                value = None if is_bare else self._pipe("close", "{{template}}")
                 node = IncludeNode(name, value, line)
+                if is_bare:
+                    self._tokens.take()
         self._included.append(node)
         return [node]
-
-    def _closed(self) -> None:
-        self._expect("close", "'}}'")
 
     def _branch(self, word: Literal["if", "with", "range"], line: int) -> BranchNode:
         with self._nested(line), self._scope():
@@ -149,11 +148,11 @@ class _Parser:
 
     def _else(self, word: str, line: int) -> tuple[Body, str]:
         """Return what stands behind else, and what ends it: a branch for `else if`, `else with`."""
-        follows = self._next.text if self._next.kind == "word" else ""
+        follows = self._tokens.next.text if self._tokens.next.kind == "word" else ""
         if follows in ("if", "with") and follows == word:
-            self._take()
+            self._tokens.take()
             return (self._branch(follows, line),), "end"
-        self._expect("close", "'}}' behind else")
+        self._tokens.expect("close", "'}}' behind else")
         body, ended, at = self._body()
         if ended == "else":
             raise GoTemplateError(at, "expected {{end}}; found another {{else}}")
@@ -161,7 +160,7 @@ class _Parser:
 
     def _define(self, name: str, line: int, *, is_closed: bool = False) -> None:
         if not is_closed:
-            self._expect("close", "'}}' behind the name")
+            self._tokens.expect("close", "'}}' behind the name")
         variables, self._variables = self._variables, ["$"]
         loops, self._loops = self._loops, 0
         with self._nested(line):
@@ -172,23 +171,23 @@ class _Parser:
         self._defined[name] = body
 
     def _name(self, word: str) -> str:
-        token = self._take()
+        token = self._tokens.take()
         if token.kind not in ("string", "raw"):
-            raise self._wrong(token, f"a name in quotation marks behind {word}")
+            raise wrong(token, f"a name in quotation marks behind {word}")
         return _text_of(token)
 
     # --- pipelines -----------------------------------------------------------------------------
 
     def _pipe(self, ends: Kind, what: str, *, is_range: bool = False) -> PipeNode:
         """Return a pipeline, with what ends it taken."""
-        line = self._next.line
+        line = self._tokens.next.line
         with self._nested(line):
             variables, assigns, first = self._declared(is_range=is_range)
             commands = [self._command(what, first)]
-            while self._sees("pipe"):
-                self._take()
+            while self._tokens.sees("pipe"):
+                self._tokens.take()
                 commands.append(self._command(what, None))
-            self._expect(ends, "')'" if ends == "right" else "'}}'")
+            self._tokens.expect(ends, "')'" if ends == "right" else "'}}'")
         for place, command in enumerate(commands[1:], 2):
             if isinstance(command.operands[0], DotNode | NilNode | ConstantNode):
                 raise GoTemplateError(line, f"expected a function in stage {place} of a pipeline")
@@ -201,41 +200,41 @@ class _Parser:
     def _declared(self, *, is_range: bool) -> tuple[tuple[str, ...], bool, Operand | None]:
         """Return the variables that take the value, whether they are set, and, where there are
         none, an operand that was read meanwhile."""
-        if not self._sees("variable"):
+        if not self._tokens.sees("variable"):
             return (), False, None
-        token = self._take()
+        token = self._tokens.take()
         names = [token.text]
-        if is_range and self._sees("comma"):
-            self._take()
-            second = self._take()
+        if is_range and self._tokens.sees("comma"):
+            self._tokens.take()
+            second = self._tokens.take()
             if second.kind != "variable":
-                raise self._wrong(second, "a variable behind the comma")
+                raise wrong(second, "a variable behind the comma")
             names.append(second.text)
-            if not self._sees("declare", "assign"):
-                raise self._wrong(self._next, "':=' or '='")
-        if self._sees("comma"):
+            if not self._tokens.sees("declare", "assign"):
+                raise wrong(self._tokens.next, "':=' or '='")
+        if self._tokens.sees("comma"):
             raise GoTemplateError(token.line, "only {{range}} declares two variables")
-        if not self._sees("declare", "assign"):
+        if not self._tokens.sees("declare", "assign"):
             return (), False, self._variable(token)
-        assigns = self._take().kind == "assign"
+        assigns = self._tokens.take().kind == "assign"
         for name in names if assigns else ():
             self._known(name, token.line)
         return tuple(names), assigns, None
 
     def _command(self, what: str, first: Operand | None) -> CommandNode:
         operands = [] if first is None else [first]
-        while not self._sees("pipe", "right", "close"):
-            if operands and not self._next.spaced:
-                raise self._wrong(self._next, "a space between arguments")
+        while not self._tokens.sees("pipe", "right", "close"):
+            if operands and not self._tokens.next.spaced:
+                raise wrong(self._tokens.next, "a space between arguments")
             operands.append(self._operand())
         if not operands:
-            raise GoTemplateError(self._next.line, f"expected a value in {what}")
+            raise GoTemplateError(self._tokens.next.line, f"expected a value in {what}")
         if isinstance(operands[0], NilNode):
-            raise GoTemplateError(self._next.line, "nil is an argument, not a command")
+            raise GoTemplateError(self._tokens.next.line, "nil is an argument, not a command")
         return CommandNode(tuple(operands))
 
     def _operand(self) -> Operand:
-        token = self._take()
+        token = self._tokens.take()
         match token.kind:
             case "string" | "raw":
                 found: Operand = ConstantNode(_text_of(token))
@@ -256,9 +255,11 @@ class _Parser:
             case "word":
                 return self._word(token)
             case _:
-                raise self._wrong(token, "a value")
-        if self._next.kind in ("field", "dot") and not self._next.spaced:
-            raise GoTemplateError(token.line, f"unexpected {self._next.text!r} behind {token.text}")
+                raise wrong(token, "a value")
+        if self._tokens.next.kind in ("field", "dot") and not self._tokens.next.spaced:
+            raise GoTemplateError(
+                token.line, f"unexpected {self._tokens.next.text!r} behind {token.text}"
+            )
         return found
 
     def _variable(self, token: Token) -> VariableNode:
@@ -275,7 +276,7 @@ class _Parser:
         if token.text == "nil":
             return NilNode()
         if token.text in _KEYWORDS:
-            raise self._wrong(token, "a value")
+            raise wrong(token, "a value")
         if token.text not in ARITIES:
             raise GoTemplateError(token.line, f"function {json.dumps(token.text)} is not defined")
         names = self._fields()
@@ -285,29 +286,11 @@ class _Parser:
     def _fields(self) -> tuple[str, ...]:
         """Return the fields that follow without a space."""
         names: list[str] = []
-        while self._next.kind == "field" and not self._next.spaced:
-            names.append(self._take().text[1:])
+        while self._tokens.next.kind == "field" and not self._tokens.next.spaced:
+            names.append(self._tokens.take().text[1:])
         return tuple(names)
 
     # --- below ---------------------------------------------------------------------------------
-
-    def _sees(self, *kinds: Kind) -> bool:
-        return self._next.kind in kinds
-
-    def _take(self) -> Token:
-        token = self._next
-        if token.kind != "end":
-            self._next = next(self._tokens)
-        return token
-
-    def _expect(self, kind: Kind, what: str) -> None:
-        token = self._take()
-        if token.kind != kind:
-            raise self._wrong(token, what)
-
-    def _wrong(self, token: Token, what: str) -> GoTemplateError:
-        found = "the template ends" if token.kind == "end" else f"found {token.text[:40]!r}"
-        return GoTemplateError(token.line, f"expected {what}; {found}")
 
     @contextmanager
     def _nested(self, line: int) -> Generator[None]:
@@ -359,6 +342,7 @@ def _sign_of(token: Token) -> int:
 
 def _unescaped(text: str, line: int) -> str:
     def character(found: re.Match[str]) -> str:
+        """Return what an escape stands for."""
         two, four, eight, octal, other = found.groups()
         number = int(octal, 8) if octal else int(two or four or eight or "0", 16)
         if other is not None and other in _ESCAPES:
