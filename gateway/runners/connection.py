@@ -72,8 +72,8 @@ INPUTS_PROTOCOL = 4
 class RequestObserver(Protocol):
     """The one who asked for a request. All calls come in the loop's thread, time as `now`."""
 
-    def accepted(self, prompt_tokens: int, now: float) -> None:
-        """Note that the runner owns the request."""
+    def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
+        """Note that the runner owns the request, and which of its fields have no effect there."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
@@ -267,7 +267,7 @@ class RunnerConnection:
             now = self._reactor.now()
             one.accepted = True
             self._life.entries(now)
-            one.observer.accepted(message.prompt_tokens, now)
+            one.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}

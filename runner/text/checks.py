@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
-from bus.wire.messages.requests import ChatPrompt, GenerationRequest
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, ToolSpec
 
 STOPS_AT_MOST = 16
 STOP_CHARACTERS = 1024
@@ -51,6 +51,11 @@ def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> lis
     if history and tokens[:1] == [begins] and begins not in tokens[1:]:
         return [*history, *tokens[1:]]
     return [*history, *tokens]
+
+
+def unheld(tools: Sequence[ToolSpec], grammar: object) -> tuple[str, ...]:
+    """Return the path of what is promised of strict tools, where no grammar keeps it."""
+    return ("tools.strict",) if grammar is None and any(tool.strict for tool in tools) else ()
 
 
 def begun_once(tokens: list[int], begins: int | None) -> list[int]:

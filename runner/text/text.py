@@ -33,6 +33,7 @@ from runner.text.checks import (
     check_scoring,
     check_stops,
     refusal_of,
+    unheld,
 )
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
@@ -61,8 +62,8 @@ DEFAULT_MAX_TOKENS = 4096
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
 """How much of a prompt is told to one who asks: either fits a frame of the data plane."""
-FORCIBLE_FORMAT = "json_tools"
-"""The tool-call format (mlx-lm's name for it) whose calls can be written as a grammar."""
+FORCIBLE_FORMATS = ("json_tools", "json_calls")
+"""The forms of calls that can be written as a grammar: an object between marks, by either name."""
 
 _FIRST = GenerationRequest(
     request_id=RequestId("first"),
@@ -229,6 +230,7 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
+            unheeded=unheld(prompt.tools, grammar),
             limit=thinking_limit(
                 self._tokenizer,
                 request.thinking_budget if reads_thinking else None,
@@ -249,10 +251,10 @@ class Text:
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
     ) -> _Prompt:
         """Return the tokens of the prompt; `special`: a raw one's with what stands around it."""
-        prompt = request.prompt
+        prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
             rendered, thinking, tools = self._chat(request, prompt)
-            check_length(rendered.text, context_tokens, self._tokenizer.longest_token)
+            check_length(rendered.text, context_tokens, longest)
             own = request.template is not None
             tokens = self._encode(rendered.text, field="messages", special=own, once=own)
             return _Prompt(tokens, rendered.opening, thinking, tools, rendered.text)
@@ -261,8 +263,7 @@ class Text:
         if request.thinking:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
-            whole = prompt.text + (prompt.suffix or "")
-            check_length(whole, context_tokens, self._tokenizer.longest_token)
+            check_length(prompt.text + (prompt.suffix or ""), context_tokens, longest)
             if request.template is None or prompt.suffix is None:
                 return _Prompt(self._raw(prompt, special=special))
             text = render_filled(self._tokenizer, prompt, request.template, own_variables(request))
@@ -381,7 +382,7 @@ class Text:
         marks = self._family.calls
         if marks is None or not tools:
             return None
-        if self._family.format != FORCIBLE_FORMAT:
+        if self._family.format not in FORCIBLE_FORMATS:
             if not must and request.output.kind == "text":
                 return None
             raise Unsupported(

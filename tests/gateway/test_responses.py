@@ -294,8 +294,8 @@ def test_a_stream_whose_shorter_body_does_not_fit_either_ends_with_that_error() 
         assert events[-2]["code"] == "context_length_exceeded"
         assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
         assert not any(one["type"].startswith("response.output") for one in events)
-        asked = made.runners[0].heard("submit")
-        assert len(asked) > 1, "it was cut, and asked again"
+        heard = made.runners[0].heard
+        eventually(lambda: len(heard("submit")) > 1, 10, "it was cut, and asked again")
 
 
 def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_that_error() -> None:
@@ -316,7 +316,9 @@ def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_tha
         assert response["error"]["message"] == events[-2]["message"]
         numbers = [one["sequence_number"] for one in events]
         assert numbers == list(range(len(numbers)))
-        assert len(made.runners[0].heard("submit")) == 1
+        heard = made.runners[0].heard
+        eventually(lambda: heard("submit"), 10, "the runner says what it heard")
+        assert len(heard("submit")) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
