@@ -97,7 +97,7 @@ def tokens_of(source: str) -> Iterator[Token]:
         else:
             yield Token("open", "{{", line)
             behind = yield from _action(source, place, line + source[opens:place].count("\n"))
-            trims = source[:behind].endswith("-}}")
+            trims = source.endswith("-}}", place, behind)
         line += source.count("\n", opens, behind)
         place = behind
 
