@@ -93,7 +93,7 @@ class EntryInbox:
         return comments
 
     def take_unheeded(self) -> tuple[str, ...]:
-        """Take the paths of fields that the model gives no effect, those that were not taken yet."""
+        """Take the paths of fields that the model gives no effect, those not taken before."""
         unheeded, self._unheeded = tuple(self._unheeded), []
         return unheeded
 
