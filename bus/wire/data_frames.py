@@ -16,6 +16,7 @@ from bus.wire.array_frames import packer, reader
 from bus.wire.codec import first_problem
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import (
+    Accepted,
     Entry,
     Finished,
     StepEntries,
@@ -34,6 +35,7 @@ LATER = (
     "thinking_budget",
     "variables",
     "history",
+    "template",
 )
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
@@ -44,6 +46,8 @@ def pack_to_gateway(message: ToGateway) -> bytes:
     """Pack one frame for a gateway process."""
     if type(message) is StepEntries:
         return _pack(("step", message.step, [_row(entry) for entry in message.entries]))
+    if type(message) is Accepted and not message.unheeded:
+        return _pack(("accepted", message.request_id, message.position, message.prompt_tokens))
     return _pack(message)
 
 

@@ -139,10 +139,11 @@ def answer_json(resp: Response, value: Any) -> None:
 def tell_ignored(
     service: HttpService, resp: Response, dialect: str, ignored: Sequence[str]
 ) -> None:
-    """Name the fields without effect in the answer's header, the log and the metrics."""
+    """Name the fields without effect in the answer's header, behind those that it names, the log
+    and the metrics."""
     if ignored:
         service.ignored(dialect, ignored)
-        resp.set_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
+        resp.append_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
 
 
 def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:

@@ -7,14 +7,17 @@ client's hang-up too; one that gives way to another is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from falcon.asgi import Response
+
+from gateway.dialects import sse
 from gateway.dialects.dialect import KeptAnswer, Parsed
 from gateway.dialects.faults import HttpFaultRaised, internal, of_error
 from gateway.ended_requests import FINISHED, AskedOver
-from gateway.http.middleware import Receive
+from gateway.http.middleware import Receive, tell_ignored
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.service import HttpService
@@ -86,6 +89,11 @@ class RunningExchange:
         keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
         self.service.keep_alive(self.exchange.model, keep_alive_s)
 
+    def tell_unheeded(self, resp: Response) -> None:
+        """Name in the answer's header what its model gives no effect, as far as that is known."""
+        names = self.exchange.inbox.take_unheeded()
+        tell_ignored(self.service, resp, self.asked.dialect, names)
+
     def begin(self) -> None:
         """Count the exchange as running."""
         self.service.running += 1
@@ -141,3 +149,16 @@ def refusals_recorded(service: HttpService, asked: AskedOver) -> Generator[None]
     except Exception as error:
         service.ended_requests.tell_refused(asked, of_error(error) or internal(asked.answer_id))
         raise
+
+
+async def comments_before(inbox: EntryInbox) -> AsyncGenerator[bytes]:
+    """Yield what is said while it is not settled how a request begins; then what of it has no
+    effect, where that came too late for a header."""
+    if not inbox.settled:
+        yield sse.KEEP_ALIVE
+    while not inbox.settled:
+        await inbox.wait_settled(1.0)
+        for text in inbox.take_comments():
+            yield sse.comment(text)
+    if unheeded := inbox.take_unheeded():
+        yield sse.comment(f"ignored: {', '.join(unheeded)}")

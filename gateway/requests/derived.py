@@ -7,16 +7,20 @@ client said itself stays (`model_fields_set` of its sampling: the others are def
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from bus.wire.go_templates import GoTemplateError, parse_template
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
+    Prompt,
     Sampling,
     TextPart,
+    TextPrompt,
 )
 
 
@@ -33,9 +37,27 @@ def completed(
     }
     if request.max_tokens is None:
         added["max_tokens"] = derived.max_tokens
+    if derived.template and request.template is None and _makes(derived.template, request.prompt):
+        added["template"] = derived.template
     if isinstance(request.prompt, ChatPrompt) and not request.history:
         added["prompt"] = _conversation(request.prompt, derived)
     return request.model_copy(update=added)
+
+
+def _makes(template: str, prompt: Prompt) -> bool:
+    """Return whether a template is for such prompts: conversations, and texts with a suffix where
+    it shows one."""
+    if isinstance(prompt, TextPrompt):
+        return prompt.suffix is not None and "suffix" in _names(template)
+    return isinstance(prompt, ChatPrompt)
+
+
+@functools.lru_cache(64)
+def _names(template: str) -> frozenset[str]:
+    try:
+        return parse_template(template).names()
+    except GoTemplateError:  # it was made by a build that reads more of them
+        return frozenset()
 
 
 def in_manner(request: GenerationRequest, manner: str) -> GenerationRequest:

@@ -38,6 +38,7 @@ class EntryInbox:
         self.abandoned = False
         self.load_s = 0.0
         self._comments: list[str] = []
+        self._unheeded: list[str] = []
         self._unaccepted = {one.request_id for one in requests}
         self._unended = {one.request_id for one in requests}
         self._queue: list[Entry] = []
@@ -91,11 +92,17 @@ class EntryInbox:
         comments, self._comments = self._comments, []
         return comments
 
+    def take_unheeded(self) -> tuple[str, ...]:
+        """Take the paths of fields that the model gives no effect, those not taken before."""
+        unheeded, self._unheeded = tuple(self._unheeded), []
+        return unheeded
+
     # --- what the runners' side tells -----------------------------------------------------
 
-    def accepted(self, request_id: RequestId) -> None:
-        """Note that a runner owns this request."""
+    def accepted(self, request_id: RequestId, unheeded: Sequence[str] = ()) -> None:
+        """Note that a runner owns this request, and which of its fields have no effect there."""
         self._unaccepted.discard(request_id)
+        self._unheeded += [name for name in unheeded if name not in self._unheeded]
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:

@@ -132,11 +132,11 @@ class ClientRequest:
 
     # --- what the runner says (RequestObserver) -------------------------------------------------
 
-    def accepted(self, prompt_tokens: int, now: float) -> None:
-        """Note that a runner owns the request."""
+    def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
+        """Note that a runner owns the request, and which of its fields have no effect there."""
         self.moved_at = now
         self.prompt_tokens = prompt_tokens
-        self.inbox.accepted(self.request_id)
+        self.inbox.accepted(self.request_id, unheeded)
 
     def refused(self, refusal: Refusal) -> None:
         """Have the owner find another runner, or refuse the request."""

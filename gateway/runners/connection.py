@@ -63,6 +63,8 @@ THINKING_PROTOCOL = 5
 """The first one in which a runner is told how much to think, and what to tell its template."""
 HISTORY_PROTOCOL = 5
 """The first one in which a request may go on from token ids, and is told those of its end."""
+TEMPLATE_PROTOCOL = 6
+"""The first one in which a request may bring the template of its prompt."""
 INPUTS_PROTOCOL = 4
 """The first one in which a runner can be asked for vectors of inputs."""
 
@@ -70,8 +72,8 @@ INPUTS_PROTOCOL = 4
 class RequestObserver(Protocol):
     """The one who asked for a request. All calls come in the loop's thread, time as `now`."""
 
-    def accepted(self, prompt_tokens: int, now: float) -> None:
-        """Note that the runner owns the request."""
+    def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
+        """Note that the runner owns the request, and which of its fields have no effect there."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
@@ -265,7 +267,7 @@ class RunnerConnection:
             now = self._reactor.now()
             one.accepted = True
             self._life.entries(now)
-            one.observer.accepted(message.prompt_tokens, now)
+            one.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
@@ -366,6 +368,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
             return _older("whose templates take no variables", "chat_template_kwargs")
     if protocol < HISTORY_PROTOCOL and request.history:
         return _older("which cannot go on from token ids", "history")
+    if protocol < TEMPLATE_PROTOCOL and request.template is not None:
+        return _older("whose templates are the models' own", "template")
     return None
 
 

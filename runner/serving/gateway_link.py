@@ -15,6 +15,7 @@ from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.tokens import (
+    Accepted,
     Cancel,
     Credit,
     Goodbye,
@@ -44,6 +45,17 @@ class GatewayListener(Protocol):
         ...
 
 
+UNHEEDED_PROTOCOL = 6
+"""The first version of the data plane in which a gateway is told what has no effect."""
+
+
+def known_to(message: ToGateway, protocol: int) -> ToGateway:
+    """Return the message without what this version of the data plane does not know."""
+    if type(message) is Accepted and message.unheeded and protocol < UNHEEDED_PROTOCOL:
+        return Accepted(message.request_id, message.position, message.prompt_tokens)
+    return message
+
+
 class GatewayLink:
     """The socket, and who is there. `addresses` is what others are told to dial."""
 
@@ -61,6 +73,8 @@ class GatewayLink:
 
     def send(self, peer: bytes, message: ToGateway) -> None:
         """Send one frame; a gateway process whose socket is gone is given up."""
+        client = self._clients.known.get(peer)
+        message = message if client is None else known_to(message, client.protocol)
         if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
             self._give_up(peer, "its socket is gone")
 

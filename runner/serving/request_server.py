@@ -224,7 +224,8 @@ class RequestServer:
             return
         self.totals.requests += 1
         self.totals.prompt_tokens += len(answer.tokens)
-        self._link.send(pending.peer, Accepted(request_id, placed.position, len(answer.tokens)))
+        count, unheeded = len(answer.tokens), answer.unheeded
+        self._link.send(pending.peer, Accepted(request_id, placed.position, count, unheeded))
         if pending.cancelled is not None:
             self._cancel(pending.cancelled, now)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
-from bus.wire.messages.requests import ChatPrompt, GenerationRequest
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, ToolSpec
 
 STOPS_AT_MOST = 16
 STOP_CHARACTERS = 1024
@@ -53,6 +53,16 @@ def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> lis
     return [*history, *tokens]
 
 
+def unheld(tools: Sequence[ToolSpec], grammar: object) -> tuple[str, ...]:
+    """Return the path of what is promised of strict tools, where no grammar keeps it."""
+    return ("tools.strict",) if grammar is None and any(tool.strict for tool in tools) else ()
+
+
+def begun_once(tokens: list[int], begins: int | None) -> list[int]:
+    """Return the tokens of a text with one mark of the beginning, where the text had it already."""
+    return tokens[1:] if begins is not None and tokens[:2] == [begins, begins] else tokens
+
+
 def check_bias(bias: Mapping[int, float], width: int) -> None:
     """Refuse a bias of what is no token of a vocabulary of `width`, or beyond -100..100."""
     for token, value in bias.items():
@@ -60,6 +70,14 @@ def check_bias(bias: Mapping[int, float], width: int) -> None:
             raise BadRequest(f"token {token} is not in 0..{width - 1}", field=f"logit_bias.{token}")
         if not math.isfinite(value) or abs(value) > 100:
             raise BadRequest("a bias must be within -100..100", field=f"logit_bias.{token}")
+
+
+def check_length(text: str, context_tokens: int, longest: int) -> None:
+    """Refuse what is hopelessly too long before it is tokenised, which would take seconds; no token
+    stands for more than `longest` characters."""
+    if len(text) > longest * context_tokens:
+        at_least = len(text) // longest
+        raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
 
 
 def check_scoring(request: GenerationRequest) -> None:

@@ -69,7 +69,8 @@ class PreparedRequest:
     is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
     `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
     say whether thinking and tool-call markup in the output are read as such. `limit` is None where
-    thinking may take as long as it does.
+    thinking may take as long as it does. `unheeded` are the paths of fields that this model gives
+    no effect.
     """
 
     request: GenerationRequest
@@ -83,6 +84,7 @@ class PreparedRequest:
     reads_thinking: bool = False
     reads_tools: bool = False
     limit: ThinkingLimit | None = None
+    unheeded: tuple[str, ...] = ()
 
     @property
     def request_id(self) -> RequestId:

@@ -1,27 +1,43 @@
-"""From a conversation to the text of a prompt, by the model's own chat template.
+"""From a conversation to the text of a prompt, by the model's own chat template or a client's.
 
-Pure, but for the template itself, which belongs to the model. What a template is given is
-the shape that Hugging Face templates know: `content` as one string (text parts joined by line
-breaks), `reasoning_content`, `tool_calls` with arguments as objects, `tool_call_id` and the
-tool's name on results. A template that raises refuses the request in its own words. Where a turn
-is to be continued, `marked` and `up_to_mark` do what transformers does.
+Pure, but for the template itself, which belongs to the model, or came with the request. What a
+template is given is the shape that Hugging Face templates know: `content` as one string (text parts
+joined by line breaks), `reasoning_content`, `tool_calls` with arguments as objects, `tool_call_id`
+and the tool's name on results. A template that raises refuses the request in its own words. Where a
+turn is to be continued, `marked` and `up_to_mark` do what transformers does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from bus.wire.errors import BadRequest
-from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    TextPart,
+    TextPrompt,
+    ToolCall,
+    ToolSpec,
+)
 from runner.text.families import Family
 from runner.text.prepared import SpanState
 from runner.text.rendering import TemplateStopped
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands where a turn is to go on; some templates trim the blank at its end."""
+_FILL_IN = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
+"""Tokens around prefix and suffix, and before what is to be filled in, by model family."""
 
 
 class StoppedTemplate(BadRequest):
@@ -46,6 +62,10 @@ class Template(Protocol):
         raises."""
         ...
 
+    def fill(self, template: str, told: Mapping[str, Any]) -> str:
+        """Return what a template in Go's language makes of what it is told. Raises as `render`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
@@ -63,9 +83,11 @@ def render_chat(
     thinking: bool,
     is_held: bool = False,
     variables: Mapping[str, Any] | None = None,
+    own: str | None = None,
 ) -> Rendered:
     """Return the prompt of a conversation; `tools` are those that the model shall see, `is_held`
-    says that its answer must follow a grammar, `variables` are told to the template.
+    says that its answer must follow a grammar, `variables` are told to the template: the model's,
+    or its client's `own`, in Go's language.
 
     Raises BadRequest, naming the field where there is one.
     """
@@ -76,28 +98,61 @@ def render_chat(
         if not messages[-1]["content"]:
             # There is nothing to continue: an empty last turn is a new turn.
             messages, continues = messages[:-1], False
-    try:
-        text = template.render(
-            messages,
-            tool_objects(tools),
-            thinking=thinking,
-            continue_final=continues,
-            variables=variables or {},
-        )
-    except TemplateStopped as problem:
-        raise StoppedTemplate(
-            f"the model's chat template was stopped: {problem}", field="messages"
-        ) from problem
-    except Exception as problem:  # whatever a template raises, the request is at fault
-        raise BadRequest(
-            f"the model's chat template refuses these messages: {_words(problem)}",
-            field="messages",
-        ) from problem
+    told, objects = variables or {}, tool_objects(tools)
+    with _blamed(own):
+        if own is None:
+            text = template.render(
+                messages, objects, thinking=thinking, continue_final=continues, variables=told
+            )
+        else:
+            shown = marked(messages) if continues else messages
+            told = {**told, "messages": shown, "tools": objects, "think": thinking}
+            text = template.fill(own, told)
+            text = up_to_mark(text, messages[-1]["content"]) if continues else text
     family = template.family
     if continues:
         return Rendered(text, family.opening(text, str(messages[-1]["content"])))
     text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
     return Rendered(text, family.opening(text, None))
+
+
+def render_filled(
+    template: Template, prompt: TextPrompt, own: str, variables: Mapping[str, Any]
+) -> str:
+    """Return what a client's own template makes of a text and what comes behind it. Raises
+    BadRequest."""
+    with _blamed(own):
+        return template.fill(own, {**variables, "prompt": prompt.text, "suffix": prompt.suffix})
+
+
+def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
+    """Return the tokens before a prefix, before a suffix and before what is to be filled in, of a
+    model that has all of a family's; None of others."""
+    for family in _FILL_IN:
+        before, after, middle = (token_id(token) for token in family)
+        if before is not None and after is not None and middle is not None:
+            return before, after, middle
+    return None
+
+
+def own_variables(request: GenerationRequest) -> dict[str, Any]:
+    """Return what a client's own template is told of thinking, beside whether to think."""
+    is_set = request.thinking is not None or request.effort is not None
+    return {"think_level": request.effort or "", "is_think_set": is_set}
+
+
+@contextmanager
+def _blamed(own: str | None) -> Generator[None]:
+    """Tell all that a template may raise as a refusal: the request is at fault."""
+    whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
+    try:
+        yield
+    except TemplateStopped as problem:
+        text = f"{whose} template was stopped: {problem}"
+        raise StoppedTemplate(text, field=field) from problem
+    except Exception as problem:
+        text = f"{whose} template refuses these messages: {_words(problem)}"
+        raise BadRequest(text, field=field) from problem
 
 
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

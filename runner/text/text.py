@@ -26,11 +26,14 @@ from bus.wire.messages.requests import (
 from runner.engine import GrammarSpec
 from runner.text.checks import (
     Unsupported,
+    begun_once,
     behind_history,
     check_bias,
+    check_length,
     check_scoring,
     check_stops,
     refusal_of,
+    unheld,
 )
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
@@ -44,24 +47,23 @@ from runner.text.prepared import (
     choice_seed,
 )
 from runner.text.stops import automaton
-from runner.text.template import Rendered, StoppedTemplate, render_chat, tool_objects
+from runner.text.template import (
+    Rendered,
+    StoppedTemplate,
+    fill_in_tokens,
+    own_variables,
+    render_chat,
+    render_filled,
+    tool_objects,
+)
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
 """How much of a prompt is told to one who asks: either fits a frame of the data plane."""
-FORCIBLE_FORMAT = "json_tools"
-"""The tool-call format (mlx-lm's name for it) whose calls can be written as a grammar."""
-
-_FIM = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-)
-"""Tokens around prefix and suffix, and before what is to be filled in, by model family."""
-
+FORCIBLE_FORMATS = ("json_tools", "json_calls")
+"""The forms of calls that can be written as a grammar: an object between marks, by either name."""
 
 _FIRST = GenerationRequest(
     request_id=RequestId("first"),
@@ -228,6 +230,7 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
+            unheeded=unheld(prompt.tools, grammar),
             limit=thinking_limit(
                 self._tokenizer,
                 request.thinking_budget if reads_thinking else None,
@@ -248,19 +251,24 @@ class Text:
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
     ) -> _Prompt:
         """Return the tokens of the prompt; `special`: a raw one's with what stands around it."""
-        prompt = request.prompt
+        prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
             rendered, thinking, tools = self._chat(request, prompt)
-            self._check_length(rendered.text, context_tokens)
-            tokens = self._encode(rendered.text, field="messages")
+            check_length(rendered.text, context_tokens, longest)
+            own = request.template is not None
+            tokens = self._encode(rendered.text, field="messages", special=own, once=own)
             return _Prompt(tokens, rendered.opening, thinking, tools, rendered.text)
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
         if request.thinking:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
-            self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
-            return _Prompt(self._raw(prompt, special=special))
+            check_length(prompt.text + (prompt.suffix or ""), context_tokens, longest)
+            if request.template is None or prompt.suffix is None:
+                return _Prompt(self._raw(prompt, special=special))
+            text = render_filled(self._tokenizer, prompt, request.template, own_variables(request))
+            tokens = self._encode(text, field="prompt", special=True, once=True)
+            return _Prompt(tokens, text=text)
         if isinstance(prompt, InputsPrompt):
             text = f"'{request.model}' is a text model: it makes no embeddings"
             raise Unsupported(text, field="model")
@@ -271,17 +279,11 @@ class Text:
             raise BadRequest(f"token ids must be in 0..{width - 1}", field=field)
         return _Prompt(list(ids))
 
-    def _check_length(self, text: str, context_tokens: int) -> None:
-        """Refuse what is hopelessly too long before it is tokenised, which would take seconds."""
-        longest = self._tokenizer.longest_token
-        if len(text) > longest * context_tokens:
-            at_least = len(text) // longest
-            raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
-
     def _chat(
         self, request: GenerationRequest, prompt: ChatPrompt
     ) -> tuple[Rendered, bool, tuple[ToolSpec, ...]]:
-        if not self._tokenizer.has_template:
+        own = request.template
+        if own is None and not self._tokenizer.has_template:
             raise Unsupported(
                 "this model has no chat template; give it a raw prompt (completions)",
                 field="messages",
@@ -292,16 +294,18 @@ class Text:
         thinking = self._thinking(request)
         # where thinking has no marks, the template may still know levels of it
         unmarked = self._family.think is None and request.thinking is not False
-        levels = self._tokenizer.efforts
-        variables = template_variables(request, levels, thinking=thinking or unmarked)
-        is_held = request.output.kind != "text"
+        levels, told = self._tokenizer.efforts, thinking or unmarked
+        variables = own_variables(request)
+        if own is None:
+            variables = template_variables(request, levels, thinking=told)
         rendered = render_chat(
             self._tokenizer,
             prompt,
             tools=tools,
             thinking=thinking,
-            is_held=is_held,
+            is_held=request.output.kind != "text",
             variables=variables,
+            own=own,
         )
         return rendered, thinking, tools
 
@@ -334,20 +338,20 @@ class Text:
     def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
         if prompt.suffix is None:
             return self._encode(prompt.text, field="prompt", special=special)
-        for family in _FIM:
-            before, after, middle = (self._tokenizer.token_id(token) for token in family)
-            if before is not None and after is not None and middle is not None:
-                prefix = self._encode(prompt.text, field="prompt")
-                suffix = self._encode(prompt.suffix, field="suffix")
-                return [before, *prefix, after, *suffix, middle]
-        raise Unsupported(
-            "this model does not support insert: it cannot fill in between a prompt and a suffix",
-            field="suffix",
-        )
+        around = fill_in_tokens(self._tokenizer.token_id)
+        if around is None:
+            text = "it cannot fill in between a prompt and a suffix"
+            raise Unsupported(f"this model does not support insert: {text}", field="suffix")
+        prefix = self._encode(prompt.text, field="prompt")
+        suffix = self._encode(prompt.suffix, field="suffix")
+        return [around[0], *prefix, around[1], *suffix, around[2]]
 
-    def _encode(self, text: str, *, field: str, special: bool = False) -> list[int]:
+    def _encode(
+        self, text: str, *, field: str, special: bool = False, once: bool = False
+    ) -> list[int]:
         try:
-            return self._tokenizer.encode(text, special=special)
+            tokens = self._tokenizer.encode(text, special=special)
+            return begun_once(tokens, self._tokenizer.bos_token_id) if once else tokens
         except Exception as problem:  # such as lone surrogates, which are not text
             raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem
 
@@ -378,7 +382,7 @@ class Text:
         marks = self._family.calls
         if marks is None or not tools:
             return None
-        if self._family.format != FORCIBLE_FORMAT:
+        if self._family.format not in FORCIBLE_FORMATS:
             if not must and request.output.kind == "text":
                 return None
             raise Unsupported(

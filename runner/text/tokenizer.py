@@ -121,6 +121,11 @@ class ModelTokenizer:
         text = self._renderer.render(self._hf.get_chat_template(None, given), told)
         return up_to_mark(text, messages[-1]["content"]) if continue_final else text
 
+    def fill(self, template: str, told: Mapping[str, Any]) -> str:
+        """Return what a template in Go's language makes of a conversation, or of what is to be
+        filled in (`bus.wire.go_templates`). Raises TemplateError and TemplateStopped."""
+        return self._renderer.render(template, told, language="go")
+
     @property
     def _renders_itself(self) -> bool:
         """Return whether a library's own code writes this model's prompts, and no template."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from bus.wire.ids import ModelId
+from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.events import DerivedForgotten, ModelDerived
 from gateway.http.auth import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 
@@ -262,6 +265,60 @@ def test_a_stream_that_is_cut_says_that_it_waits_for_its_model() -> None:
         assert any('"one two' in line or "two" in line for line in lines)
         ends = [line for line in lines if line.startswith("event: response.completed")]
         assert len(ends) == 1 and "event: error" not in lines
+
+
+def cut_while_waiting(
+    testbed: GatewayTestbed, orders: str, begin: Callable[[], object], model: str = MODEL
+) -> list[dict[str, Any]]:
+    """The events of a conversation that may be cut, which waits until `begin` gives it a runner."""
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    body = {"model": model, "stream": True, "truncation": "auto"}
+    body["input"] = [*turns, {"role": "user", "content": orders}]
+    lines: list[str] = []
+    with httpx.stream("POST", f"{testbed.url}/v1/responses", json=body, timeout=20) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            lines.append(line)
+            if len(lines) == 3:
+                assert all(one.startswith(":") or not one for one in lines), lines
+                begin()
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    return [json.loads(line) for line in data]
+
+
+def test_a_stream_whose_shorter_body_does_not_fit_either_ends_with_that_error() -> None:
+    with gateway_testbed(load_timeout_s=20.0) as made:
+        events = cut_while_waiting(made, "tokens=2 fits=3", made.runner)
+        assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
+        assert events[-2]["code"] == "context_length_exceeded"
+        assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
+        assert not any(one["type"].startswith("response.output") for one in events)
+        heard = made.runners[0].heard
+        eventually(lambda: len(heard("submit")) > 1, 10, "it was cut, and asked again")
+
+
+def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_that_error() -> None:
+    with gateway_testbed(load_timeout_s=20.0) as made:
+        mine = ModelId("mine")
+        made.happen(ModelDerived(derived=DerivedModel(name=mine, base=MODEL)))
+
+        def begin() -> None:
+            made.happen(DerivedForgotten(name=mine))
+            made.runner()
+
+        events = cut_while_waiting(made, "tokens=2 fits=230", begin, model=mine)
+        assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
+        assert events[-2]["code"] == "model_not_found"
+        assert "mine" in events[-2]["message"]
+        response = events[-1]["response"]
+        assert response["status"] == "failed"
+        assert response["error"]["message"] == events[-2]["message"]
+        numbers = [one["sequence_number"] for one in events]
+        assert numbers == list(range(len(numbers)))
+        heard = made.runners[0].heard
+        eventually(lambda: heard("submit"), 10, "the runner says what it heard")
+        assert len(heard("submit")) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,6 +11,11 @@ from pathlib import Path
 
 from bus.links import keyring, transport
 from bus.wire import array_frames, codec
+from bus.wire.go_templates import TEMPLATE_BYTES
+from bus.wire.go_templates.evaluate import STEPS_AT_MOST
+from bus.wire.go_templates.parser import VARIABLES_AT_MOST
+from bus.wire.go_templates.tree import NESTED_AT_MOST
+from bus.wire.go_templates.values import SHOWN_AT_MOST
 from bus.wire.ids import NodeId
 from bus.wire.instances import LEAST_IDLE_S
 from bus.wire.messages import derived
@@ -112,6 +117,11 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
         "",
         stopped,
     )
+    yield "a template in Go's language", amount(TEMPLATE_BYTES), "", "400"
+    yield "blocks and brackets of one within each other", f"{NESTED_AT_MOST}", "", "400"
+    yield "variables of one at a time", f"{VARIABLES_AT_MOST}", "", "400"
+    yield "steps that one takes", f"{STEPS_AT_MOST:,}", "", "400"
+    yield "text that one makes", amount(SHOWN_AT_MOST), "", "400"
     yield "derived models", f"{derived.MAX_DERIVED}", "", "409"
     yield "a derived model, with its prompts", amount(derived.MAX_DERIVED_BYTES), "", "400"
     yield "all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"

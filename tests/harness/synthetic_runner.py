@@ -5,7 +5,8 @@ PROTOCOL`, the highest version that it speaks), so that it can be stopped and ki
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
 answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), calls=1 (end
-with a tool call). An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
+with a tool call), unheeded=1 (strict tools have no effect).
+An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
 and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
 runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
@@ -176,7 +177,8 @@ class SyntheticRunner:
             refusal = Refusal(reason="context_length", message="it does not fit", facts=facts)
             self.send(peer, Refused(request.request_id, refusal))
             return
-        self.send(peer, Accepted(request.request_id, 0, 7))
+        unheeded = ("tools.strict",) if "unheeded" in orders else ()
+        self.send(peer, Accepted(request.request_id, 0, 7, unheeded))
         if isinstance(request.prompt, InputsPrompt):
             entries = [*vectors_of(request, request.prompt), *ending_of(request, orders)]
             self.send(peer, StepEntries(self.step, tuple(numbered(entries))))

@@ -100,6 +100,7 @@ def gateway_messages() -> list[ToGateway]:
         Goodbye("this runner is leaving"),
         Accepted(RID, 2, 4096),
         Accepted(RID, 0, 0),
+        Accepted(RID, 2, 4096, ("tools.strict",)),
         *(Refused(RID, refusal) for refusal in specimens(Refusal)),
         Pong(BOOT, 1 << 33, True),
         Pong(BOOT, 0, False),

@@ -35,7 +35,8 @@ class DerivedModel(Message):
     """A name, and what a request for it gets where it does not say it itself.
 
     `base` is the model that answers; `parent` the name that this one was made from, empty for a
-    mere copy. Of `sampling` only the fields count that `sampled` names. `parameters` are those that
+    mere copy. A `template` in Go's language makes its prompts; empty: the base's own does. Of
+    `sampling` only the fields count that `sampled` names. `parameters` are those that
     it was made with, in the words of the API that made it, to be shown. `license` is shown in the
     place of the base's, where there is one. `made_at_s`: seconds since 1970.
     """
@@ -44,6 +45,7 @@ class DerivedModel(Message):
     base: ModelId
     parent: str = ""
     system: str = ""
+    template: str = ""
     turns: tuple[DerivedTurn, ...] = ()
     sampling: Sampling = Sampling()
     sampled: tuple[str, ...] = ()

@@ -19,14 +19,15 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 5
+DATA_PROTOCOL_MAX = 6
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
 regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
 may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
 `thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
-tells the token ids of prompt and answer."""
+tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
+`Accepted` says what of it has no effect."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -100,11 +101,13 @@ class Goodbye(ArrayFrame, tag="goodbye", frozen=True):
 
 
 class Accepted(ArrayFrame, tag="accepted", frozen=True):
-    """The lead runner owns the request now; `position` 0 means it is running or next."""
+    """The lead runner owns the request now; `position` 0 means it is running or next. `unheeded`
+    are paths of fields that this model gives no effect; versions before 6 leave them out."""
 
     request_id: RequestId
     position: int
     prompt_tokens: int
+    unheeded: tuple[str, ...] = ()
 
 
 class Refused(ArrayFrame, tag="refused", frozen=True):

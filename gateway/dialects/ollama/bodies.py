@@ -48,7 +48,7 @@ CHAT_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
         "prompt": "it belongs to /api/generate; send 'messages'",
-        "template": "the model's own template is used",
+        "template": "it belongs to /api/generate; or make a model with it by /api/create",
         "system": "send a message with role 'system'",
         "_debug_render_only": "prompts are not shown",
     },
@@ -56,7 +56,6 @@ CHAT_TABLE = FieldTable(
 GENERATE_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
-        "template": "the model's own template is used; send 'raw' with a finished prompt",
         "messages": "they belong to /api/chat",
         "tools": "they belong to /api/chat",
         "width": "answers are text",
@@ -229,6 +228,7 @@ class OllamaGenerateBody(SharedBody):
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
+    template: str | None = None
     raw: bool | None = None
     images: Images | None = None
     context: Annotated[list[TokenBody], Field(fail_fast=True)] | None = honoured(

@@ -39,7 +39,7 @@ CREATE_TABLE = FieldTable(
         "quantization": "nothing is quantised here; have a model that is",
         "path": "files are not read for a client; send what the Modelfile says as 'modelfile'",
         "remote_host": "models are of this cluster alone",
-        "renderer": "the model's own template is used",
+        "renderer": "prompts are made by templates: the model's own, or 'template'",
         "parser": "how calls are read follows from the model",
         "info": "what is told of a model is its own",
     },
@@ -93,7 +93,7 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
     return AskedDerivation(
         name=named_model(plain_name(name)),
         source=asked.from_,
-        template=asked.template or "",
+        template=asked.template or None,
         system=asked.system or None,
         turns=_turns(asked.messages or (), limits),
         parameters=_parameters(given, limits),
@@ -125,11 +125,14 @@ def derived_of(
     parameters = {**before.parameters, **asked.parameters}
     options, _ = validate(bodies.OllamaOptionsBody, dict(parameters), within="parameters")
     sampling = fields.sampling_of(options)
+    if asked.template:
+        fields.template_of(asked.template)
     return DerivedModel(
         name=name,
         base=base,
         parent=before.name,
         system=before.system if asked.system is None else asked.system,
+        template=before.template if asked.template is None else asked.template,
         turns=asked.turns or before.turns,
         sampling=sampling,
         sampled=tuple(sorted(sampling.model_fields_set)),

@@ -64,7 +64,8 @@ def _instructions(text: str) -> Iterator[Instruction]:
         word, rest = _divided(line.strip())
         before, fence, after = rest.partition(FENCE)
         if fence and FENCE not in after:
-            pieces = [after]
+            # blanks before the line's end are the text's own
+            pieces = [line.partition(FENCE)[2]]
             for more in lines:
                 ended, closing, _ = more.partition(FENCE)
                 pieces.append(ended)

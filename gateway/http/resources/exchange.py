@@ -47,9 +47,13 @@ from gateway.http.resources.answers import (
     recalled,
 )
 from gateway.http.resources.keep_alive import load_or_unload
-from gateway.http.running import ClientHangUp, RunningExchange, refusals_recorded
+from gateway.http.running import (
+    ClientHangUp,
+    RunningExchange,
+    comments_before,
+    refusals_recorded,
+)
 from gateway.records import Kind
-from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
@@ -110,9 +114,9 @@ class GenerateResource(Resource):
         has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
         await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
         _raise_early(running)
+        running.tell_unheeded(resp)
         resp.content_type = self.dialect.stream_content_type
-        for name, value in sse.HEADERS:
-            resp.set_header(name, value)
+        resp.set_headers(sse.HEADERS)
         resp.stream = _streamed(running, self.dialect, again)
 
 
@@ -294,8 +298,9 @@ def _raise_early(running: RunningExchange) -> None:
 def _answer_whole(
     running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
-    load_s = running.exchange.inbox.load_s
-    resp.data = dialect.render_whole(running.parsed, collected, load_s=load_s)
+    running.tell_unheeded(resp)
+    inbox = running.exchange.inbox
+    resp.data = dialect.render_whole(running.parsed, collected, load_s=inbox.load_s)
     running.keep(resp.data)
     running.stay_warm()
     running.end()
@@ -328,7 +333,7 @@ async def _streamed(
     try:
         while True:
             inbox = running.exchange.inbox
-            async for comment in _comments_before(inbox):
+            async for comment in comments_before(inbox):
                 yield comment
             shorter = _gave_way(running, inbox.early_fault)
             if shorter is None:
@@ -355,16 +360,6 @@ async def _streamed(
         yield failed.error(internal(reference))
     finally:
         running.end(outcome)
-
-
-async def _comments_before(inbox: EntryInbox) -> AsyncGenerator[bytes]:
-    """Yield what is said while it is not settled how a request begins."""
-    if not inbox.settled:
-        yield sse.KEEP_ALIVE
-    while not inbox.settled:
-        await inbox.wait_settled(1.0)
-        for text in inbox.take_comments():
-            yield sse.comment(text)
 
 
 async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGenerator[bytes]:

@@ -20,7 +20,6 @@ from bus.wire.messages.commands import DeriveModel
 from bus.wire.messages.derived import DerivedModel
 from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
-from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
 from gateway.requests.routing import model_named
@@ -152,8 +151,8 @@ class ModelToDerive(Resource):
             text = f"'{asked.name}' names {meant}, which is a model of its own; choose another name"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
         base = service.catalog.named(asked.source)
-        if asked.template:
-            await self._check_template(asked.template, base)
+        if asked.template and await self._is_own(asked.template, base):
+            asked = replace(asked, template="")
         source = service.catalog.derived(asked.source)
         derived = endpoint.derive(asked, base, source, wall())
         command = DeriveModel(command_id=service.command_id(), derived=derived)
@@ -164,16 +163,13 @@ class ModelToDerive(Resource):
             resp.content_type = endpoint.streams
             resp.data = b"".join(line + b"\n" for line in endpoint.lines)
 
-    async def _check_template(self, template: str, base: ModelId) -> None:
-        """Raise BadRequest for a template that is not the model's own, which alone is run."""
+    async def _is_own(self, template: str, base: ModelId) -> bool:
+        """Return whether a template is the model's own, as it is shown where the model lies."""
         card = self.service.catalog.card_here(base)
-        own = ""
-        if card is not None:
-            read = partial(read_model_files, Path(card.path), with_tensors=False)
-            own = (await asyncio.to_thread(read)).template
-        if template.strip() != own.strip():
-            text = f"only the template of {base} itself, as /api/show has it, or none; leave it out"
-            raise bad_field("template", text)
+        if card is None:
+            return False
+        read = partial(read_model_files, Path(card.path), with_tensors=False)
+        return (await asyncio.to_thread(read)).template.strip() == template.strip()
 
 
 async def _shown(
@@ -186,7 +182,7 @@ async def _shown(
 def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table.ModelListing:
     return replace(
         listing,
-        template=files.template,
+        template=listing.template or files.template,
         license=listing.license or files.license,
         config=files.config,
         tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
@@ -224,6 +220,7 @@ def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.M
         modified_at_s=derived.made_at_s,
         digest=digest,
         max_tokens=derived.max_tokens or base.max_tokens,
+        template=derived.template,
         license=derived.license,
         derived=derived,
     )

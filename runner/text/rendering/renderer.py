@@ -17,7 +17,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -30,6 +30,7 @@ STARTS_S = 10.0
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
 """Of the time that a render has at most, when the ones before it were stopped."""
+Language = Literal["jinja", "go"]
 ALARM_S = 1.0
 """How long after the deadline a process ends by itself."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
@@ -149,12 +150,14 @@ class Renderer:
             self._end()
         self._sandbox = self._end = None
 
-    def render(self, template: str, variables: Mapping[str, Any]) -> str:
+    def render(
+        self, template: str, variables: Mapping[str, Any], *, language: Language = "jinja"
+    ) -> str:
         """Return the template's text; `variables` are plain data.
 
         Raises TemplateError in the template's words, TemplateStopped when it took too much.
         """
-        asked = marshal.dumps((template, dict(variables)))
+        asked = marshal.dumps((language, template, dict(variables)))
         limits, share = self._limits, self._share
         memory_bytes, text_bytes = limits.memory(len(asked)), limits.text(len(asked))
         alarm_s = limits.wall_s * share + ALARM_S

@@ -124,3 +124,35 @@ def test_a_manner_is_a_system_prompt_where_there_is_none() -> None:
     assert in_manner(request, "") is request
     raw = asked(OpenAICompletions(), {"model": "mine", "prompt": "Why?"})
     assert in_manner(raw, "Now!") is raw
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "name", ""))
+def test_every_dialects_conversation_has_the_models_template_unless_it_has_its_own(
+    dialect: Dialect, body: dict[str, Any]
+) -> None:
+    [request] = dialect.parse(json.dumps(body).encode(), Desk().context()).requests
+    templated = MINE.model_copy(update={"template": "{{ .Prompt }}"})
+    assert completed(request, BASE, MINE).template is None
+    assert completed(request, BASE, templated).template == "{{ .Prompt }}"
+    behind = request.model_copy(update={"history": (1,)})
+    assert completed(behind, BASE, templated).template == "{{ .Prompt }}"
+    own = request.model_copy(update={"template": "own"})
+    assert completed(own, BASE, templated).template == "own"
+
+
+@pytest.mark.parametrize(
+    ("template", "suffix", "used"),
+    [
+        ("{{ .Prompt }}{{ .Suffix }}", "b", True),
+        ("{{ .Prompt }}", "b", False),
+        ("{{ .Prompt }}{{ .Suffix }}", None, False),
+        ("{{ .Suffix", "b", False),
+    ],
+)
+def test_a_raw_prompt_has_the_models_template_where_both_speak_of_a_suffix(
+    template: str, suffix: str | None, used: bool
+) -> None:
+    body = {"model": "mine", "prompt": "a", "suffix": suffix}
+    [request] = OpenAICompletions().parse(json.dumps(body).encode(), Desk().context()).requests
+    templated = MINE.model_copy(update={"template": template})
+    assert completed(request, BASE, templated).template == (template if used else None)

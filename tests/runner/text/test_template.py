@@ -48,6 +48,10 @@ class Recorder:
             return str(messages[-1]["content"])
         return "assistant\n" + ("<think>\n" if thinking else "")
 
+    def fill(self, template: str, told: Mapping[str, Any]) -> str:
+        self.given = dict(told)
+        return f"{template}: {told['messages'][-1]['content']}\nbehind it"
+
 
 def test_a_conversation_takes_the_shape_that_templates_know() -> None:
     call = ToolCall(call_id="c1", name="f", arguments='{"a": [1]}')

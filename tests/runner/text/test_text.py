@@ -39,7 +39,7 @@ from runner.text.prepared import (
 )
 from runner.text.text import LISTED_TOKENS, TOLD_CHARACTERS, Text
 from runner.text.tokenizer import TokenizerError
-from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
+from tests.harness.toy_tokenizer import FILL_IN, MARKERS, TEMPLATE, VOCABULARY, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 TEXT: TextWorks = Text(TOKENIZER)
@@ -524,6 +524,41 @@ def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
     held = ready(request(output=OutputFormat(kind="json_object")))
     assert held.grammar is not None
     assert not held.reads_thinking
+
+
+def test_calls_in_json_that_are_known_by_their_marks_alone_are_held_too() -> None:
+    template = TEMPLATE.replace("tool_call.name", "tool_call['name']")
+    other = Text(toy_tokenizer(template=template))
+    strict = TOOL.model_copy(update={"strict": True})
+    prepared = other.prepare(request(chat("x", tools=(strict,))), 4096)
+    assert isinstance(prepared, PreparedRequest) and prepared.grammar is not None, prepared
+    assert prepared.unheeded == ()
+    for arguments, fits in (('{"a": 1}', True), ('{"a": "one"}', False)):
+        matcher = open_matcher(TOKENIZER.guide, prepared.grammar)
+        call = f'<tool_call>\n{{"name": "{TOOL.name}", "arguments": {arguments}}}\n</tool_call>'
+        tokens = TOKENIZER.encode(call)
+        assert (matcher.validate_tokens(tokens) == len(tokens)) is fits
+    pieces, _ = push(other.choice(prepared, 0), TOKENIZER.encode(CALL))
+    assert any(isinstance(piece, CallPiece) and piece.name == "f" for piece in pieces)
+
+
+def test_strict_tools_that_a_models_form_of_calls_cannot_be_held_to_are_told() -> None:
+    strict = TOOL.model_copy(update={"strict": True})
+    assert ready(request(chat("x", tools=(strict,)))).unheeded == ()
+    template = TEMPLATE.replace("<tool_call>", "<function=").replace("</tool_call>", "</function>")
+    other = Text(
+        toy_tokenizer(template=template + '{# "parameters": dictionary of argument name #}')
+    )
+
+    def unheeded(**fields: Any) -> tuple[str, ...]:
+        prepared = other.prepare(request(**fields), 4096)
+        assert isinstance(prepared, PreparedRequest), prepared
+        return prepared.unheeded
+
+    assert unheeded(prompt=chat("x", tools=(strict,))) == ("tools.strict",)
+    assert unheeded(prompt=chat("x", tools=(TOOL,))) == ()
+    none = ToolChoice(mode="none")
+    assert unheeded(prompt=chat("x", tools=(strict,)), tool_choice=none) == ()
 
 
 def test_calls_keep_to_schemas_that_are_not_strict_where_the_operator_says_so() -> None:

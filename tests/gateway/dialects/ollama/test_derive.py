@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,29 @@ def test_what_is_made_of_a_made_model_has_what_it_does_not_say_itself() -> None:
     assert (other.system, [turn.content for turn in other.turns]) == ("t", ["Hi"])
 
 
+CHATML = "<|im_start|>user \n{{ .Prompt }}<|im_end|>\n{{- if .System }} {{ .System }}{{ end }}\n"
+
+
+def test_a_template_is_kept_until_another_or_the_models_own_is_said() -> None:
+    first = made(template=CHATML)
+    assert (first.template, made().template) == (CHATML, "")
+    assert made(first).template == CHATML
+    assert made(first, template="{{ .Prompt }}").template == "{{ .Prompt }}"
+    asked = parse_create(b'{"model":"n","from":"m","template":"own"}', Limits())
+    own = replace(asked, template="")
+    assert derived_of(own, BASE, first, 7.0).template == ""
+
+
+def test_a_made_models_template_is_shown_and_makes_it_again() -> None:
+    first = made(template=CHATML, system="s")
+    listing = ModelListing(id="n", size_bytes=1, modified_at_s=7.0, template=CHATML, derived=first)
+    shown = json.loads(render_show(listing))
+    assert shown["template"] == CHATML
+    asked = json.dumps({"model": "n", "modelfile": shown["modelfile"]}).encode()
+    again = derived_of(parse_create(asked, Limits()), BASE, None, 7.0)
+    assert again == first
+
+
 def test_a_copy_is_what_its_source_is() -> None:
     asked = parse_copy(b'{"source":"n:latest","destination":"o:latest"}', Limits())
     assert (asked.name, asked.source) == ("o", "n:latest")
@@ -88,6 +112,10 @@ def test_a_copy_is_what_its_source_is() -> None:
         ({"modelfile": "PARAMETER seed " + "9" * 4000}, "modelfile"),
         ({"parameters": {"num_ctx": {"a": 1}}}, "parameters.num_ctx"),
         ({"parameters": {"seed": [1]}}, "parameters.seed"),
+        ({"template": "{{ .Prompt"}, "template"),
+        ({"template": "{% for m in messages %}{{ m['role'] }}{% endfor %}"}, "template"),
+        ({"template": "x" * 70_000}, "template"),
+        ({"modelfile": 'FROM m\nTEMPLATE """{{ if .System }}"""'}, "template"),
         ({"modelfile": "MESSAGE"}, "modelfile"),
     ],
 )

@@ -1,0 +1,21 @@
+"""A gateway is told nothing that its version of the data plane does not know."""
+
+from __future__ import annotations
+
+from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import Accepted
+from runner.serving.gateway_link import known_to
+
+RID = RequestId("r")
+
+
+def test_what_has_no_effect_is_told_from_version_6_on_and_left_out_where_it_is_nothing() -> None:
+    said = Accepted(RID, 1, 2, ("tools.strict",))
+    assert known_to(said, 6) is said
+    assert known_to(said, 5) == Accepted(RID, 1, 2)
+    plain = Accepted(RID, 1, 2)
+    assert known_to(plain, 5) is plain
+    assert unpack_to_gateway(pack_to_gateway(said)) == said
+    assert pack_to_gateway(plain)[0] == 0x94, "an array of four, as before"
+    assert unpack_to_gateway(pack_to_gateway(plain)) == plain
