@@ -5,6 +5,7 @@ Pure. Meanings are in default.toml.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import json
 from collections.abc import Mapping
@@ -48,6 +49,33 @@ def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
 
 Networks = Annotated[Words, AfterValidator(_networks)]
 """A list of IP addresses and networks."""
+
+
+def _whole(path: str) -> str:
+    if path and not path.startswith(("/", "~/")):
+        raise ValueError("a whole path, from / or ~/ on")
+    return path
+
+
+WholePath = Annotated[str, AfterValidator(_whole)]
+"""The path of a file, the same from every folder; "" for none."""
+
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
+
+
+def _brisk(bytes_per_s: int) -> int:
+    if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+        raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
+    return bytes_per_s
+
+
+Brisk = Annotated[int, Field(ge=0), AfterValidator(_brisk)]
+"""Bytes a second; 0 for as many as there are."""
+
+ONE_OF_TWO = (
+    "http_tls_cert and http_tls_key belong together, and http_tls_{set} alone is set: name the "
+    "files of a certificate and of its key, or neither for plain HTTP"
+)
 
 
 class RunnerSettings(BaseModel):
@@ -161,6 +189,18 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
             table[word] = {}
         table = table[word]
     table[name] = value
+
+
+def meant(name: str, known: set[str]) -> str | None:
+    """Return which of the known names was probably meant; None for none."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
+
+
+def word(value: Any) -> str:
+    """Return a value as a variable of the environment says it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, cast(list[Any], value)))
+    return str(value)
 
 
 def line_of(text: str, key: str) -> int | None:

@@ -9,7 +9,6 @@ with the file that it was started with while that cannot be read.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from pydantic_settings import (
 )
 
 from bus.links.keyring import KeyFiles
+from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints, is_loopback
 from bus.process.identity import http_token, node_id
 from bus.wire.errors import ConfigError
@@ -37,16 +37,21 @@ from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
+    ONE_OF_TWO,
     TABLES,
+    Brisk,
     ClusterSettings,
     Networks,
     RecordsSettings,
     RunnerSettings,
+    WholePath,
     Words,
     flat,
     line_of,
+    meant,
     nested,
     put,
+    word,
     words,
 )
 
@@ -55,13 +60,14 @@ PREFIX = "SHOAL_"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
 API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
 """The key that a command presents, and those that a node knows."""
-NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", API_KEY, LAUNCHED_BY})
-"""Variables with our prefix that say something else: home, slot of a runner, CLI's target, who
-started the node."""
+NOT_SETTINGS = frozenset(
+    {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", API_KEY, LAUNCHED_BY}
+)
+"""Variables with our prefix that say something else: home, slot of a runner, CLI's target
+and whom it trusts, who started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""
-LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 
 class ProcessArguments(TypedDict):
@@ -92,6 +98,8 @@ class Settings(BaseSettings):
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
     http_owner_only: bool
+    http_tls_cert: WholePath
+    http_tls_key: WholePath
     http_names: Words
     cors_origins: Words
     trusted_proxies: Networks
@@ -110,7 +118,7 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(ge=0)
     model_folders: Words
     bundled_model: bool
-    weights_bytes_per_s: int = Field(ge=0)
+    weights_bytes_per_s: Brisk
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings
@@ -162,7 +170,13 @@ class Settings(BaseSettings):
         """Return the URL at which a client on this machine reaches the HTTP API."""
         host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.http_port}"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.http_port}"
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Return the files of HTTPS; None for plain HTTP."""
+        files = [os.path.expanduser(one) for one in (self.http_tls_cert, self.http_tls_key)]
+        return TlsFiles(*files) if all(files) else None
 
     @property
     def owner_token(self) -> str | None:
@@ -217,13 +231,6 @@ class Settings(BaseSettings):
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
 
-    @field_validator("weights_bytes_per_s")
-    @classmethod
-    def _brisk(cls, bytes_per_s: int) -> int:
-        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-            raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
-        return bytes_per_s
-
     @field_validator("http_processes")
     @classmethod
     def _counted(cls, count: int) -> int:
@@ -242,6 +249,8 @@ class Settings(BaseSettings):
                 f"http_host {self.http_host!r} is reachable from other machines, so api_keys "
                 "needs at least one key (or listen on 127.0.0.1)"
             )
+        if bool(self.http_tls_cert) != bool(self.http_tls_key):
+            raise ValueError(ONE_OF_TWO.format(set="cert" if self.http_tls_cert else "key"))
         return self
 
 
@@ -322,7 +331,7 @@ def _environment() -> dict[str, Any]:
             continue
         key = variable.removeprefix(PREFIX).lower().split("__")[0]
         if key not in known and not variable.startswith(FOREIGN_PREFIXES):
-            hint = _meant(key, known)
+            hint = meant(key, known)
             hint = f"; did you mean {_variable(hint)}?" if hint else ""
             raise ConfigError(f"environment: {variable} is not a setting{hint}")
     try:
@@ -359,15 +368,11 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
     if detail["type"] == "extra_forbidden":
         table, _, name = key.rpartition(".")
         fields = TABLES.get(table, Settings)
-        hint = _meant(name, set(fields.model_fields))
+        hint = meant(name, set(fields.model_fields))
         hint = f"; did you mean {hint}?" if hint else ""
         return f"{source}: {key} is not a setting{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     return f"{source}: {key} = {detail['input']!r}: {message}" if key else message
-
-
-def _meant(word: str, known: set[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
 
 
 def _variable(key: str) -> str:
@@ -376,13 +381,7 @@ def _variable(key: str) -> str:
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return flags as the environment variables that mean the same."""
-    return {_variable(key): _word(value) for key, value in flags.items()}
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, cast(list[Any], value)))
-    return str(value)
+    return {_variable(key): word(value) for key, value in flags.items()}
 
 
 def _as_int(value: Any) -> int | None:

@@ -40,6 +40,7 @@ def options_of(settings: Settings) -> Options:
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,
+        tls=settings.tls,
         version=running_code().partition("/")[0],
     )
 

@@ -28,6 +28,8 @@ CODES: dict[str, str] = {
     "process_down": "a supervised process is not running",
     "process_restarting": "a supervised process keeps ending",
     "port_taken": "another program has a port at which this node has to listen",
+    "certificate_refused": "the files of HTTPS's certificate and key are no good",
+    "certificate_ending": "HTTPS's certificate has expired, or expires within 14 days",
     "memory_low": "under a tenth of the memory is available",
     "memory_wired": "much memory is wired although no runner lives",
     "unreachable": "a node has been silent for 15 s",
@@ -64,7 +66,9 @@ class ClosedPort:
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
     `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
-    other nodes too; `damaged_journals` are the paths of journals that were kept aside."""
+    other nodes too; `damaged_journals` are the paths of journals that were kept aside;
+    `pair_trouble` is what is wrong with the files of HTTPS, `certificate_standing` what is to be
+    said of the certificate that it serves with."""
 
     measured: NodeReading
     wired_bytes: int | None = None
@@ -74,6 +78,8 @@ class NodeFacts:
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
+    pair_trouble: str = ""
+    certificate_standing: str = ""
 
 
 def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
@@ -144,6 +150,23 @@ def _ports(facts: NodeFacts) -> Iterable[HealthFinding]:
         )
 
 
+def _certificates(facts: NodeFacts) -> Iterable[HealthFinding]:
+    if facts.pair_trouble:
+        yield _finding(
+            facts,
+            "certificate_refused",
+            facts.pair_trouble,
+            "mend the files: a good pair is taken at once; what served before serves until then",
+        )
+    if facts.certificate_standing:
+        yield _finding(
+            facts,
+            "certificate_ending",
+            f"the certificate of HTTPS {facts.certificate_standing}",
+            "put another pair in the place of the files: it is taken while the node runs",
+        )
+
+
 def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
     for model, why in facts.failed_models:
         yield _finding(
@@ -211,4 +234,15 @@ def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> Hea
     )
 
 
-_RULES = (_journals, _disk, _downloads, _processes, _ports, _models, _memory, _peers, _bridges)
+_RULES = (
+    _journals,
+    _disk,
+    _downloads,
+    _processes,
+    _ports,
+    _certificates,
+    _models,
+    _memory,
+    _peers,
+    _bridges,
+)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from bus.hardware.thunderbolt import bridge_loops
+from bus.links.certificates import standing, validity_of
+from bus.links.tls_files import read_served
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
@@ -62,8 +64,10 @@ class NodeMeter:
         *,
         journal: Path,
         doors: Mapping[str, Sequence[int]],
+        runtime: str = "",
     ) -> None:
         self._node = node
+        self._runtime = runtime
         self._journal = journal
         self._list_processes = list_processes
         self._folder = folder
@@ -94,6 +98,8 @@ class NodeMeter:
                     processes.append(self._process(child, keys))
         self._rates.keep(keys)
         memory, disk = probes.memory(), probes.disk(self._folder)
+        served = read_served(self._runtime)
+        valid = validity_of(served.certificates[0]) if served.certificates else None
         reading = NodeReading(
             node=self._node,
             memory_total_bytes=memory.total_bytes,
@@ -111,6 +117,8 @@ class NodeMeter:
             memory.wired_bytes,
             closed_ports=self._closed_ports(processes, at),
             damaged_journals=probes.damaged_journals(self._journal),
+            pair_trouble=served.trouble,
+            certificate_standing="" if valid is None else standing(valid, wall()),
         )
 
     def _closed_ports(
@@ -185,7 +193,12 @@ class Telemetry:
         self.client = shell.client()
         self._list_processes = list_processes
         self._meter = NodeMeter(
-            self.node, self._listed, folder, journal=journal, doors={} if doors is None else doors
+            self.node,
+            self._listed,
+            folder,
+            journal=journal,
+            doors={} if doors is None else doors,
+            runtime=shell.endpoints.folder,
         )
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()

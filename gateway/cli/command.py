@@ -1,10 +1,10 @@
 """Talks to typer: what every verb shares, options and the end in words.
 
 `command_of` makes a command of a function whose first parameter is the `Invocation`; the shared
-options (`--home`, `--url`, `--json`, `-v`, `-q`) may stand before or after the verb. A parameter
-that is a dataclass stands for several options, its fields. Expected failures are `CliError`s: shown
-with their remedy, never with a traceback. What only a running verb needs is imported by what
-it runs: the list of verbs is to be there at once.
+options (`--home`, `--url`, `--ca`, `--json`, `-v`, `-q`) may stand before or after the verb. A
+parameter that is a dataclass stands for several options, its fields. Expected failures are
+`CliError`s: shown with their remedy, never with a traceback. What only a running verb needs is
+imported by what it runs: the list of verbs is to be there at once.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ SHARED = "Options of every verb"
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One run of a verb: the home and address of its node, and where it says things."""
+    """One run of a verb: the home and address of its node, the certificates to trust there, and
+    where it says things."""
 
     home: Path | None
     url: str | None
+    authorities: str | None
     output: Output
 
     def settings(self) -> Settings:
@@ -60,12 +62,13 @@ class Invocation:
         """Return the HTTP API of the node at `--url`, else of the home's own node, with its owner's
         token. Raises CliError where the home has none that runs, though another's answers at its
         address."""
-        from gateway.cli.node.node_api import NodeApi, check_is_of
+        from gateway.cli.node.node_api import NodeApi, check_is_of, own_api
+        from gateway.cli.node.trust import trust
 
         if self.url:
-            return NodeApi(self.address())
+            return NodeApi(self.address(), trusted=trust(self.authorities))
         settings = self.settings()
-        api = NodeApi(settings.url.rstrip("/"), settings.owner_token)
+        api = own_api(settings)
         check_is_of(api, settings.paths)
         return api
 
@@ -97,6 +100,17 @@ def options(
             rich_help_panel=SHARED,
         ),
     ] = None,
+    authorities: Annotated[
+        str | None,
+        typer.Option(
+            "--ca",
+            envvar="SHOAL_CA",
+            show_envvar=True,
+            help="With --url https://...: trust the certificates of this PEM file.",
+            metavar="FILE",
+            rich_help_panel=SHARED,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Say it in JSON.", rich_help_panel=SHARED)
     ] = False,
@@ -113,7 +127,7 @@ def options(
     """shoal runs large language models on your machines: one node or many, any client."""
     from gateway.cli.output.terminal import QUIET, Output
 
-    ctx.obj = Invocation(home, url, Output(as_json, QUIET if quiet else verbose))
+    ctx.obj = Invocation(home, url, authorities, Output(as_json, QUIET if quiet else verbose))
 
 
 def command_of(act: Callable[..., None], name: str, *, is_here: bool) -> Any:
@@ -171,10 +185,11 @@ def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
     from gateway.cli.output.terminal import QUIET, Output
 
     home, url = given.pop("home") or before.home, given.pop("url") or before.url
+    authorities = given.pop("authorities") or before.authorities
     as_json = given.pop("as_json") or before.output.as_json
     verbose, quiet = given.pop("verbose"), given.pop("quiet")
     verbosity = QUIET if quiet else verbose or before.output.verbosity
-    return Invocation(home, url, Output(as_json, verbosity))
+    return Invocation(home, url, authorities, Output(as_json, verbosity))
 
 
 def end_in_words(output: Output, act: Callable[[], None]) -> None:

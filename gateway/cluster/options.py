@@ -13,6 +13,7 @@ from bus.wire.ids import NodeId
 
 if TYPE_CHECKING:
     from bus.links.keyring import KeyFiles
+    from bus.links.tls_files import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Options:
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
     have ended at most `request_rows`, of `request_bytes` together, for `request_days`.
+    `tls` are the files of HTTPS (None: plain HTTP).
     """
 
     node: NodeId
@@ -61,5 +63,6 @@ class Options:
     request_rows: int = 100_000
     request_bytes: int = 64 << 20
     request_days: float = 14.0
+    tls: TlsFiles | None = None
     log_level: str = "info"
     version: str = "0.1.0"

@@ -65,7 +65,7 @@ def _docs(handle: ServiceHandle) -> pages.Made:
 
 
 def _openapi(handle: ServiceHandle) -> pages.Made:
-    return pages.Made(partial(pages.openapi, ROUTES, handle.options.version))
+    return pages.MadeForServer(partial(pages.openapi, ROUTES, handle.options.version))
 
 
 def _mark_of(api: Api, path: str) -> str:

@@ -26,11 +26,13 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 from gunicorn.workers import gasgi
 
+from bus.links.tls_files import forget_served
 from bus.process.logs import Log
 from bus.service import die_with_supervisor
 from gateway.cluster.options import Options
 from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listener, prepare
+from gateway.http.secure import Door, ServedPair
 
 GRACE_S = 3.0
 """Between the end of the last stream in words and gunicorn's own kill."""
@@ -44,8 +46,24 @@ setattr(gasgi, "ASGIProtocol", Connection)  # noqa: B010 - what a worker makes o
 class HttpProcess(gasgi.ASGIWorker):
     """gunicorn's ASGI worker with a backlog, a drain, and an end."""
 
+    _looking: asyncio.Future[None] | None = None
+
+    def _get_ssl_context(self) -> None:
+        """Open doors for TLS in place of the servers that are made after this; none for plain
+        HTTP."""
+        app = cast(_Gunicorn, self.app)
+        if app.served is not None:
+            for one in cast(list[Any], self.sockets):
+                prepare(one.sock, self.cfg.backlog)
+                door = Door(self, one.sock, app.served, _log_of(app.options))
+                cast(list[Any], self.servers).append(door)
+            self.sockets = []
+
     def notify(self) -> None:
         """Notify, each second; the first time, put the listeners right."""
+        served = cast(_Gunicorn, self.app).served
+        if served is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().run_in_executor(None, served.look)
         if self.servers and not getattr(self, "_prepared", False):
             self._prepared = True
             for one in cast(list[Any], self.sockets):
@@ -131,8 +149,11 @@ def _text(message: Any, args: tuple[Any, ...]) -> str:
 class _Gunicorn(BaseApplication):
     """gunicorn with our settings; the application is built in each HTTP process."""
 
-    def __init__(self, options: Options, listener: socket.socket) -> None:
+    def __init__(
+        self, options: Options, listener: socket.socket, served: ServedPair | None
+    ) -> None:
         self.options = options
+        self.served = served
         self._listener = listener
         super().__init__()
 
@@ -168,17 +189,43 @@ class _Gunicorn(BaseApplication):
         return build_app(self.options)
 
 
+class _Arbiter(Arbiter):
+    """gunicorn's master process, with an eye on the pair of HTTPS."""
+
+    def murder_workers(self) -> None:
+        """Look each second for HTTP processes that hang, and at the pair."""
+        super().murder_workers()
+        served = cast(_Gunicorn, self.app).served
+        if served is not None:
+            served.look_and_tell()
+
+
 def serve(options: Options) -> None:
-    """Serve until told to stop. Raises Unavailable when the port is taken."""
+    """Serve until told to stop. Raises Unavailable when the port is taken, ConfigError when the
+    pair of HTTPS is no good."""
+    served = served_pair(options)
     folder = Path(options.metrics_folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     os.environ["SHOAL_NODE"] = str(options.node)
     listener = open_listener(options.host, options.port)
-    arbiter = Arbiter(_Gunicorn(options, listener))
+    arbiter = _Arbiter(_Gunicorn(options, listener, served))
     die_with_supervisor(lambda: _end_workers(arbiter))
     arbiter.run()
+
+
+def served_pair(options: Options) -> ServedPair | None:
+    """Return what HTTPS serves with, None for plain HTTP. Raises ConfigError."""
+    folder = options.endpoints.folder
+    if options.tls is None:
+        forget_served(folder)
+        return None
+    return ServedPair(options.tls, folder, _log_of(options))
+
+
+def _log_of(options: Options) -> Log:
+    return Log(node=str(options.node), process="gateway", level=options.log_level)
 
 
 def _end_workers(arbiter: Any) -> None:

@@ -2,23 +2,29 @@
 
 A real gateway, a real ROUTER with text made on the spot (batched StepEntries, credit kept), a raw
 reader that counts frames. Run: `python -m tests.bench.gateway_flat_out [streams] [rounds]`.
-Prints one table and, with `--json FILE`, writes it. It never fails.
+With `--tls` all of it goes over HTTPS. Prints one table and, with `--json FILE`, writes it. It
+never fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import selectors
 import socket
+import ssl
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.harness.certificates import TlsPairOnDisk
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 
 TOKEN = b'"delta":{"content":'
@@ -29,10 +35,11 @@ def main() -> int:
     arguments.add_argument("--streams", type=int, nargs="*", default=[1, 32, 128])
     arguments.add_argument("--tokens", type=int, default=320_000, help="tokens of one round")
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--tls", action="store_true", help="over HTTPS")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
     rows: list[dict[str, Any]] = []
-    with gateway_testbed(processes=1) as made:
+    with tempfile.TemporaryDirectory() as folder, _gateway(folder, given.tls) as made:
         made.runner()
         eventually(lambda: _models_ready(made), 10, "the instance is ready")
         for streams in given.streams:
@@ -55,7 +62,34 @@ def main() -> int:
 def _models_ready(made: GatewayTestbed) -> bool:
     import httpx
 
-    return MODEL in httpx.get(f"{made.url}/health").json()["models_ready"]
+    return MODEL in httpx.get(f"{made.url}/health", verify=made.trust).json()["models_ready"]
+
+
+@contextlib.contextmanager
+def _gateway(folder: str, tls: bool) -> Iterator[GatewayTestbed]:
+    if not tls:
+        with gateway_testbed(processes=1) as made:
+            yield made
+        return
+    pair = TlsPairOnDisk(Path(folder))
+    with gateway_testbed(processes=1, tls=[str(pair.certificate), str(pair.key)]) as made:
+        made.trust = pair.trust()
+        yield made
+
+
+def _connection(made: GatewayTestbed) -> socket.socket:
+    plain = socket.create_connection(("127.0.0.1", made.port))
+    if not isinstance(made.trust, ssl.SSLContext):
+        return plain
+    return made.trust.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def _received(connection: Any) -> bytes:
+    """Return what has come, with all that TLS has unpacked already."""
+    data = connection.recv(1 << 18)
+    while isinstance(connection, ssl.SSLSocket) and connection.pending():
+        data += connection.recv(1 << 18)
+    return data
 
 
 def _row(streams: int, rounds: list[tuple[float, float]]) -> dict[str, Any]:
@@ -88,14 +122,14 @@ def one_round(made: GatewayTestbed, streams: int, tokens: int) -> tuple[float, f
     selector = selectors.DefaultSelector()
     started = time.perf_counter()
     for _ in range(streams):
-        connection = socket.create_connection(("127.0.0.1", made.port))
+        connection = _connection(made)
         connection.sendall(head + body)
         selector.register(connection, selectors.EVENT_READ, [b"", 0])
     counted = 0
     while selector.get_map():
         for key, _ in selector.select(30):
             rest, seen = key.data
-            piece = key.fileobj.recv(1 << 18)  # type: ignore[union-attr]
+            piece = _received(key.fileobj)
             data = rest + piece
             found = data.count(TOKEN)
             counted += found

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bus.links.tls_files import TlsFiles
 from bus.wire.errors import ConfigError
 from conf.sections import line_of
 from conf.settings import (
@@ -68,6 +69,8 @@ def test_layers_win_in_rising_order_and_each_value_names_its_source(
         ('voters = ["a", "b", "b"]\n', "3 or more different node ids, or none"),
         ("settle_grace_s = 5.0\n", "settle_grace_s = 5.0"),
         ("slots = \n", "shoal.toml"),
+        ('http_tls_cert = "cert.pem"\n', "a whole path, from / or ~/ on"),
+        ("weights_bytes_per_s = 7\n", "0 (no limit), or at least 1000000"),
     ],
 )
 def test_a_wrong_line_is_refused_with_what_was_meant(home: Path, text: str, said: str) -> None:
@@ -76,6 +79,24 @@ def test_a_wrong_line_is_refused_with_what_was_meant(home: Path, text: str, said
         load_settings(home=home)
     assert said in str(refused.value)
     assert "shoal.toml" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["cert", "key"])
+def test_a_certificate_without_its_key_is_refused_and_a_key_without_its_certificate(
+    home: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_settings(home=home, flags={f"http_tls_{name}": "/some/file.pem"})
+    assert "http_tls_cert and http_tls_key belong together" in str(refused.value)
+    assert f"http_tls_{name} alone is set" in str(refused.value)
+
+
+def test_with_a_certificate_and_its_key_the_address_is_https(home: Path) -> None:
+    assert load_settings(home=home).tls is None
+    flags = {"http_tls_cert": "~/cert.pem", "http_tls_key": "/etc/key.pem"}
+    settings = load_settings(home=home, flags=flags)
+    assert settings.url == "https://127.0.0.1:52415"
+    assert settings.tls == TlsFiles(str(Path.home() / "cert.pem"), "/etc/key.pem")
 
 
 def test_an_unknown_variable_is_refused_with_what_was_meant(

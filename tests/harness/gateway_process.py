@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.wire.errors import ShoalError
@@ -19,6 +20,8 @@ def main() -> int:
     given["node"] = NodeId(given["node"])
     for name in ("keys", "names", "origins", "trusted_proxies"):
         given[name] = tuple(given.get(name, ()))
+    if "tls" in given:
+        given["tls"] = TlsFiles(*given["tls"])
     try:
         serve(Options(**given))
     except ShoalError as error:

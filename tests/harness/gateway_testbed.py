@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -212,13 +213,16 @@ class GatewayTestbed:
         self.folder = folder
         self.runners: list[Runner] = []
         self.port = free_port()
+        self.scheme = "https" if "tls" in options else "http"
+        """`tls` are the paths of a certificate and of its key."""
+        self.trust: ssl.SSLContext | bool = True
         self._start_thread()
         self.publish_card()
         self.gateway = self.start_gateway(**options)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     # --- the holder's thread ----------------------------------------------------------------
 
@@ -358,7 +362,7 @@ class GatewayTestbed:
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=2, verify=False).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -14,7 +14,7 @@ from tests.harness.gateway_testbed import MODEL, GatewayTestbed, Runner, eventua
 
 
 def ready(made: GatewayTestbed) -> bool:
-    return MODEL in httpx.get(f"{made.url}/health").json()["models_ready"]
+    return MODEL in httpx.get(f"{made.url}/health", verify=made.trust).json()["models_ready"]
 
 
 def body(orders: str, **more: Any) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def body(orders: str, **more: Any) -> dict[str, Any]:
 
 
 def chat(made: GatewayTestbed, orders: str, **more: Any) -> httpx.Response:
-    return httpx.post(f"{made.url}/v1/chat/completions", json=body(orders, **more), timeout=30)
+    url, asked = f"{made.url}/v1/chat/completions", body(orders, **more)
+    return httpx.post(url, json=asked, timeout=30, verify=made.trust)
 
 
 class Reader:
@@ -64,7 +65,7 @@ class Reader:
     def _read(self) -> None:
         url = f"{self._made.url}/v1/chat/completions"
         with (
-            httpx.Client(timeout=60) as client,
+            httpx.Client(timeout=60, verify=self._made.trust) as client,
             client.stream("POST", url, json=self._body) as response,
         ):
             self.status = response.status_code

@@ -60,6 +60,8 @@ def http_rows(options: Options, limits: Limits) -> Iterator[Row]:
     """Give what holds before a request is understood."""
     yield "connections", f"{options.max_connections:,}", "", "503, closed"
     yield "connection to complete headers", f"{options.headers_s:g} s", "", "408, closed"
+    yield "TLS handshakes at once", f"{options.max_connections:,}", "", "closed"
+    yield "first byte and TLS handshake", f"{options.headers_s:g} s", "", "closed"
     yield "a request's body, without a byte", f"{middleware.BODY_SILENCE_S:g} s", "", "408, closed"
     yield "a request's body, in all", f"{options.body_s:g} s", "", "408, closed"
     yield "a body that asks for text", amount(options.body_limit_bytes), "", "413"

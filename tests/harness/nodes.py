@@ -151,14 +151,15 @@ class Node:
         self._folder = tempfile.TemporaryDirectory(prefix="shoal-test-")
         self.home = Path(self._folder.name) / "home"
         self.base_port = free_base_port()
-        self.url = f"http://127.0.0.1:{self.base_port}"
+        self.scheme = "https" if "SHOAL_HTTP_TLS_CERT" in settings else "http"
+        self.url = f"{self.scheme}://127.0.0.1:{self.base_port}"
         # A process that sets its title must leave its environment readable: it is how a test
         # finds everything that its node started.
         self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
         self.inside: tuple[str, ...] = ()
         self.tree = TREE
         self.headers: dict[str, str] = {}
-        self.http = httpx.Client(base_url=self.url, timeout=60.0)
+        self.http = httpx.Client(base_url=self.url, timeout=60.0, verify=self.scheme == "http")
 
     def move(self, base_port: int) -> None:
         """Use other ports; before `up`."""
@@ -293,6 +294,7 @@ class Node:
                 json=body,
                 headers=self.headers,
                 timeout=180.0,
+                verify=self.scheme == "http",
             ) as response:
                 stream.status = response.status_code
                 if response.status_code != 200:

@@ -73,6 +73,7 @@ VARIABLES: Mapping[str, str] = {
     "SHOAL_LAUNCHED_BY": "what started the node, for its card",
     "SHOAL_NODE": "given to HTTP processes: the node's id, for their logs",
     "SHOAL_SLOT": "given to a runner: its slot",
+    "SHOAL_CA": "the certificates that `shoal` trusts at an https address, as `--ca`",
     "SHOAL_URL": "the node that `shoal` talks to, as `--url`",
     "SUDO_USER": "whom a service runs as, when `sudo` installs it",
     "SUPERVISOR_ENABLED": "set by supervisord: a process whose supervisor dies ends itself",

@@ -10,6 +10,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "conf.blas",
     "gateway.dialects.anthropic",
     "gateway.dialects.openai.responses",
+    "gateway.http.secure",
     "gateway.records",
     "master.consensus",
     "master.decisions",

@@ -135,6 +135,8 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),
         bridge_loops=((NodeId("n1"), NodeId("n2"), NodeId("n3")),),
+        pair_trouble="the key is another's",
+        certificate_standing="expires soon",
     )
     found = findings(facts)
     assert {f.code for f in found} == set(CODES) - {"disk_low"}
@@ -145,3 +147,11 @@ def test_a_ring_of_bridges_is_told_by_the_nodes_on_it_alone() -> None:
     ring = (NodeId("n1"), NodeId("n2"), NodeId("n3"))
     assert codes(replace(WELL, bridge_loops=(ring,))) == [("warn", "thunderbolt_loop")]
     assert codes(replace(measured(node=NodeId("n4")), bridge_loops=(ring,))) == []
+
+
+def test_files_of_https_that_are_no_good_and_a_certificate_at_its_end_are_warnings() -> None:
+    facts = replace(WELL, pair_trouble="the key is another's", certificate_standing="expires soon")
+    assert codes(facts) == [("warn", "certificate_refused"), ("warn", "certificate_ending")]
+    refused, ending = findings(facts)
+    assert refused.message == "the key is another's"
+    assert ending.message == "the certificate of HTTPS expires soon"

@@ -13,6 +13,7 @@ import pytest
 
 from bus.client import BusClient, Speaker
 from bus.links.reactor import PollReactor
+from bus.links.tls_files import TlsFiles, forget_served, read_pair, tell_served
 from bus.links.transport import Link
 from bus.process.clock import now
 from bus.process.endpoints import Endpoints
@@ -33,6 +34,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.wire import Message
 from telemetry.service import Telemetry
+from tests.harness.certificates import TlsPairOnDisk
 
 NODE = NodeId("n1")
 
@@ -212,3 +214,15 @@ def test_a_port_at_which_a_process_does_not_listen_is_told_until_it_does(
         assert f"bus does not listen at port {bench.doors['bus'][0]}" in finding.message
         one.listen()
         bench.reading_with(lambda found: "port_taken" not in [one.code for one in found.findings])
+
+
+def test_what_https_serves_with_is_in_the_findings(bench: Bench, tmp_path: Path) -> None:
+    pair = TlsPairOnDisk(tmp_path, days=-2)
+    files = TlsFiles(str(pair.certificate), str(pair.key))
+    tell_served(bench.endpoints.folder, read_pair(files), "the key is another's")
+    found = bench.reading_with(lambda reading: len(reading.findings) > 1).findings
+    told = {one.code: one.message for one in found}
+    assert told["certificate_refused"] == "the key is another's"
+    assert told["certificate_ending"].startswith("the certificate of HTTPS expired on ")
+    forget_served(bench.endpoints.folder)
+    bench.reading_with(lambda reading: "certificate_ending" not in str(reading.findings))

@@ -20,14 +20,18 @@ from typing import cast
 
 import psutil
 
+from bus.links.certificates import date_of
+from bus.links.tls_files import read_pair
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
+from bus.wire.errors import ConfigError
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import code_mix, processes
-from gateway.cli.node.node_api import NodeApi, check_is_of
+from gateway.cli.node.node_api import check_is_of, own_api
+from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 
@@ -185,6 +189,23 @@ def api_keys(settings: Settings, _running: bool) -> Finding:
     return Finding("api keys", "ok", f"{len(settings.api_keys) or 'none'} known")
 
 
+def https(settings: Settings, running: bool) -> Finding:
+    """Check the certificate and key of HTTPS, as they lie on the disk."""
+    files = settings.tls
+    if files is None:
+        return Finding("https", "ok", "off: HTTP is plain (http_tls_cert)")
+    try:
+        notes = pair_notes(settings)
+        valid = read_pair(files).valid
+    except ConfigError as error:
+        goes_on = "what served before goes on serving until then" if running else "see the message"
+        return Finding("https", "error", str(error), f"mend the files; {goes_on}")
+    if notes:
+        remedy = "see to it; a pair that replaces this one is taken while the node runs"
+        return Finding("https", "warn", "; ".join(notes), remedy)
+    return Finding("https", "ok", f"{files.certificate} until {date_of(valid.ends_s)}")
+
+
 def _port(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
     if running:
@@ -228,7 +249,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        api = NodeApi(settings.url, settings.owner_token)
+        api = own_api(settings)
         check_is_of(api, settings.paths)
         health = api.get("/health", timeout_s=5.0)
     except CliError as problem:
@@ -244,9 +265,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
-            found = NodeApi(settings.url, settings.owner_token).get(
-                "/v1/diagnostics/node", timeout_s=10.0
-            )
+            found = own_api(settings).get("/v1/diagnostics/node", timeout_s=10.0)
         except CliError as problem:
             return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
         can = found["diagnosis"]
@@ -277,6 +296,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _settings,
     folders,
     api_keys,
+    https,
     _port,
     _supervisord,
     _locks,

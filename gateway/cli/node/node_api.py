@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ import httpx
 
 from bus.process.identity import known_node_id
 from conf.paths import Paths
+from conf.settings import Settings
 from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.trust import own_trust, trust
 from gateway.cli.output.errors import (
     NOT_FOUND,
     CliError,
@@ -20,10 +23,13 @@ from gateway.cli.output.errors import (
     no_node,
     no_node_in,
     refusal,
+    untrusted,
 )
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+PLAIN = "text/plain"
+"""What the server itself says, before any API."""
 KEEP_ALIVE = "keep-alive"
 """The remark that only keeps a connection warm."""
 
@@ -32,18 +38,22 @@ class NodeApi:
     """The HTTP API of one node, with `key`, else the key of the environment (SHOAL_API_KEY).
 
     Every method raises CliError when there is no good answer. Fields of a body that are None are
-    not sent: they are the node's to choose.
+    not sent: they are the node's to choose. `trusted` are the certificates of an https address,
+    else those of this system.
     """
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str | None = None, *, trusted: ssl.SSLContext | None = None
+    ) -> None:
         self.url = url
         key = key or os.environ.get("SHOAL_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        verify = trusted or trust(None)
         try:
             # Proxies are for what lies outside; a node is one of our own machines.
             self.http = httpx.Client(
-                base_url=url, headers=headers, timeout=timeout, trust_env=False
+                base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=verify
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error
@@ -139,6 +149,8 @@ class NodeApi:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise untrusted(self.url, str(error)) from error
             raise no_node(self.url, str(error) or type(error).__name__) from error
         except httpx.UnsupportedProtocol as error:
             raise CliError(f"{self.url!r} is not an http address") from error
@@ -150,6 +162,12 @@ class NodeApi:
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
+
+
+def own_api(settings: Settings) -> NodeApi:
+    """Return the HTTP API of this home's node, with its owner's token."""
+    url = settings.url.rstrip("/")
+    return NodeApi(url, settings.owner_token, trusted=own_trust(settings))
 
 
 def check_is_of(api: NodeApi, paths: Paths) -> None:
@@ -193,6 +211,8 @@ def _refused(response: httpx.Response) -> CliError:
         found = None
     body = cast(dict[str, Any], found) if isinstance(found, dict) else {}
     told = f"the node answered {response.status_code} {response.reason_phrase}".rstrip()
+    if found is None and response.headers.get("content-type") == PLAIN:
+        told = f"{told}: {response.text[:200].strip()}"
     words = message_of(body) or told
     return broken_model(words) if is_given_up(body) else refusal(response.status_code, words)
 

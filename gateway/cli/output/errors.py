@@ -53,6 +53,15 @@ def no_node(url: str, why: str) -> CliError:
     )
 
 
+def untrusted(url: str, why: str) -> CliError:
+    """Return the error for a certificate that is not trusted; `why` is OpenSSL's."""
+    told = why.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or why
+    return CliError(
+        f"the certificate of {url} is not trusted ({told})",
+        remedy="give the certificate, or that of who signed it, with `--ca FILE` (SSL_CERT_FILE)",
+    )
+
+
 def at_home(home: Path | None) -> str:
     """Return the option that names a home in a line to type; nothing for the system's own."""
     return "" if home is None else f" --home {shlex.quote(str(home))}"

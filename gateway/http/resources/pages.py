@@ -117,6 +117,16 @@ class Made:
         resp.content_type = self._content_type
 
 
+class MadeForServer(Made):
+    """An OpenAPI document, with the address at which it was asked for as its server."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with it."""
+        await super().on_get(req, resp)
+        servers = json.dumps({"servers": [{"url": f"{req.scheme}://{req.netloc}"}]}).encode()
+        resp.data = servers[:-1] + b"," + (resp.data or b"{}")[1:]
+
+
 def openapi(routes: Sequence[Route], version: str) -> bytes:
     """Return the OpenAPI document."""
     # not orjson: a seed's bounds exceed its 64-bit integers

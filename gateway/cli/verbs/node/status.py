@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import typer
 
+from bus.links.tls_files import read_served
 from bus.process.clock import wall
 from bus.process.supervisor import Status, SupervisedProcess, Supervisor
 from bus.process.tree import installed_code
@@ -128,7 +129,8 @@ def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
     try:
         return invocation.api().state(timeout_s=5.0), ""
     except CliError as problem:
-        return None, problem.message
+        served = None if invocation.url else read_served(invocation.settings().endpoints.folder)
+        return None, problem.message if served is None else served.trouble or problem.message
 
 
 def _as_fields(process: SupervisedProcess) -> dict[str, Any]:

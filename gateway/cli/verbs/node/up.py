@@ -40,9 +40,10 @@ from conf.settings import (
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import NodeApi, own_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
+from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError, at_home
 from gateway.cli.output.log_lines import file_of, tail
@@ -122,6 +123,8 @@ def up(
     trouble = readable_key(settings.paths.config_file)
     if trouble is not None:
         output.note(f"{trouble}: `chmod 600 {settings.paths.config_file}`")
+    for note in pair_notes(settings):
+        output.note(note)
     began = time.monotonic()
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
@@ -163,7 +166,7 @@ def wait_until_up(
 ) -> None:
     """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
     watch = StartWatch(SERVICES)
-    api = NodeApi(settings.url, settings.owner_token)
+    api = own_api(settings)
     began = time.monotonic()
     said: set[str] = set()
     with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:

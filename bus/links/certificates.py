@@ -1,0 +1,98 @@
+"""Until when a certificate is valid, and what is to be said of it.
+
+Pure: text and instants come in. Of a certificate only what stands before its subject is read (RFC
+5280, 4.1), by its lengths; nothing is verified here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+SOON_S = 14 * 86_400.0
+"""So long before its end a certificate is spoken of."""
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s+([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
+_TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+_CONTEXT_0 = 0xA0
+
+
+class NoCertificate(ValueError):
+    """A text holds no certificate that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """The time within which a certificate is valid, in seconds of Unix time."""
+
+    begins_s: float
+    ends_s: float
+
+
+def first_certificate(text: str) -> str:
+    """Return the first certificate of a PEM text, as PEM. Raises NoCertificate."""
+    found = _PEM.search(text)
+    if found is None:
+        raise NoCertificate("no PEM certificate")
+    return found.group(0) + "\n"
+
+
+def validity_of(pem: str) -> Validity:
+    """Return when the first certificate of a PEM text is valid. Raises NoCertificate."""
+    found = _PEM.search(pem)
+    try:
+        der = base64.b64decode("" if found is None else found.group(1))
+        inside = _inside(der, 0)
+        at = _inside(der, inside)
+        if der[at] == _CONTEXT_0:  # the version, which the oldest leave out
+            at = _after(der, at)
+        for _ in ("serial number", "signature's algorithm", "issuer"):
+            at = _after(der, at)
+        begins = _inside(der, at)
+        return Validity(_instant(der, begins), _instant(der, _after(der, begins)))
+    except (binascii.Error, IndexError, KeyError, ValueError, OverflowError) as error:
+        raise NoCertificate(f"no certificate that can be read ({error})") from None
+
+
+def standing(validity: Validity, now_s: float) -> str:
+    """Return what is to be said of a certificate at `now_s`, with the date; "" for nothing."""
+    if now_s < validity.begins_s:
+        return f"is not valid before {date_of(validity.begins_s)}: clients refuse it until then"
+    if now_s >= validity.ends_s:
+        return f"expired on {date_of(validity.ends_s)}: clients refuse it"
+    if validity.ends_s - now_s < SOON_S:
+        return f"expires on {date_of(validity.ends_s)}"
+    return ""
+
+
+def date_of(at_s: float) -> str:
+    """Return an instant of Unix time as people read it, to the minute."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _sized(der: bytes, at: int) -> tuple[int, int]:
+    """Return where the content of the element at `at` begins, and its length."""
+    length, start = der[at + 1], at + 2
+    if length >= 0x80:
+        count = length - 0x80
+        length, start = int.from_bytes(der[start : start + count]), start + count
+    if start + length > len(der):
+        raise ValueError("it is cut off")
+    return start, length
+
+
+def _inside(der: bytes, at: int) -> int:
+    return _sized(der, at)[0]
+
+
+def _after(der: bytes, at: int) -> int:
+    start, length = _sized(der, at)
+    return start + length
+
+
+def _instant(der: bytes, at: int) -> float:
+    start, length = _sized(der, at)
+    text = der[start : start + length].decode("ascii", "replace")
+    return datetime.strptime(text, _TIMES[der[at]]).replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,78 @@
+"""Talks to the disk: which certificates the command line trusts.
+
+Of this home's own node exactly those that it serves with, also under other names and after their
+end: they are known from the disk. Of a node at another address those that `--ca` names, else those
+of this system (SSL_CERT_FILE, SSL_CERT_DIR), and then names and dates count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+
+import certifi
+
+from bus.links.certificates import NoCertificate, first_certificate, standing
+from bus.links.tls_files import LEAST_TLS, exposed_key, read_pair, read_served
+from bus.process.clock import wall
+from conf.settings import Settings
+from gateway.cli.output.errors import USAGE, CliError
+
+SYSTEM_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which Python has no name."""
+
+
+def own_trust(settings: Settings) -> ssl.SSLContext | None:
+    """Return trust in what this home's node serves with, None where it speaks plain HTTP. Never
+    raises: where nothing is known nothing is trusted."""
+    if settings.tls is None:
+        return None
+    known = list(read_served(settings.endpoints.folder).certificates)
+    with contextlib.suppress(OSError, NoCertificate), open(settings.tls.certificate) as file:
+        known.append(first_certificate(file.read()))
+    context = _context()
+    context.check_hostname = False
+    context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
+    for one in known:
+        with contextlib.suppress(ssl.SSLError):
+            context.load_verify_locations(cadata=one)
+    return context
+
+
+def trust(authorities: str | None) -> ssl.SSLContext:
+    """Return trust in the certificates of a PEM file, else in those of this system. Raises
+    CliError."""
+    context = _context()
+    if authorities is not None:
+        try:
+            context.load_verify_locations(cafile=authorities)
+        except (OSError, ssl.SSLError) as error:
+            told = f"--ca {authorities} cannot be used: {error.strerror or error}"
+            raise CliError(told, remedy="name a file of PEM certificates", code=USAGE) from error
+        return context
+    context.load_default_certs()
+    if not any(os.environ.get(name) for name in SYSTEM_VARIABLES):
+        context.load_verify_locations(cafile=certifi.where())
+    return context
+
+
+def pair_notes(settings: Settings) -> list[str]:
+    """Return what is off with the certificate and key that this home's node is to serve with.
+    Raises ConfigError where it cannot serve with them."""
+    files = settings.tls
+    if files is None:
+        return []
+    pair, exposed = read_pair(files), exposed_key(files)
+    notes = [] if exposed is None else [f"{exposed}: `chmod 600 {files.key}`"]
+    ending = standing(pair.valid, wall())
+    return [*notes, f"the certificate of http_tls_cert {ending}"] if ending else notes
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = LEAST_TLS
+    # a certificate that is trusted itself needs nobody above it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
