@@ -39,9 +39,11 @@ from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
     TABLES,
     ClusterSettings,
+    FetchSettings,
     Networks,
     RecordsSettings,
     RunnerSettings,
+    ToolsSettings,
     Words,
     flat,
     line_of,
@@ -114,6 +116,8 @@ class Settings(BaseSettings):
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings
+    fetch: FetchSettings
+    tools: ToolsSettings
 
     _paths: Paths
     _sources: dict[str, str]
