@@ -54,6 +54,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.openai.responses": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.stored": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
+    "gateway.fetching.tools": ("psutil", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.placement": ("pydantic",),
     "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),

@@ -10,6 +10,7 @@ JSON.
 # (the parser is native, with types beside it)
 from __future__ import annotations
 
+import codecs
 import json
 import resource
 import signal
@@ -46,8 +47,7 @@ def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
 
 
 def _read(page: bytes, asked: dict[str, Any]) -> dict[str, Any]:
-    encoding = asked["charset"] or detect_encoding(page, from_html_meta=True) or "utf-8"
-    tree = HTMLTree.parse(bytes_to_str(page, encoding))
+    tree = HTMLTree.parse(_decoded(page, asked["charset"]))
     text = ""
     if asked["main"]:
         text = _text(tree, main_content=True)
@@ -57,6 +57,15 @@ def _read(page: bytes, asked: dict[str, Any]) -> dict[str, Any]:
     links = _links(tree, asked["base"], asked["links"])
     title = " ".join((tree.title or "").split())[:LINK_CHARACTERS]
     return {"title": title, "text": text[:most], "truncated": len(text) > most, "links": links}
+
+
+def _decoded(page: bytes, charset: str | None) -> str:
+    """Return the page's letters: by its mark, by what the server says, by what it says itself."""
+    if page.startswith(codecs.BOM_UTF8):
+        return page.decode("utf-8-sig", "replace")
+    if charset is not None:
+        return page.decode(charset, "replace")
+    return bytes_to_str(page, detect_encoding(page, from_html_meta=True) or "utf-8")
 
 
 def _text(tree: HTMLTree, *, main_content: bool) -> str:
@@ -71,7 +80,8 @@ def _links(tree: HTMLTree, base: str, most: int) -> list[dict[str, str]]:
     stem = document.query_selector("base[href]")
     if stem is not None:
         base = _joined(base, stem.getattr("href") or "") or base
-    for one in document.query_selector_all("a[href]"):
+    # `values`, for a list of the library takes a time for each step that grows with its length
+    for one in document.query_selector_all("a[href]").values():
         url = _joined(base, one.getattr("href") or "")
         if url and url not in found:
             found[url] = " ".join((one.text or "").split())[:LINK_CHARACTERS]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bus.wire.errors import ConfigError
 from conf.sections import FetchSettings
 from gateway.fetching.addresses import kind_of
-from gateway.fetching.policy import FetchPolicy, read_allowance
+from gateway.fetching.policy import FetchPolicy, policy_of_search, read_allowance
 from gateway.fetching.refusals import FetchRefused
 from gateway.fetching.url import Address, read_url
 
@@ -152,6 +152,19 @@ def settings(entry: str) -> FetchSettings:
         "redirects": 0, "types": ["text/*"],
     }  # fmt: skip
     return FetchSettings.model_validate(given)
+
+
+def test_a_search_engine_has_a_policy_of_its_host_and_port_alone() -> None:
+    engine = policy_of_search("http://127.0.0.1:8888/searx")
+    assert rule_of(engine, "http://127.0.0.1:8888/searx/search?q=x", "127.0.0.1") == "fetched"
+    assert rule_of(engine, "http://127.0.0.1:8889/", "127.0.0.1") == "not_allowed"
+    assert rule_of(engine, "http://a.example:8888/", "8.8.8.8") == "not_allowed"
+    assert rule_of(policy_of_search("https://[::1]/"), "https://[::1]/search", "::1") == "fetched"
+    named = policy_of_search("https://searx.example/")
+    assert rule_of(named, "https://searx.example/search", "10.0.0.1") == "fetched"
+    assert rule_of(named, "https://other.example/search", "8.8.8.8") == "not_allowed"
+    with pytest.raises(ConfigError, match="search_url"):
+        policy_of_search("http://user@searx.example/")
 
 
 @pytest.mark.parametrize("entry", GOOD)

@@ -59,6 +59,16 @@ def test_a_page_says_in_its_own_words_how_it_is_written() -> None:
     assert "Косяк" in read(page.encode("cp1251")).text
     assert "Косяк" in read("<p>Косяк рыбы".encode("koi8-r"), question(charset="koi8-r")).text
     assert "é" in read("<p>é".encode("utf-16"), question(charset="utf-16")).text
+    assert "물고기" in read("<p>물고기".encode("euc-kr"), question(charset="euc_kr")).text
+    assert "é" in read("<p>é".encode("utf-8-sig"), question(charset="iso8859-1")).text
+
+
+def test_a_large_page_with_many_links_is_read() -> None:
+    rows = "".join(
+        f"<p>{'A shoal is a group of fish. ' * 5}<a href=/n{n}>n{n}</a></p>" for n in range(20_000)
+    )
+    found = read(f"<title>Large</title><article>{rows}</article>", processor_s=3)
+    assert len(found.links) == 100 and found.truncated and found.title == "Large"
 
 
 HOSTILE = {
