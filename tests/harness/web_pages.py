@@ -100,6 +100,10 @@ class _Answers(BaseHTTPRequestHandler):
         while not self.server.over.is_set():
             self.wfile.write(b"x-more: " + b"y" * 1000 + b"\r\n")
 
+    def _hints(self, query: dict[str, str]) -> None:
+        while not self.server.over.is_set():
+            self.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: " + b"y" * 10_000 + b"\r\n\r\n")
+
     def _cut(self, query: dict[str, str]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")

@@ -82,7 +82,8 @@ def _links(tree: HTMLTree, base: str, most: int) -> list[dict[str, str]]:
         base = _joined(base, stem.getattr("href") or "") or base
     # `values`, for a list of the library takes a time for each step that grows with its length
     for one in document.query_selector_all("a[href]").values():
-        url = _joined(base, one.getattr("href") or "")
+        href = one.getattr("href") or ""
+        url = "" if href.startswith("#") else _joined(base, href)
         if url and url not in found:
             found[url] = " ".join((one.text or "").split())[:LINK_CHARACTERS]
         if len(found) >= most:

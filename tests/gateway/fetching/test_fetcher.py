@@ -204,6 +204,11 @@ def test_what_is_no_answer_is_refused(server: Pages, path: str) -> None:
     assert rule_of(asked, f"http://127.0.0.1:{server.port}/{path}") == "broken"
 
 
+def test_what_comes_around_a_page_is_counted_too(server: Pages) -> None:
+    asked = fetcher(f"127.0.0.1:{server.port}", largest_bytes=1 << 10, whole_s=10.0)
+    assert rule_of(asked, f"http://127.0.0.1:{server.port}/hints") == "broken"
+
+
 def test_a_type_that_is_not_read_is_not_loaded(server: Pages) -> None:
     asked = fetcher(f"127.0.0.1:{server.port}")
     url = f"http://127.0.0.1:{server.port}/kind?is=image/png"

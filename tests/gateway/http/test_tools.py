@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import httpx
@@ -13,6 +15,8 @@ from gateway.fetching import FetchRule
 from gateway.http.resources.tools.web import STATUSES
 from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.web_pages import PAGE, Pages, pages
+
+PRINTED = Path(__file__).parents[3] / "docs/operations/http-api.md"
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +96,16 @@ def test_a_page_that_is_sent_is_read_where_nothing_is_fetched(plain: GatewayTest
     found = ask(plain, "extract_page", html=PAGE).json()
     assert (found["url"], found["status"], found["title"]) == (None, None, "A page of fish")
     assert [one["url"] for one in found["links"]] == ["https://whales.example/x"]
+
+
+def test_the_example_of_the_page_is_answered_as_printed(plain: GatewayTestbed) -> None:
+    section = PRINTED.read_text().partition("## Tools: ")[2].partition("\n## ")[0]
+    words = shlex.split(section.partition("```\n")[2].partition("```")[0].replace("\\\n", " "))
+    url, data = words[1], words[words.index("-d") + 1]
+    url = url.replace("http://127.0.0.1:52415", plain.url)
+    answer = httpx.post(url, content=data, headers={"content-type": "application/json"}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["title"], answer.json()["text"]) == ("Fish", "A shoal moves as one.")
 
 
 def test_nothing_is_fetched_and_searched_unless_it_is_configured(plain: GatewayTestbed) -> None:
