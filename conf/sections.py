@@ -1,4 +1,5 @@
-"""The tables of the settings: what `[runner]` and `[cluster]` hold, and how a key names its place.
+"""The tables of the settings: what `[runner]`, `[cluster]` and others hold, and how a key names its
+place.
 
 Pure. Meanings are in default.toml.
 """
@@ -8,10 +9,19 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
@@ -36,14 +46,23 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 MOST_THREADS = 256
 
 
+_ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     for network in networks:
-        try:
-            ipaddress.ip_network(network, strict=False)
-        except ValueError:
+        if not _is_network(network):
             raise ValueError(
                 f"{network!r} is neither an IP address nor a network such as 10.0.0.0/8"
-            ) from None
+            )
     return networks
 
 
@@ -123,6 +142,49 @@ class RecordsSettings(BaseModel):
     request_days: float = Field(gt=0.0, le=3650.0)
 
 
+def _allowances(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        host, mark, port = entry.rpartition(":")
+        if not mark or not port.isdecimal() or (":" in host and not host.startswith("[")):
+            host, port = entry, "1"
+        if not (_ALLOWED_NAME.fullmatch(host) or _is_network(host.strip("[]"))) or not (
+            0 < int(port) < 65536
+        ):
+            raise ValueError(
+                f"{entry!r} is neither a host (example.org, *.example.org, *), nor an address or "
+                "network such as 10.0.0.0/8, nor one of these with a port"
+            )
+    return entries
+
+
+class FetchSettings(BaseModel):
+    """The settings of what this node fetches for clients."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool
+    allow: Annotated[Words, AfterValidator(_allowances)]
+    largest_bytes: int = Field(ge=1024, le=64 << 20)
+    whole_s: float = Field(gt=0.0, le=120.0)
+    redirects: int = Field(ge=0, le=20)
+    types: Words
+
+
+class ToolsSettings(BaseModel):
+    """The settings of the tools that this node runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    search: Literal["", "searxng"]
+    search_url: str
+
+    @model_validator(mode="after")
+    def _placed(self) -> ToolsSettings:
+        if self.search and not self.search_url.startswith(("http://", "https://")):
+            raise ValueError(f"tools.search = {self.search!r} needs tools.search_url (http://...)")
+        return self
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -158,6 +220,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "runner": RunnerSettings,
     "cluster": ClusterSettings,
     "records": RecordsSettings,
+    "fetch": FetchSettings,
+    "tools": ToolsSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

@@ -41,9 +41,11 @@ from conf.sections import (
     TABLES,
     Brisk,
     ClusterSettings,
+    FetchSettings,
     Networks,
     RecordsSettings,
     RunnerSettings,
+    ToolsSettings,
     WholePath,
     Words,
     flat,
@@ -122,6 +124,8 @@ class Settings(BaseSettings):
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings
+    fetch: FetchSettings
+    tools: ToolsSettings
 
     _paths: Paths
     _sources: dict[str, str]

@@ -11,6 +11,7 @@ from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
+from gateway.fetching import policies_of
 from gateway.http.auth import check_exposure
 from gateway.http.server import serve
 
@@ -41,6 +42,14 @@ def options_of(settings: Settings) -> Options:
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,
         tls=settings.tls,
+        fetch_enabled=settings.fetch.enabled,
+        fetch_allow=settings.fetch.allow,
+        fetch_bytes=settings.fetch.largest_bytes,
+        fetch_s=settings.fetch.whole_s,
+        fetch_redirects=settings.fetch.redirects,
+        fetch_types=settings.fetch.types,
+        search=settings.tools.search,
+        search_url=settings.tools.search_url,
         version=running_code().partition("/")[0],
     )
 
@@ -55,6 +64,7 @@ def main() -> int:
         if settings.trouble:
             log.warning(settings.trouble)
         check_exposure(options.host, options.keys)
+        policies_of(options)  # a list that says nothing is said before anything is served
         with role_lock(options.endpoints, "gateway"):
             serve(options)
     except AlreadyRunning as error:

@@ -38,6 +38,7 @@ from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
+from gateway.fetching import open_tools
 from gateway.records import AnswerRecords, open_records
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
@@ -96,6 +97,7 @@ class HttpService:
             records=self.records,
             models=self.catalog,
         )
+        self.tools = open_tools(options, self.log)
         self.running = 0
         """Exchanges whose last byte has not been made."""
         self._loop = loop

@@ -33,6 +33,8 @@ class Options:
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
     have ended at most `request_rows`, of `request_bytes` together, for `request_days`.
     `tls` are the files of HTTPS (None: plain HTTP).
+    `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
+    engine at `search_url` (empty: none).
     """
 
     node: NodeId
@@ -64,5 +66,13 @@ class Options:
     request_bytes: int = 64 << 20
     request_days: float = 14.0
     tls: TlsFiles | None = None
+    fetch_enabled: bool = False
+    fetch_allow: tuple[str, ...] = ("*",)
+    fetch_bytes: int = 5 << 20
+    fetch_s: float = 20.0
+    fetch_redirects: int = 5
+    fetch_types: tuple[str, ...] = ("text/*",)
+    search: str = ""
+    search_url: str = ""
     log_level: str = "info"
     version: str = "0.1.0"

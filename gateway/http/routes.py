@@ -48,13 +48,15 @@ from gateway.http.resources.exchange import (
     ListedAnswers,
     ReadPromptResource,
 )
+from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
-CLUSTER, ITSELF = "Cluster", "This server"
+CLUSTER, ITSELF, TOOLS = "Cluster", "This server", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
+FETCHES = (400, 401, 403, 429, 502, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
@@ -193,6 +195,13 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/requests/stats",
           "What the requests of the last ?window_s= took, by model and client", CLUSTER,
           requests.RequestStats, errors=(400, 401, 503)),
+    Route("POST", "/v1/tools/open_url", "The text of the page at a URL", TOOLS,
+          OpenUrl, body=OpenUrl.body, answer=OpenUrl.answer, errors=FETCHES),
+    Route("POST", "/v1/tools/extract_page", "The main text and the links of a page", TOOLS,
+          ExtractPage, body=ExtractPage.body, answer=ExtractPage.answer, errors=FETCHES),
+    Route("POST", "/v1/tools/web_search", "Pages that a search engine finds", TOOLS,
+          WebSearch, body=WebSearch.body, answer=WebSearch.answer,
+          errors=(400, 401, 429, 501, 502, 504)),
     Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource),
     Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource, answers=PLAIN),
     Route("GET", "/readyz", "It takes requests", ITSELF,

@@ -18,8 +18,9 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     given["endpoints"] = Endpoints(given["endpoints"])
     given["node"] = NodeId(given["node"])
-    for name in ("keys", "names", "origins", "trusted_proxies"):
-        given[name] = tuple(given.get(name, ()))
+    for name in ("keys", "names", "origins", "trusted_proxies", "fetch_allow", "fetch_types"):
+        if name in given:
+            given[name] = tuple(given[name])
     if "tls" in given:
         given["tls"] = TlsFiles(*given["tls"])
     try:

@@ -25,8 +25,12 @@ from gateway.cluster.options import Options
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields
+from gateway.fetching import AT_ONCE, ReadLimits, content, dialling, fetcher, policy, tools, url
+from gateway.fetching.places import shares
+from gateway.fetching.reading import reader
 from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances, requests
+from gateway.http.resources.tools import web
 from gateway.records import file, node_records, request_log
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
@@ -169,6 +173,40 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "broken records files kept", f"{file.ASIDE_AT_MOST}", "", "the oldest goes"
 
 
+def fetching_rows(settings: Settings) -> Iterator[Row]:
+    """Give what a page that a client names may take."""
+    fetch, read = settings.fetch, ReadLimits()
+    refused = "`fetch_refused`"
+    most, of_one = shares(AT_ONCE, 1)
+    yield "fetches at once, on a node", f"{most}", "", "429"
+    yield "fetches at once of one client", f"{of_one}", "", "429"
+    yield "a URL", f"{url.MOST_CHARACTERS:,} characters", "", refused
+    yield "a page with its redirects", f"{fetch.whole_s:g} s", "`fetch.whole_s`", refused
+    yield (
+        "a name, a connection",
+        f"{dialling.RESOLVES_S:g} s, {dialling.CONNECTS_S:g} s",
+        "",
+        refused,
+    )
+    yield "a page, without a byte", f"{dialling.SILENCE_S:g} s", "", refused
+    yield "redirects", f"{fetch.redirects}", "`fetch.redirects`", refused
+    yield "a page, unpacked", amount(fetch.largest_bytes), "`fetch.largest_bytes`", "cut"
+    yield "headers and framing", amount(fetcher.AROUND_BYTES), "", refused
+    yield (
+        "unpacked bytes for one packed",
+        f"{content.MOST_RATIO}, from {amount(content.RATIO_FROM_BYTES)} on",
+        "",
+        refused,
+    )
+    yield "a search engine's answer", amount(policy.SEARCH_BYTES), "", refused
+    yield "pages read at once", f"{reader.AT_ONCE}", "", "waits"
+    took = f"{read.processor_s} s of a processor, {read.wall_s:g} s in all"
+    yield "time to read a page", took, "", refused
+    yield "memory to read a page", amount(read.memory_bytes), "", refused
+    yield "text of a page", f"{web.MOST_CHARACTERS:,} characters", "", "cut"
+    yield "links of a page", f"{tools.MOST_LINKS}", "", "left out"
+
+
 def bus_rows() -> Iterator[Row]:
     """Give what holds on the ports between nodes, and on the sockets of one."""
     closed = "the connection is closed"
@@ -200,6 +238,7 @@ def page() -> str:
         section("HTTP, before a request is understood", http_rows(options, limits)),
         section("Requests", request_rows(settings, options, limits)),
         section("Records", records_rows(settings)),
+        section("Fetching", fetching_rows(settings)),
         section("Sockets of the bus", bus_rows()),
     ]
     return "\n".join(parts)

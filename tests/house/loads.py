@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from tests.house.trees import ROOT, Tree
 
 WATCHED = (
-    "falcon", "gunicorn", "httpx", "huggingface_hub", "jinja2", "llguidance", "mlx", "mlx_lm",
-    "msgpack", "msgspec", "numpy", "orjson", "platformdirs", "prometheus_client", "psutil",
-    "pydantic", "pydantic_settings", "rich", "safetensors", "setproctitle", "supervisor",
-    "tokenizers", "torch", "transformers", "typer", "uvloop", "zeroconf", "zmq", "zstandard",
+    "falcon", "gunicorn", "httpcore", "httpx", "huggingface_hub", "jinja2", "llguidance", "mlx",
+    "mlx_lm", "msgpack", "msgspec", "numpy", "orjson", "platformdirs", "prometheus_client",
+    "psutil", "pydantic", "pydantic_settings", "resiliparse", "rich", "safetensors", "setproctitle",
+    "supervisor", "tokenizers", "torch", "transformers", "typer", "uvloop", "zeroconf", "zmq",
+    "zstandard",
 )  # fmt: skip
 """What costs time or memory to load, or is to stay in its one home."""
 SAY = f"""

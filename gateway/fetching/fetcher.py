@@ -1,0 +1,156 @@
+"""Talks to web servers: gets one page, by what the policy lets it, and nothing else of this
+machine.
+
+Each step of a redirect is a URL like the first: read, judged, resolved, judged again, dialled. No
+cookies, no credentials and no name of the page before are sent. A page beyond the largest size is
+cut there, and its connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpcore
+
+from bus.process.logs import Log
+from gateway.fetching.content import (
+    ACCEPTED_ENCODINGS,
+    ContentType,
+    PageBody,
+    check_type,
+    read_type,
+)
+from gateway.fetching.dialling import (
+    CONNECTS_S,
+    SILENCE_S,
+    JudgedBackend,
+    Resolve,
+    addresses_of,
+    own_addresses,
+    resolve,
+    trusted,
+)
+from gateway.fetching.policy import FetchPolicy
+from gateway.fetching.refusals import FetchRefused
+from gateway.fetching.url import FetchUrl, read_redirect, read_url
+
+REDIRECTS = (301, 302, 303, 307, 308)
+AROUND_BYTES = 1 << 20
+"""Bytes of headers and framing that may come beside a page of the largest size."""
+USER_AGENT = "shoal/0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A page as it came, unpacked; `truncated` where there was more of it. `url` is the last
+    one."""
+
+    url: str
+    status: int
+    type: ContentType
+    body: bytes
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Redirect:
+    location: str
+
+
+class Fetcher:
+    """Fetches by one policy. `resolving` finds the addresses of names."""
+
+    def __init__(self, policy: FetchPolicy, log: Log, resolving: Resolve = resolve) -> None:
+        self.policy = policy
+        self._log = log
+        self._resolving = resolving
+        self._trusted: ssl.SSLContext | None = None
+
+    async def fetch(self, address: str) -> Fetched:
+        """Return the page at a URL, after its redirects. Raises FetchRefused."""
+        try:
+            async with asyncio.timeout(self.policy.whole_s):
+                return await self._followed(read_url(address))
+        except TimeoutError:
+            text = f"the page was not there after {self.policy.whole_s:g} s"
+            raise FetchRefused("late", text) from None
+
+    async def _followed(self, url: FetchUrl) -> Fetched:
+        for _ in range(self.policy.redirects + 1):
+            found = await self._once(url)
+            if isinstance(found, Fetched):
+                return found
+            url = read_redirect(url, found.location)
+        text = f"more than {self.policy.redirects} redirects (fetch.redirects)"
+        raise FetchRefused("redirects", text)
+
+    async def _once(self, url: FetchUrl) -> Fetched | _Redirect:
+        policy = self.policy
+        policy.check_url(url)
+        addresses = await addresses_of(url, self._resolving)
+        policy.check_addresses(url, addresses, own_addresses())
+        self._log.debug("fetching", host=url.authority, at=", ".join(map(str, addresses)))
+        backend = JudgedBackend(addresses, policy.largest_bytes + AROUND_BYTES)
+        try:
+            async with httpcore.AsyncConnectionPool(
+                ssl_context=await self._tls(url),
+                max_connections=1,
+                max_keepalive_connections=0,
+                network_backend=backend,
+            ) as pool:
+                return await self._asked(pool, url)
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            why = " by TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
+            raise FetchRefused("unreachable", f"{url.authority} is not reached{why}") from None
+        except (httpcore.ReadTimeout, httpcore.WriteTimeout):
+            text = f"{url.authority} said nothing for {SILENCE_S:g} s"
+            raise FetchRefused("late", text) from None
+        except (httpcore.NetworkError, httpcore.ProtocolError):
+            text = f"{url.authority} broke off, or speaks no HTTP"
+            raise FetchRefused("broken", text) from None
+
+    async def _asked(
+        self, pool: httpcore.AsyncConnectionPool, url: FetchUrl
+    ) -> Fetched | _Redirect:
+        # in parts: httpcore is not to read the URL again
+        where = httpcore.URL(
+            scheme=url.scheme.encode(), host=url.host.encode(), port=url.port,
+            target=url.target.encode(),
+        )  # fmt: skip
+        headers: dict[bytes | str, bytes | str] = {
+            "host": url.authority, "user-agent": USER_AGENT, "connection": "close",
+            "accept": "text/html, application/xhtml+xml, text/*;q=0.9, */*;q=0.5",
+            "accept-encoding": ACCEPTED_ENCODINGS,
+        }  # fmt: skip
+        waits = {"connect": CONNECTS_S, "read": SILENCE_S, "write": SILENCE_S, "pool": CONNECTS_S}
+        extensions = {"timeout": waits}
+        async with pool.stream("GET", where, headers=headers, extensions=extensions) as response:
+            told = {
+                name.decode("latin-1").lower(): value.decode("utf-8", "replace")
+                for name, value in response.headers
+            }
+            if response.status in REDIRECTS and "location" in told:
+                return _Redirect(told["location"])
+            return await self._read(response, url, told)
+
+    async def _read(
+        self, response: httpcore.Response, url: FetchUrl, told: Mapping[str, str]
+    ) -> Fetched:
+        kind = read_type(told.get("content-type"))
+        check_type(kind, self.policy.types)
+        body = PageBody(told.get("content-encoding"), self.policy.largest_bytes)
+        async for piece in response.aiter_stream():
+            body.add(piece)
+            if body.truncated:
+                break
+        return Fetched(url.text, response.status, kind, body.read(), body.truncated)
+
+    async def _tls(self, url: FetchUrl) -> ssl.SSLContext | None:
+        if url.scheme == "http":
+            return None
+        if self._trusted is None:
+            self._trusted = await asyncio.to_thread(trusted)
+        return self._trusted

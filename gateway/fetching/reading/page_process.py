@@ -1,0 +1,105 @@
+"""Talks to the gateway that started it: reads one page of HTML from standard input, and ends.
+
+Run as a script, so that it loads the parser and nothing of shoal. A page is a stranger's, the
+parser native code: it gets a process for itself, with limits that the system keeps, and no page
+meets another. The first line is a question in JSON; the page follows, to the end. The answer is
+JSON.
+"""
+
+# pyright: reportMissingModuleSource=false
+# (the parser is native, with types beside it)
+from __future__ import annotations
+
+import codecs
+import json
+import resource
+import signal
+import sys
+from typing import Any
+from urllib.parse import urljoin
+
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+from resiliparse.parse.html import HTMLTree
+
+LINK_CHARACTERS = 200
+ADDRESS_CHARACTERS = 4096
+
+
+def main() -> None:
+    """Answer one question."""
+    asked: dict[str, Any] = json.loads(sys.stdin.buffer.readline(65536))
+    _limit(asked["memory_bytes"], asked["processor_s"], asked["wall_s"])
+    page = sys.stdin.buffer.read()
+    sys.stdout.buffer.write(json.dumps(_read(page, asked)).encode())
+    sys.stdout.buffer.flush()
+
+
+def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
+    """Hold this process to its share: memory where the system has that, processor, time, no
+    files."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
+    signal.setitimer(signal.ITIMER_REAL, wall_s)
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _read(page: bytes, asked: dict[str, Any]) -> dict[str, Any]:
+    tree = HTMLTree.parse(_decoded(page, asked["charset"]))
+    text = ""
+    if asked["main"]:
+        text = _text(tree, main_content=True)
+    if not text:
+        text = _text(tree, main_content=False)
+    most = asked["characters"]
+    links = _links(tree, asked["base"], asked["links"])
+    title = " ".join((tree.title or "").split())[:LINK_CHARACTERS]
+    return {"title": title, "text": text[:most], "truncated": len(text) > most, "links": links}
+
+
+def _decoded(page: bytes, charset: str | None) -> str:
+    """Return the page's letters: by its mark, by what the server says, by what it says itself."""
+    if page.startswith(codecs.BOM_UTF8):
+        return page.decode("utf-8-sig", "replace")
+    if charset is not None:
+        return page.decode(charset, "replace")
+    return bytes_to_str(page, detect_encoding(page, from_html_meta=True) or "utf-8")
+
+
+def _text(tree: HTMLTree, *, main_content: bool) -> str:
+    return extract_plain_text(tree, main_content=main_content, alt_texts=False).strip()
+
+
+def _links(tree: HTMLTree, base: str, most: int) -> list[dict[str, str]]:
+    document = tree.document
+    found: dict[str, str] = {}
+    if document is None or not most:
+        return []
+    stem = document.query_selector("base[href]")
+    if stem is not None:
+        base = _joined(base, stem.getattr("href") or "") or base
+    # `values`, for a list of the library takes a time for each step that grows with its length
+    for one in document.query_selector_all("a[href]").values():
+        href = one.getattr("href") or ""
+        url = "" if href.startswith("#") else _joined(base, href)
+        if url and url not in found:
+            found[url] = " ".join((one.text or "").split())[:LINK_CHARACTERS]
+        if len(found) >= most:
+            break
+    return [{"url": url, "text": text} for url, text in found.items()]
+
+
+def _joined(base: str, href: str) -> str:
+    """Return where a link leads, without its fragment; "" for what is no page of the web."""
+    try:
+        url = urljoin(base, href.strip()).partition("#")[0]
+    except ValueError:
+        return ""
+    is_page = url.startswith(("http://", "https://")) and len(url) <= ADDRESS_CHARACTERS
+    return url if is_page else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Talks to the web for tools: opens a page, takes its main text out, searches.
+
+What is off loads nothing: neither the HTTP client nor TLS's authorities. A page and its reading are
+one place, of which each client has a share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bus.process.logs import Log
+from gateway.cluster.options import Options
+from gateway.fetching.content import text_of
+from gateway.fetching.pages import ExtractedPage, FoundPage, OpenedPage, PageParts
+from gateway.fetching.places import Places, shares
+from gateway.fetching.policy import FetchPolicy, policy_of_search, read_allowance
+from gateway.fetching.reading import PageQuestion, PageReader
+from gateway.fetching.refusals import FetchRefused
+from gateway.fetching.url import read_url
+
+if TYPE_CHECKING:
+    from gateway.fetching.fetcher import Fetched, Fetcher
+    from gateway.fetching.search import SearchProvider
+
+MOST_LINKS = 200
+AT_ONCE = 8
+"""Fetches at once on a node, shared between its HTTP processes."""
+NO_BASE = "about:blank"
+
+
+class WebTools:
+    """The tools of one HTTP process. `asker` is who asks, for a fair share."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher | None,
+        search: SearchProvider | None,
+        places: Places,
+        reader: PageReader,
+    ) -> None:
+        self._fetcher = fetcher
+        self._search = search
+        self._places = places
+        self._reader = reader
+
+    async def open_url(self, url: str, characters: int, asker: str) -> OpenedPage:
+        """Return a page's title and all of its text. Raises FetchRefused."""
+        with self._places.taken(asker):
+            page = await self._fetched(url)
+            if page.type.is_html:
+                parts = await self._parts(page, characters, main=False)
+            else:
+                text = text_of(page.body, page.type.charset)
+                cut = len(text) > characters
+                parts = PageParts(title="", text=text[:characters], truncated=cut, links=())
+        return OpenedPage(
+            url=page.url,
+            status=page.status,
+            content_type=page.type.name,
+            title=parts.title,
+            text=parts.text,
+            truncated=parts.truncated or page.truncated,
+        )
+
+    async def extract_url(self, url: str, characters: int, asker: str) -> ExtractedPage:
+        """Return the main text of the page at a URL. Raises FetchRefused."""
+        with self._places.taken(asker):
+            page = await self._fetched(url)
+            if not page.type.is_html:
+                text = f"a page of type '{page.type.name[:80]}' has no main text: use open_url"
+                raise FetchRefused("content_type", text)
+            parts = await self._parts(page, characters, main=True)
+        return ExtractedPage(
+            url=page.url,
+            status=page.status,
+            title=parts.title,
+            text=parts.text,
+            truncated=parts.truncated or page.truncated,
+            links=parts.links,
+        )
+
+    async def extract_html(self, html: str, characters: int, asker: str) -> ExtractedPage:
+        """Return the main text of a page that was sent. Raises FetchRefused."""
+        asked = PageQuestion(NO_BASE, "utf-8", characters, MOST_LINKS, main=True)
+        with self._places.taken(asker):
+            parts = await self._reader.read(html.encode("utf-8", "replace"), asked)
+        return ExtractedPage(
+            url=None,
+            status=None,
+            title=parts.title,
+            text=parts.text,
+            truncated=parts.truncated,
+            links=parts.links,
+        )
+
+    async def search(self, query: str, count: int, asker: str) -> Sequence[FoundPage]:
+        """Return at most `count` pages that a search finds. Raises FetchRefused."""
+        if self._search is None:
+            raise FetchRefused(
+                "no_search",
+                "this node has no search engine: its operator may set tools.search = 'searxng' and "
+                "tools.search_url",
+            )
+        with self._places.taken(asker):
+            return await self._search.search(query, count)
+
+    async def _fetched(self, url: str) -> Fetched:
+        if self._fetcher is None:
+            FetchPolicy().check_url(read_url(url))
+            raise AssertionError("a policy that is off refuses everything")
+        return await self._fetcher.fetch(url)
+
+    async def _parts(self, page: Fetched, characters: int, *, main: bool) -> PageParts:
+        links = MOST_LINKS if main else 0
+        asked = PageQuestion(page.url, page.type.charset, characters, links, main)
+        return await self._reader.read(page.body, asked)
+
+
+def policies_of(options: Options) -> tuple[FetchPolicy, FetchPolicy | None]:
+    """Return what may be fetched, and how the search engine is asked, None where there is none.
+    Raises ConfigError."""
+    policy = FetchPolicy(
+        enabled=options.fetch_enabled,
+        allow=tuple(map(read_allowance, options.fetch_allow)),
+        largest_bytes=options.fetch_bytes,
+        whole_s=options.fetch_s,
+        redirects=options.fetch_redirects,
+        types=options.fetch_types,
+    )
+    return policy, policy_of_search(options.search_url) if options.search else None
+
+
+def open_tools(options: Options, log: Log) -> WebTools:
+    """Return the tools as the options have them. Raises ConfigError."""
+    policy, engine = policies_of(options)
+    fetcher = search = None
+    if policy.enabled:
+        from gateway.fetching.fetcher import Fetcher
+
+        fetcher = Fetcher(policy, log)
+    if engine is not None:
+        from gateway.fetching.fetcher import Fetcher
+        from gateway.fetching.search import SearxNG
+
+        search = SearxNG(Fetcher(engine, log), options.search_url)
+    return WebTools(fetcher, search, Places(*shares(AT_ONCE, options.processes)), PageReader())

@@ -1,0 +1,179 @@
+"""The one reader of URLs that a stranger names: what could be read in two ways is refused.
+
+Pure. What it returns is what is resolved, judged, dialled and sent as Host; no other parser looks
+at the text afterwards. An address is written in its one usual form, a name in ASCII (IDNA 2008);
+there are no credentials, no zone, no dot at the end, and nothing that some systems read as a
+number.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+from urllib.parse import quote, urljoin
+
+from gateway.fetching.refusals import FetchRefused
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Scheme = Literal["http", "https"]
+
+MOST_CHARACTERS = 4096
+USUAL_PORT: dict[str, int] = {"http": 80, "https": 443}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_UNWANTED = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\\\ud800-\udfff]")
+"""Control characters, blanks, backslashes (which browsers take for slashes), halves of pairs."""
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""A last label that makes the whole host a number to some systems."""
+_SENT = "!$&'()*+,;=:@/?%-._~"
+"""What stays as it is in a path and a query; the rest is written as %XX."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchUrl:
+    """A URL that may be dialled, once its addresses are judged.
+
+    `host` is in lower case, an address without brackets; `address` is that of a host that is one.
+    `target` is the path with the query, in ASCII.
+    """
+
+    scheme: Scheme
+    host: str
+    port: int
+    target: str
+    address: Address | None = None
+
+    @property
+    def authority(self) -> str:
+        """Return host and port as they stand in a URL and in a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == USUAL_PORT[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def text(self) -> str:
+        """Return the URL in its usual form."""
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+def read_url(text: str) -> FetchUrl:
+    """Return what a URL says. Raises FetchRefused."""
+    _check_characters(text)
+    found = _SCHEME.match(text)
+    if found is None:
+        raise FetchRefused("url", "not a whole URL: it has to begin with http:// or https://")
+    scheme = found[1].lower()
+    if scheme not in USUAL_PORT:
+        raise FetchRefused("scheme", f"'{scheme[:40]}' is not fetched: http and https alone are")
+    rest = text[found.end() :]
+    if not rest.startswith("//"):
+        raise FetchRefused("url", f"no // after {scheme}:")
+    authority, target = _parted(rest[2:])
+    if "@" in authority:
+        raise FetchRefused("credentials", "a URL with a name or password (@) is not fetched")
+    host, port = _host_and_port(authority, USUAL_PORT[scheme])
+    name, address = _read_host(host)
+    return FetchUrl(cast(Scheme, scheme), name, port, _sent(target), address)
+
+
+def read_redirect(base: FetchUrl, location: str) -> FetchUrl:
+    """Return where a Location leads from `base`. Raises FetchRefused."""
+    _check_characters(location)
+    try:
+        joined = urljoin(base.text, location)
+    except ValueError as error:
+        raise FetchRefused("url", "the address of a redirect is none") from error
+    return read_url(joined)
+
+
+def _check_characters(text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise FetchRefused("url", f"a URL has at most {MOST_CHARACTERS:,} characters")
+    if found := _UNWANTED.search(text):
+        raise FetchRefused("url", f"a URL has no {found[0]!r}; write it as %XX")
+
+
+def _parted(rest: str) -> tuple[str, str]:
+    """Return the authority, and the path with the query; the fragment is for the reader alone."""
+    end = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    authority, target = rest[:end], rest[end:].partition("#")[0]
+    return authority, target if target.startswith("/") else f"/{target}"
+
+
+def _host_and_port(authority: str, usual: int) -> tuple[str, int]:
+    host, mark, port = authority, "", ""
+    if authority.startswith("["):
+        host, bracket, tail = authority.partition("]")
+        if not bracket:
+            raise FetchRefused("host", "a bracket of an IPv6 address is missing")
+        host += bracket
+        mark, port = tail[:1], tail[1:]
+        if mark not in ("", ":"):
+            raise FetchRefused("host", "something stands behind the brackets of an IPv6 address")
+    elif ":" in authority:
+        host, mark, port = authority.rpartition(":")
+    if not mark:
+        return host, usual
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        raise FetchRefused("port", "a port is a number from 1 to 65535")
+    return host, int(port)
+
+
+def _read_host(text: str) -> tuple[str, Address | None]:
+    if text.startswith("["):
+        address = _address_v6(text[1:-1])
+        return str(address), address
+    name = read_name(text)
+    labels = name.split(".")
+    if not _NUMBER.fullmatch(labels[-1]):
+        return name, None
+    try:
+        address = ipaddress.IPv4Address(name)
+    except ValueError:
+        raise FetchRefused(
+            "host", "an IPv4 address is written as four decimal numbers from 0 to 255"
+        ) from None
+    return name, address
+
+
+def _address_v6(text: str) -> ipaddress.IPv6Address:
+    if not text.isascii() or "%" in text:
+        raise FetchRefused("host", "an IPv6 address has no zone")
+    try:
+        return ipaddress.IPv6Address(text)
+    except ValueError:
+        raise FetchRefused("host", "what stands in brackets is no IPv6 address") from None
+
+
+def read_name(text: str) -> str:
+    """Return a host's name in lower case and ASCII. Raises FetchRefused."""
+    name = text.lower()
+    if not name:
+        raise FetchRefused("host", "the URL has no host")
+    if name.endswith("."):
+        raise FetchRefused("host", "a host has no dot at its end")
+    if "%" in name:
+        raise FetchRefused("host", "a host has no %: write its name as it is")
+    if not name.isascii() or any(label.startswith("xn--") for label in name.split(".")):
+        name = _in_ascii(name)
+    if len(name) > 253 or not all(map(_LABEL.fullmatch, name.split("."))):
+        raise FetchRefused(
+            "host", "a host's name has letters, digits, - and _ between single dots, 253 at most"
+        )
+    return name
+
+
+def _in_ascii(name: str) -> str:
+    import idna  # its tables are large, and few names need them
+
+    if re.search(r"[\u3002\uff0e\uff61]", name):
+        raise FetchRefused("host", "the dots of a host are plain ones")
+    try:
+        return idna.encode(name).decode("ascii")
+    except (idna.IDNAError, UnicodeError):
+        raise FetchRefused("host", "the host is no name of IDNA 2008") from None
+
+
+def _sent(target: str) -> str:
+    return quote(target, safe=_SENT)

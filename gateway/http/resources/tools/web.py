@@ -1,0 +1,147 @@
+"""Talks to clients that have this node look at the web for them: open a page, read it, search.
+
+Each refusal names its rule. Failures are OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar, get_args
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from gateway.dialects.body import Closed, bad_field
+from gateway.dialects.faults import OVERLOADED_RETRY_S, HttpFault, HttpFaultRaised
+from gateway.fetching import (
+    ExtractedPage,
+    FailureRule,
+    FetchRefused,
+    FetchRule,
+    FoundPages,
+    OpenedPage,
+    PolicyRule,
+    UrlRule,
+)
+from gateway.http.middleware import Resource, answer_json, sharer_of
+
+CHARACTERS, MOST_CHARACTERS = 50_000, 1_000_000
+MOST_RESULTS = 50
+STATUSES: Mapping[FetchRule, int] = {
+    **dict.fromkeys(get_args(UrlRule), 400),
+    **dict.fromkeys(get_args(PolicyRule), 403),
+    **dict.fromkeys(get_args(FailureRule), 502),
+    "redirects": 502,
+    "content_type": 502,
+    "encoding": 502,
+    "unpacked": 502,
+    "unreadable": 502,
+    "late": 504,
+    "busy": 429,
+    "no_search": 501,
+}
+
+
+class OpenUrlBody(Closed):
+    """`POST /v1/tools/open_url`."""
+
+    url: str = Field(min_length=1)
+    max_characters: int = Field(default=CHARACTERS, ge=1, le=MOST_CHARACTERS)
+
+
+class ExtractPageBody(Closed):
+    """`POST /v1/tools/extract_page`: one of `url` and `html`."""
+
+    url: str | None = Field(default=None, min_length=1)
+    html: str | None = None
+    max_characters: int = Field(default=CHARACTERS, ge=1, le=MOST_CHARACTERS)
+
+
+class WebSearchBody(Closed):
+    """`POST /v1/tools/web_search`."""
+
+    query: str = Field(min_length=1, max_length=1000)
+    count: int = Field(default=5, ge=1, le=MOST_RESULTS)
+
+
+class OpenUrl(Resource):
+    """`POST /v1/tools/open_url`: the text of a page."""
+
+    body: ClassVar = OpenUrlBody
+    answer: ClassVar = OpenedPage
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with a page's title and text, as text."""
+        asked = await self.read(req, OpenUrlBody)
+        with _told(self, asks_url=True):
+            page = await self.service.tools.open_url(
+                asked.url, asked.max_characters, _asker(self, req)
+            )
+        answer_json(resp, page.model_dump())
+
+
+class ExtractPage(Resource):
+    """`POST /v1/tools/extract_page`: the main text of a page, and its links."""
+
+    body: ClassVar = ExtractPageBody
+    answer: ClassVar = ExtractedPage
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with the main text of the page at `url`, or of `html`."""
+        asked = await self.read(req, ExtractPageBody)
+        if (asked.url is None) == (asked.html is None):
+            raise bad_field("url", "say one of 'url' and 'html'")
+        tools, asker = self.service.tools, _asker(self, req)
+        with _told(self, asks_url=asked.url is not None):
+            if asked.url is not None:
+                page = await tools.extract_url(asked.url, asked.max_characters, asker)
+            else:
+                page = await tools.extract_html(asked.html or "", asked.max_characters, asker)
+        answer_json(resp, page.model_dump())
+
+
+class WebSearch(Resource):
+    """`POST /v1/tools/web_search`: pages that a search engine finds."""
+
+    body: ClassVar = WebSearchBody
+    answer: ClassVar = FoundPages
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with titles, URLs and snippets. 501 where no engine is configured."""
+        asked = await self.read(req, WebSearchBody)
+        with _told(self, asks_url=False):
+            found = await self.service.tools.search(asked.query, asked.count, _asker(self, req))
+        answer_json(resp, FoundPages(results=tuple(found)).model_dump())
+
+
+def fault_of(refused: FetchRefused, field: str | None) -> HttpFault:
+    """Return the fault of a refusal: one code, and the rule beside it."""
+    return HttpFault(
+        STATUSES[refused.rule],
+        "fetch_refused",
+        refused.message,
+        field,
+        OVERLOADED_RETRY_S if refused.rule == "busy" else None,
+        {"rule": refused.rule},
+    )
+
+
+@contextmanager
+def _told(resource: Resource, *, asks_url: bool) -> Generator[None]:
+    """Count what runs, so that a gateway that ends waits for it; tell refusals as faults."""
+    service = resource.service
+    service.running += 1
+    try:
+        yield
+    except FetchRefused as error:
+        service.log.info("not fetched", rule=error.rule, why=error.message)
+        raise HttpFaultRaised(fault_of(error, "url" if asks_url else None)) from None
+    finally:
+        service.running -= 1
+
+
+def _asker(resource: Resource, req: Request) -> str:
+    """Return who asks: an API key by its id where there are several, and an address."""
+    key, _, address, _ = sharer_of(req, resource.service.options, None)
+    return key or address
