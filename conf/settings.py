@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -30,8 +30,8 @@ from pydantic_settings import (
 )
 
 from bus.links.keyring import KeyFiles
-from bus.process.endpoints import Endpoints, is_loopback
-from bus.process.identity import http_token, node_id
+from bus.process.endpoints import Endpoints
+from bus.process.identity import node_id
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
@@ -164,11 +164,6 @@ class Settings(BaseSettings):
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.http_port}"
 
-    @property
-    def owner_token(self) -> str | None:
-        """Return what HTTP asks this node's owner for, None where it does not."""
-        return http_token(self._paths.state) if self.http_owner_only else None
-
     def port_of(self, use: str) -> int:
         """Return the first port of a use in the table of `conf.ports`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
@@ -234,15 +229,6 @@ class Settings(BaseSettings):
     def _default_preloaded(cls, preload: tuple[str, ...], found: ValidationInfo) -> tuple[str, ...]:
         default = found.data.get("default_model", "")
         return tuple(default if word == "default" else word for word in preload)
-
-    @model_validator(mode="after")
-    def _guarded(self) -> Settings:
-        if not is_loopback(self.http_host) and not self.api_keys:
-            raise ValueError(
-                f"http_host {self.http_host!r} is reachable from other machines, so api_keys "
-                "needs at least one key (or listen on 127.0.0.1)"
-            )
-        return self
 
 
 def hash_key(key: str) -> str:

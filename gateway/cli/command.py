@@ -60,12 +60,12 @@ class Invocation:
         """Return the HTTP API of the node at `--url`, else of the home's own node, with its owner's
         token. Raises CliError where the home has none that runs, though another's answers at its
         address."""
-        from gateway.cli.node.node_api import NodeApi, check_is_of
+        from gateway.cli.node.node_api import NodeApi, check_is_of, own_api
 
         if self.url:
             return NodeApi(self.address())
         settings = self.settings()
-        api = NodeApi(settings.url.rstrip("/"), settings.owner_token)
+        api = own_api(settings.url, settings.paths)
         check_is_of(api, settings.paths)
         return api
 

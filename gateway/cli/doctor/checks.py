@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 
@@ -27,7 +27,7 @@ from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import code_mix, processes
-from gateway.cli.node.node_api import NodeApi, check_is_of
+from gateway.cli.node.node_api import check_is_of, own_api
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 
@@ -176,13 +176,27 @@ def _settings(settings: Settings, _running: bool) -> Finding:
     )
 
 
-def api_keys(settings: Settings, _running: bool) -> Finding:
-    """Check that no API key lies in plain text where other users of this machine may read it."""
+def api_keys(settings: Settings, running: bool) -> Finding:
+    """Check that no API key lies in plain text where other users of this machine may read it, and
+    that there is one where clients need one."""
     path = settings.paths.config_file
     trouble = readable_key(path)
     if trouble is not None:
         return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
-    return Finding("api keys", "ok", f"{len(settings.api_keys) or 'none'} known")
+    known = f"{len(settings.api_keys) or 'none'} in the settings"
+    if not running:
+        return Finding("api keys", "ok", known)
+    try:
+        found = own_api(settings.url, settings.paths).get("/apikeys", timeout_s=5.0)
+    except CliError as problem:
+        return Finding("api keys", "warn", f"{known}; {problem.message}", "see `shoal status`")
+    keys = cast(list[dict[str, Any]], found["keys"])
+    known += f", {len(keys) or 'none'} of the cluster"
+    living = [one for one in keys if not one["expired"]]
+    if found["asked_for"] and not living and not settings.api_keys and not settings.http_owner_only:
+        known += ": nobody but this user may ask"
+        return Finding("api keys", "warn", known, "`shoal apikey add NAME` makes one")
+    return Finding("api keys", "ok", known)
 
 
 def _port(settings: Settings, running: bool) -> Finding:
@@ -228,7 +242,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        api = NodeApi(settings.url, settings.owner_token)
+        api = own_api(settings.url, settings.paths)
         check_is_of(api, settings.paths)
         health = api.get("/health", timeout_s=5.0)
     except CliError as problem:
@@ -244,7 +258,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
-            found = NodeApi(settings.url, settings.owner_token).get(
+            found = own_api(settings.url, settings.paths).get(
                 "/v1/diagnostics/node", timeout_s=10.0
             )
         except CliError as problem:

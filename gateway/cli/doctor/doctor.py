@@ -20,7 +20,7 @@ from gateway.cli.doctor.checks import run_checks
 from gateway.cli.doctor.machine_checks import machine_checks
 from gateway.cli.doctor.model_findings import model_checks
 from gateway.cli.doctor.network_checks import network_checks
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import own_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import FAILED
 
@@ -68,6 +68,6 @@ def _state(settings: Settings) -> NodeState | None:
     """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
-    state = NodeApi(settings.url, settings.owner_token).state_if_it_answers(5.0)
+    state = own_api(settings.url, settings.paths).state_if_it_answers(5.0)
     own = known_node_id(settings.paths.state)
     return state if state is not None and state.asked == own else None

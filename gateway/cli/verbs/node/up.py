@@ -23,6 +23,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
 
+from bus.process.endpoints import is_loopback
 from bus.process.identity import known_node_id
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
@@ -40,7 +41,7 @@ from conf.settings import (
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import NodeApi, own_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
 from gateway.cli.output.amounts import size
@@ -148,6 +149,11 @@ def _welcome(
     output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
+    if not is_loopback(settings.http_host) and not settings.api_keys:
+        output.warn(
+            f"http_host {settings.http_host} is reached from other machines, so every client needs "
+            "an API key: `shoal apikey add NAME` makes one, unless the cluster has one"
+        )
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:
@@ -163,7 +169,7 @@ def wait_until_up(
 ) -> None:
     """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
     watch = StartWatch(SERVICES)
-    api = NodeApi(settings.url, settings.owner_token)
+    api = own_api(settings.url, settings.paths)
     began = time.monotonic()
     said: set[str] = set()
     with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:
