@@ -68,5 +68,5 @@ class Options:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Return whether clients need an API key whatever keys the cluster has."""
+        """Return whether clients need an API key, also while the cluster has none."""
         return bool(self.keys) or not is_loopback(self.host)

@@ -143,7 +143,7 @@ class RotateApiKey(Message):
 
 
 class RemoveApiKey(Message):
-    """Let nobody ask with a key any more."""
+    """Take a key no longer, on any node."""
 
     kind: Literal["remove_api_key"] = "remove_api_key"
     command_id: CommandId

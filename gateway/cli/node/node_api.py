@@ -162,7 +162,7 @@ class NodeApi:
 
 def own_api(url: str, paths: Paths) -> NodeApi:
     """Return the HTTP API of a home's own node. Its owner's token is sent only while the node's
-    gateway runs: otherwise whoever listens there would have it."""
+    gateway runs: else a stranger might listen there, and have it."""
 
     def own_key() -> str | None:
         """Return the token, None while no gateway of this home runs."""
