@@ -19,7 +19,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from bus.process.endpoints import is_loopback
 from bus.wire.api_keys import ApiKey, Scope
+from gateway.cluster.api_keys import OverBudget
 from gateway.cluster.options import Options
+from gateway.dialects import faults
+from gateway.dialects.faults import HttpFaultRaised
 
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz"})
 """Answered without a key: they tell nothing but that somebody is here."""
@@ -57,6 +60,26 @@ def caller_of_key(
         if found is not None:
             return Caller(found.scope, found.id, of_cluster=True)
     return None if asked_for else STRANGER
+
+
+def check_scope(caller: Caller, needed: Scope, what: str) -> None:
+    """Raise HttpFaultRaised (403) where a caller's scope does not open `what`."""
+    if caller.scope not in ("admin", needed):
+        raise HttpFaultRaised(faults.insufficient_scope(caller.scope, needed, what))
+
+
+def unknown_caller(key: str | None) -> HttpFaultRaised:
+    """Return the 401 for a key that is none, or for the want of one."""
+    text = "this API key is not known here"
+    if key is None:
+        text = "an API key is needed: Authorization: Bearer <key>"
+    return HttpFaultRaised(faults.unauthorized(text))
+
+
+def spent(over: OverBudget) -> HttpFaultRaised:
+    """Return the 429 for a key that has used up a budget."""
+    fault = faults.over_budget(over.code, over.message, over.limit, over.retry_after_s)
+    return HttpFaultRaised(fault)
 
 
 def hashed(key: str) -> str:

@@ -31,10 +31,13 @@ from gateway.http.auth import (
     OPEN_PATHS,
     Caller,
     caller_of_key,
+    check_scope,
     client_address,
     host_allowed,
     offered_key,
     origin_allowed,
+    spent,
+    unknown_caller,
 )
 from gateway.http.openapi import Route
 from gateway.requests.body_budget import BodyBudget
@@ -280,16 +283,12 @@ class AccessControl:
         if caller is None or not caller.of_cluster or caller.key_id is None:
             return
         row = self._rows.get((req.method, req.uri_template or ""))
-        if caller.scope != "admin" and (row is None or row.scope == "admin"):
-            what = f"{req.method} {req.path}"
-            raise HttpFaultRaised(faults.insufficient_scope(caller.scope, "admin", what))
+        needed = "admin" if row is None else row.scope
+        check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
             keys = self._handle.service.api_keys
-            over = keys.over_budget(caller.key_id)
-            if over is not None:
-                raise HttpFaultRaised(
-                    faults.over_budget(over.code, over.message, over.limit, over.retry_after_s)
-                )
+            if (over := keys.over_budget(caller.key_id)) is not None:
+                raise spent(over)
             req.scope[_LEAVE] = keys.come(caller.key_id)
 
     async def _identify(self, req: Request) -> None:
@@ -299,18 +298,15 @@ class AccessControl:
         is_open, key = req.path in OPEN_PATHS, _key_of(req)
         asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
-        if caller is None and not is_open and not keys.known:
-            refusal = await keys.wait_known()
-            if refusal is not None and not options.asks_for_keys:
+        may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
+        if caller is None and not is_open and may_be_known:
+            if (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
             asked_for = options.asks_for_keys or bool(keys.book.keys)
             caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         req.scope[_CALLER] = caller
         if caller is None and not is_open:
-            text = "this API key is not known here"
-            if key is None:
-                text = "an API key is needed: Authorization: Bearer <key>"
-            raise HttpFaultRaised(faults.unauthorized(text))
+            raise unknown_caller(key)
 
 
 def caller_of(req: Request) -> Caller | None:

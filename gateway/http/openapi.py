@@ -146,5 +146,5 @@ def _errors(route: Route) -> dict[str, Any]:
             "description": _ERROR_TEXTS[status],
             "content": {"application/json": {"schema": reference}},
         }
-        for status in route.errors
+        for status in sorted({*route.errors, *((403,) if route.scope == "admin" else ())})
     }
