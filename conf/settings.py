@@ -30,8 +30,8 @@ from pydantic_settings import (
 
 from bus.links.keyring import KeyFiles
 from bus.links.tls_files import TlsFiles
-from bus.process.endpoints import Endpoints, is_loopback
-from bus.process.identity import http_token, node_id
+from bus.process.endpoints import Endpoints
+from bus.process.identity import node_id
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
@@ -182,11 +182,6 @@ class Settings(BaseSettings):
         files = [os.path.expanduser(one) for one in (self.http_tls_cert, self.http_tls_key)]
         return TlsFiles(*files) if all(files) else None
 
-    @property
-    def owner_token(self) -> str | None:
-        """Return what HTTP asks this node's owner for, None where it does not."""
-        return http_token(self._paths.state) if self.http_owner_only else None
-
     def port_of(self, use: str) -> int:
         """Return the first port of a use in the table of `conf.ports`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
@@ -247,12 +242,7 @@ class Settings(BaseSettings):
         return tuple(default if word == "default" else word for word in preload)
 
     @model_validator(mode="after")
-    def _guarded(self) -> Settings:
-        if not is_loopback(self.http_host) and not self.api_keys:
-            raise ValueError(
-                f"http_host {self.http_host!r} is reachable from other machines, so api_keys "
-                "needs at least one key (or listen on 127.0.0.1)"
-            )
+    def _paired(self) -> Settings:
         if bool(self.http_tls_cert) != bool(self.http_tls_key):
             raise ValueError(ONE_OF_TWO.format(set="cert" if self.http_tls_cert else "key"))
         return self

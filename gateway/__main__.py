@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bus.process.identity import node_id
+from bus.process.identity import http_token, node_id
 from bus.process.logs import Log
 from bus.process.tree import running_code
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
@@ -12,13 +12,12 @@ from bus.wire.errors import ShoalError
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
 from gateway.fetching import policies_of
-from gateway.http.auth import check_exposure
 from gateway.http.server import serve
 
 
 def options_of(settings: Settings) -> Options:
     """Return the gateway's options, as the settings have them."""
-    token = settings.owner_token
+    owner_key = hash_key(http_token(settings.paths.state))
     return Options(
         node=node_id(settings.paths.state),
         node_name=settings.node_name,
@@ -30,7 +29,8 @@ def options_of(settings: Settings) -> Options:
         request_timeout_s=settings.request_timeout_s,
         strict_fields=settings.strict_fields,
         load_timeout_s=settings.runner.load_deadline_s,
-        keys=(*settings.api_keys, *(() if token is None else (hash_key(token),))),
+        keys=(*settings.api_keys, *((owner_key,) if settings.http_owner_only else ())),
+        owner_key=owner_key,
         names=settings.http_names,
         origins=settings.cors_origins,
         trusted_proxies=settings.trusted_proxies,
@@ -63,7 +63,6 @@ def main() -> int:
         log = Log(node=options.node, process="gateway", level=options.log_level)
         if settings.trouble:
             log.warning(settings.trouble)
-        check_exposure(options.host, options.keys)
         policies_of(options)  # a list that says nothing is said before anything is served
         with role_lock(options.endpoints, "gateway"):
             serve(options)

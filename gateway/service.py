@@ -27,6 +27,7 @@ from bus.wire.codec import Envelope
 from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
+from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
@@ -66,6 +67,7 @@ class HttpService:
         security = None if keyring is None else keyring.node
         self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
         self.readings = ClusterReadings()
+        self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
             self.bus.hear(topic, self._heard)
         self.counters = Counters()
@@ -231,6 +233,7 @@ class HttpService:
         self.readings.heard(message, self.reactor.now())
         if isinstance(message, PeersReading):
             self._clients.heard_peers(message)
+        self.api_keys.heard(envelope)
 
     def _tell_wishes(self) -> None:
         due = self._wishes.due(self.bus.state.instances, self.reactor.now())

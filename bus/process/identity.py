@@ -38,6 +38,19 @@ def http_token(state: Path) -> str:
     return _made_once(state / TOKEN_FILE, lambda: f"sk-{secrets.token_urlsafe(32)}")
 
 
+def known_http_token(state: Path) -> str | None:
+    """Return what HTTP takes from the owner of the node whose state this is; None where no node was
+    ever started, or where others may read it."""
+    path = state / TOKEN_FILE
+    is_private = path.exists() and not path.stat().st_mode & 0o077
+    return (_known(path) or None) if is_private else None
+
+
+def new_api_key() -> str:
+    """Return a fresh API key of 256 bits, to be shown once."""
+    return f"sk-shoal-{secrets.token_urlsafe(32)}"
+
+
 def _made_once(path: Path, make: Callable[[], str]) -> str:
     """Return the word in a file, a new one where there is none.
 

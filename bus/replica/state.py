@@ -14,10 +14,14 @@ from zlib import crc32
 
 from pydantic import Field
 
+from bus.wire.api_keys import ApiKey
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import ENDING, Instance, RankReady, signalled
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
+    ApiKeyAdded,
+    ApiKeyChanged,
+    ApiKeyRemoved,
     DerivedForgotten,
     Event,
     FactId,
@@ -62,7 +66,7 @@ class NodeSeat(Message):
 class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
-    effect, oldest first; `derived` the derived models by name."""
+    effect, oldest first; `derived` the derived models by name, `api_keys` the API keys by id."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -75,6 +79,7 @@ class ClusterState(Message):
         default_factory=dict[str, tuple[int, str | None]]
     )
     derived: dict[str, DerivedModel] = Field(default_factory=dict[str, DerivedModel])
+    api_keys: dict[str, ApiKey] = Field(default_factory=dict[str, ApiKey])
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -135,6 +140,13 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"derived": {**state.derived, derived.name: derived}}
         case DerivedForgotten(name=name):
             return {"derived": {key: one for key, one in state.derived.items() if key != name}}
+        case ApiKeyAdded(key=key):
+            return {"api_keys": {**state.api_keys, key.id: key}}
+        case ApiKeyChanged(key=key):
+            known = key.id in state.api_keys
+            return {"api_keys": {**state.api_keys, key.id: key}} if known else {}
+        case ApiKeyRemoved(key_id=gone):
+            return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
         case _:
             return _with_instance(state, body.instance, body)
 

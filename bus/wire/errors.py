@@ -44,6 +44,7 @@ RefusalReason = Literal[
     "conflict",
     "unknown_instance",
     "unknown_node",
+    "unknown_key",
     "pending",
 ]
 

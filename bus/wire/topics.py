@@ -17,6 +17,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
+    KeyUseReading,
     LinkReading,
     NodeReading,
     RunnerReading,
@@ -69,6 +70,7 @@ TABLE: tuple[Topic, ...] = (
     _kept("reading.link", 600.0, LinkReading, "measured while idle; believed for its time"),
     _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),
     _kept("reading.undone", 86_400.0, UndoneReading, "when a log took the place of another"),
+    _kept("reading.keys", 604_800.0, KeyUseReading, "every second of use; on change"),
     _kept("reading.collective", 600.0, CollectiveReading, "every second of a test"),
     Topic("token", "telemetry", TokenTap, "only while somebody subscribes to it", on_demand=True),
 )

@@ -81,6 +81,12 @@ VERBS: Mapping[str, Verb | Group] = {
         "show": Verb("Show every setting with its value and source.", "verbs.node.config",
                      here=True),
     }),
+    "apikey": Group("The API keys of the cluster.", {
+        "add": Verb("Make an API key; it is shown this once.", "verbs.cluster.apikeys"),
+        "ls": Verb("List the API keys, and what they were used for.", "verbs.cluster.apikeys"),
+        "rm": Verb("Take an API key no longer.", "verbs.cluster.apikeys"),
+        "rotate": Verb("Give an API key another secret.", "verbs.cluster.apikeys"),
+    }),
     "keys": Group("The cluster's key, at this node.", {
         "init": Verb("Make a cluster key at a first node.", "verbs.cluster.keys", here=True),
         "show": Verb("Tell which key this node has.", "verbs.cluster.keys", here=True),

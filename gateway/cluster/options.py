@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bus.process.endpoints import Endpoints
+from bus.process.endpoints import Endpoints, is_loopback
 from bus.wire.ids import NodeId
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ class Options:
     """One gateway. Seconds are wall-clock.
 
     `request_timeout_s` bounds the time without progress from a request's first entry on (0:
-    none); loading has `load_timeout_s` to itself. `keys` are hashes
-    (`gateway.http.auth`); `names` are further Host names, `origins` further web origins that
-    may call; `trusted_proxies` are the addresses and networks whose X-Forwarded-For counts.
+    none); loading has `load_timeout_s` to itself. `keys` are the hashes of API keys
+    (`gateway.http.auth`), `owner_key` that of what this node's owner has; `names` are further Host
+    names, `origins` further web origins that may call; `trusted_proxies` are the addresses and
+    networks whose X-Forwarded-For counts.
     `headers_s` is the time from a connection to its first request's complete headers,
     `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
@@ -55,6 +56,7 @@ class Options:
     max_waiting: int = 256
     max_open: int = 2048
     keys: tuple[str, ...] = ()
+    owner_key: str = ""
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
@@ -76,3 +78,8 @@ class Options:
     search_url: str = ""
     log_level: str = "info"
     version: str = "0.1.0"
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Return whether clients need an API key, also while the cluster has none."""
+        return bool(self.keys) or not is_loopback(self.host)

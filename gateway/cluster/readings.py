@@ -20,6 +20,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
+    KeyUseReading,
     LinkReading,
     NodeReading,
     RunnerReading,
@@ -34,6 +35,7 @@ CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
 UNDONE_TTL_S = 86_400.0
+KEYS_TTL_S = 604_800.0
 TOPICS = (
     "card",
     "reading.node",
@@ -44,6 +46,7 @@ TOPICS = (
     "reading.weights",
     "reading.collective",
     "reading.undone",
+    "reading.keys",
 )
 """The beginnings of the topics on which they are heard."""
 
@@ -57,6 +60,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
     UndoneReading: attrgetter("node"),
+    KeyUseReading: attrgetter("node", "process"),
 }
 """What tells readings of one type apart; of each, the latest is kept."""
 
@@ -150,6 +154,12 @@ class ClusterReadings:
     def undone(self, now: float) -> list[UndoneReading]:
         """Return what was undone at nodes, for a day after it was last told."""
         return self._fresh(UndoneReading, now, UNDONE_TTL_S)
+
+    def key_uses(self, now: float) -> list[tuple[KeyUseReading, float]]:
+        """Return what HTTP processes told of the use of API keys in the last week, each with its
+        age in seconds."""
+        self._fresh(KeyUseReading, now, KEYS_TTL_S)
+        return [(reading, now - at) for reading, at in self._readings[KeyUseReading].values()]
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
         """Return what the ranks of a collective test have said, for ten minutes after it."""

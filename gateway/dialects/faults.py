@@ -74,6 +74,7 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "conflict": _Row(409, "conflict"),
     "unknown_instance": _Row(404, "instance_not_found"),
     "unknown_node": _Row(404, "node_not_found"),
+    "unknown_key": _Row(404, "key_not_found"),
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
@@ -231,6 +232,26 @@ def unauthorized(message: str) -> HttpFault:
 def forbidden(message: str) -> HttpFault:
     """Return the 403 for a key that is ours and may not do this."""
     return HttpFault(403, "forbidden", message)
+
+
+def insufficient_scope(scope: str, needed: str, what: str) -> HttpFault:
+    """Return the 403 for a key whose scope does not open what was asked for."""
+    return HttpFault(
+        403,
+        "insufficient_scope",
+        f"{what} needs an API key with the scope '{needed}'; this one's scope is '{scope}'",
+        facts={"scope": scope, "needed_scope": needed},
+    )
+
+
+def over_budget(code: str, message: str, limit: int, retry_after_s: float) -> HttpFault:
+    """Return the 429 for a key that has used up one of its budgets, which `code` names."""
+    return HttpFault(429, code, message, retry_after_s=retry_after_s, facts={"limit": limit})
+
+
+def key_not_found(word: str) -> HttpFault:
+    """Return the 404 for an API key that is none of the cluster's."""
+    return HttpFault(404, "key_not_found", f"there is no API key {word[:80]!r}", field="key")
 
 
 def too_large(limit_bytes: int) -> HttpFault:

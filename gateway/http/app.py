@@ -12,14 +12,14 @@ from falcon.asgi import App
 
 from gateway.cluster.options import Options
 from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, ReceiveTap
-from gateway.http.routes import add_routes
+from gateway.http.routes import add_routes, routed
 from gateway.service import ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
     """Return the application, from what the composition root has read."""
     handle = ServiceHandle(options)
-    app: App[Any, Any] = App(middleware=[AccessControl(handle)])
+    app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     app.resp_options.xml_error_serialization = False
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)

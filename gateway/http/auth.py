@@ -1,8 +1,10 @@
 """Who may come in: API keys by their hashes, Host names, web origins. And whose address counts.
 
-Pure. Keys are long and random, so one SHA-256 is enough to keep them by (there is nothing to
-guess); a comparison takes the same time for every mistake. A browser's page may call only from
-an origin that is ours or listed, and only by a Host name that no stranger's DNS can point here.
+Pure. A key is one of the cluster's, one of this node's settings, or its owner's; the latter two
+open everything. Keys are long and random, so one SHA-256 is enough to keep them by (there is
+nothing to guess); a comparison takes the same time for every mistake. A browser's page may call
+only from an origin that is ours or listed, and only by a Host name that no stranger's DNS can point
+here.
 """
 
 from __future__ import annotations
@@ -11,14 +13,73 @@ import functools
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from bus.process.endpoints import is_loopback
-from bus.wire.errors import ConfigError
+from bus.wire.api_keys import ApiKey, Scope
+from gateway.cluster.api_keys import OverBudget
+from gateway.cluster.options import Options
+from gateway.dialects import faults
+from gateway.dialects.faults import HttpFaultRaised
 
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz"})
 """Answered without a key: they tell nothing but that somebody is here."""
+
+
+KEY_ID_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `key_id` is None for the key of a node that has one alone, or none; `of_cluster`:
+    the key is one of the cluster's; `has_key` False: a stranger, where no key is asked for."""
+
+    scope: Scope = "admin"
+    key_id: str | None = None
+    of_cluster: bool = False
+    has_key: bool = True
+
+
+STRANGER = Caller(has_key=False)
+
+
+def caller_of_key(
+    key: str | None, options: Options, find: Callable[[str], ApiKey | None], *, asked_for: bool
+) -> Caller | None:
+    """Return who asks with `key`; None for one who may not, as a key is `asked_for`. `find` gives
+    the cluster's key of a hash."""
+    if key is not None:
+        mine = hashed(key)
+        if is_known_key(key, options.keys):
+            return Caller(key_id=mine[-KEY_ID_DIGITS:] if len(options.keys) > 1 else None)
+        if options.owner_key and is_known_key(key, (options.owner_key,)):
+            return Caller()
+        found = find(mine)
+        if found is not None:
+            return Caller(found.scope, found.id, of_cluster=True)
+    return None if asked_for else STRANGER
+
+
+def check_scope(caller: Caller, needed: Scope, what: str) -> None:
+    """Raise HttpFaultRaised (403) where a caller's scope does not open `what`."""
+    if caller.scope not in ("admin", needed):
+        raise HttpFaultRaised(faults.insufficient_scope(caller.scope, needed, what))
+
+
+def unknown_caller(key: str | None) -> HttpFaultRaised:
+    """Return the 401 for a key that is none, or for the want of one."""
+    text = "this API key is not known here"
+    if key is None:
+        text = "an API key is needed: Authorization: Bearer <key>"
+    return HttpFaultRaised(faults.unauthorized(text))
+
+
+def spent(over: OverBudget) -> HttpFaultRaised:
+    """Return the 429 for a key that has used up a budget."""
+    fault = faults.over_budget(over.code, over.message, over.limit, over.retry_after_s)
+    return HttpFaultRaised(fault)
 
 
 def hashed(key: str) -> str:
@@ -39,15 +100,6 @@ def is_known_key(key: str, hashes: Collection[str]) -> bool:
     mine = hashed(key).encode()
     # no early exit: which of the keys it is must not show in the time it takes
     return sum(hmac.compare_digest(mine, one.encode()) for one in hashes) > 0
-
-
-def check_exposure(host: str, hashes: Collection[str]) -> None:
-    """Refuse to listen beyond this machine without keys. Raises ConfigError."""
-    if not is_loopback(host) and not hashes:
-        raise ConfigError(
-            f"http_host {host!r} can be reached from other machines, so at least one API key is "
-            "needed: set api_keys in shoal.toml (or SHOAL_API_KEYS), or http_host = '127.0.0.1'"
-        )
 
 
 def host_allowed(host: str | None, names: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,18 +24,22 @@ from gateway.dialects import faults, unknown_fields
 from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
     OPEN_PATHS,
+    Caller,
+    caller_of_key,
+    check_scope,
     client_address,
-    hashed,
     host_allowed,
-    is_known_key,
     offered_key,
     origin_allowed,
+    spent,
+    unknown_caller,
 )
+from gateway.http.openapi import Route
 from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
@@ -43,12 +47,11 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[..., Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 BODY_SILENCE_S = 30.0
-KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
 TRUNCATED_HEADER = "x-shoal-truncated"
 TRUNCATED_TOLD = 128
-_RECEIVE = "shoal.receive"
+_RECEIVE, _CALLER, _LEAVE = "shoal.receive", "shoal.caller", "shoal.leave"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -60,7 +63,8 @@ _CORS = (
 
 
 class ReceiveTap:
-    """The ASGI application, with `receive` left where a watcher finds it.
+    """The ASGI application, with `receive` left where a watcher finds it. What a key was counted
+    for ends with the answer's last byte.
 
     HEAD is asked as GET, and the body of the answer is left out.
     """
@@ -76,7 +80,11 @@ class ReceiveTap:
             if scope["method"] == "HEAD":
                 # a copy: the server reads in its own that no body may follow
                 scope, send = {**scope, "method": "GET"}, _bodiless(send)
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if (leave := scope.pop(_LEAVE, None)) is not None:
+                leave()
 
 
 def _bodiless(send: Send) -> Send:
@@ -202,10 +210,12 @@ class AccessControl:
     """Middleware: Host, Origin, key; life and death of the process's service.
 
     Every answer has an `x-request-id`: a number of this process, until the answer has a name.
+    `rows` are the routes, by method and path as the router has it.
     """
 
-    def __init__(self, handle: ServiceHandle) -> None:
+    def __init__(self, handle: ServiceHandle, rows: Mapping[tuple[str, str], Route]) -> None:
         self._handle = handle
+        self._rows = rows
         self._count = itertools.count(1)
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
@@ -249,8 +259,7 @@ class AccessControl:
             resp.status = 204
             resp.complete = True
             return
-        if options.keys and req.path not in OPEN_PATHS:
-            self._check_key(req)
+        await self._identify(req)
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
         if (req.get_header("upgrade") or "").strip().casefold() == "websocket":
@@ -267,25 +276,50 @@ class AccessControl:
         if api is not None and api.id_header and request_id is not None:
             resp.set_header(api.id_header, request_id)
 
-    def _check_key(self, req: Request) -> None:
-        if _key_of(req) is None:
-            raise HttpFaultRaised(
-                faults.unauthorized("an API key is needed: Authorization: Bearer <key>")
-            )
-        if not has_key(req, self._handle.options):
-            raise HttpFaultRaised(faults.unauthorized("this API key is not known here"))
+    async def process_resource(
+        self, req: Request, resp: Response, resource: object, params: Any
+    ) -> None:
+        """Refuse what the key does not open, or has used up; count what it asks for."""
+        caller = caller_of(req)
+        if caller is None or not caller.of_cluster or caller.key_id is None:
+            return
+        row = self._rows.get((req.method, req.uri_template or ""))
+        needed = "admin" if row is None else row.scope
+        check_scope(caller, needed, f"{req.method} {req.path}")
+        if row is not None and row.counts:
+            keys = self._handle.service.api_keys
+            if (over := keys.over_budget(caller.key_id)) is not None:
+                raise spent(over)
+            req.scope[_LEAVE] = keys.come(caller.key_id)
+
+    async def _identify(self, req: Request) -> None:
+        """Note who asks. Raises HttpFaultRaised for one who has no key where one is needed, but on
+        the open paths."""
+        options, keys = self._handle.options, self._handle.service.api_keys
+        is_open, key = req.path in OPEN_PATHS, _key_of(req)
+        asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
+        caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
+        may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
+        if caller is None and not is_open and may_be_known:
+            if (refusal := await keys.wait_known()) is not None:
+                raise HttpFaultRaised(of_refusal(refusal))
+            asked_for = options.asks_for_keys or bool(keys.book.keys)
+            caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
+        req.scope[_CALLER] = caller
+        if caller is None and not is_open:
+            raise unknown_caller(key)
 
 
-def has_key(req: Request, options: Options) -> bool:
-    """Return whether a request carries a key that is known here, or none is needed."""
-    key = _key_of(req)
-    return not options.keys or (key is not None and is_known_key(key, options.keys))
+def caller_of(req: Request) -> Caller | None:
+    """Return who asks; None for one who has no key where one is needed."""
+    return req.scope.get(_CALLER)
 
 
-def key_id(req: Request, options: Options) -> str | None:
-    """Return the id of the API key that a request carries, None where fewer than two are known."""
-    key = _key_of(req)
-    return hashed(key)[-KEY_ID_DIGITS:] if key is not None and len(options.keys) > 1 else None
+def key_id(req: Request) -> str | None:
+    """Return the id of the API key that a request carries, which it keeps when it is rotated; None
+    for none, and for the only key of a node's settings."""
+    caller = caller_of(req)
+    return None if caller is None else caller.key_id
 
 
 def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
@@ -293,7 +327,7 @@ def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
     host, port = req.scope.get("client") or ("", 0)
     forwarded = req.get_header("x-forwarded-for")
     address = client_address(str(host), forwarded, options.trusted_proxies)
-    return (key_id(req, options) or "", client_id or "", address, f"{host}:{port}")
+    return (key_id(req) or "", client_id or "", address, f"{host}:{port}")
 
 
 def _key_of(req: Request) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
+from bus.wire.api_keys import Scope
 from gateway.dialects.api_table import ErrorEnvelope
 from gateway.dialects.registry import DEFAULT_ENVELOPE
 
@@ -49,7 +50,8 @@ class Route:
     that parses it. `answer` is the type of what is answered whole; `streams` is the content type of
     a streamed answer, `event` the type of the JSON in each of its events or lines. Where two rows
     have one path, the one with `marked_by` answers requests with that header; the document shows
-    the other.
+    the other. `scope` is what an API key needs to be let in; where it `counts`, a request counts
+    towards what the key may ask for.
     """
 
     method: Method
@@ -65,6 +67,8 @@ class Route:
     errors: tuple[int, ...] = ()
     envelope: ErrorEnvelope = DEFAULT_ENVELOPE
     marked_by: str = ""
+    scope: Scope = "admin"
+    counts: bool = False
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
@@ -142,5 +146,5 @@ def _errors(route: Route) -> dict[str, Any]:
             "description": _ERROR_TEXTS[status],
             "content": {"application/json": {"schema": reference}},
         }
-        for status in route.errors
+        for status in sorted({*route.errors, *((403,) if route.scope == "admin" else ())})
     }

@@ -7,16 +7,19 @@ APIs come from their own tables (`gateway.dialects.registry`). HEAD is answered 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from falcon.asgi import App
 
+from bus.wire.api_keys import Scope
 from gateway.dialects.api_table import (
     Api,
     DeletesModel,
     DerivesModel,
     Embeds,
+    Endpoint,
     FetchesModel,
     Generates,
     KeepsAnswers,
@@ -31,6 +34,7 @@ from gateway.dialects.api_table import (
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
+    access,
     answers,
     cluster,
     collectives,
@@ -76,10 +80,18 @@ def _mark_of(api: Api, path: str) -> str:
     return api.marked_by if path in others else ""
 
 
+def _scope_of(endpoint: Endpoint) -> Scope:
+    """Return what an API key needs for an endpoint: what fetches, makes or deletes models is for
+    those who run the cluster."""
+    runs = isinstance(endpoint, DeletesModel | DerivesModel | FetchesModel)
+    return "admin" if runs else "inference"
+
+
 def _rows_of(api: Api) -> Iterator[Route]:
     for endpoint in api.endpoints:
         path, summary = endpoint.path, endpoint.summary
-        row = partial(Route, envelope=api.envelope, marked_by=_mark_of(api, path))
+        marked_by, scope = _mark_of(api, path), _scope_of(endpoint)
+        row = partial(Route, envelope=api.envelope, marked_by=marked_by, scope=scope)
         get = partial(row, "GET", path, summary, api.title)
         post = partial(row, "POST", path, summary, api.title)
         match endpoint:
@@ -91,13 +103,14 @@ def _rows_of(api: Api) -> Iterator[Route]:
                     event=event,
                     streams=dialect.stream_content_type,
                     errors=GENERATION_ERRORS,
+                    counts=True,
                 )
             case ReadsPrompt(dialect=dialect, body=body, answer=answer):
-                resource = partial(ReadPromptResource, dialect=dialect)
-                yield post(resource, body=body, answer=answer, errors=GENERATION_ERRORS)
+                asks = partial(post, errors=GENERATION_ERRORS, counts=True)
+                yield asks(partial(ReadPromptResource, dialect=dialect), body=body, answer=answer)
             case Embeds(dialect=dialect, body=body, answer=answer):
-                resource = partial(EmbedResource, dialect=dialect)
-                yield post(resource, body=body, answer=answer, errors=GENERATION_ERRORS)
+                asks = partial(post, errors=GENERATION_ERRORS, counts=True)
+                yield asks(partial(EmbedResource, dialect=dialect), body=body, answer=answer)
             case ListsModels():
                 yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
             case PagesModels():
@@ -127,7 +140,9 @@ def _rows_of(api: Api) -> Iterator[Route]:
 def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
     errors = (400, 401, 404, 504)
-    row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
+    row = partial(
+        Route, tag=api.title, envelope=api.envelope, errors=errors, scope=_scope_of(endpoint)
+    )
     listed = isinstance(endpoint, KeepsListed)
     shown = partial(answers.LabelledAnswer if listed else answers.AnswerResource, endpoint=endpoint)
     yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
@@ -185,6 +200,14 @@ ROUTES: tuple[Route, ...] = (
           collectives.CollectiveTestResource, errors=(401, 404)),
     Route("POST", "/node/{node}/{act}", "Rename, drain, undrain, forget or remember a node",
           CLUSTER, nodes.NodeResource, body=nodes.NodeBody, errors=(400, 401, 404, 409, 503)),
+    Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
+          access.KeyList, errors=(401, 503)),
+    Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,
+          access.KeyList, body=access.NewKeyBody, errors=(400, 401, 409, 503)),
+    Route("DELETE", "/apikeys/{key}", "Take an API key no longer, by its id or name", CLUSTER,
+          access.KeyResource, errors=(401, 404, 503)),
+    Route("POST", "/apikeys/{key}/rotate", "Give an API key another secret", CLUSTER,
+          access.KeyRotation, body=access.RotationBody, errors=(400, 401, 404, 503)),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER,
           cluster.StateResource, errors=(401,)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER,
@@ -195,24 +218,27 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/requests/stats",
           "What the requests of the last ?window_s= took, by model and client", CLUSTER,
           requests.RequestStats, errors=(400, 401, 503)),
-    Route("POST", "/v1/tools/open_url", "The text of the page at a URL", TOOLS,
-          OpenUrl, body=OpenUrl.body, answer=OpenUrl.answer, errors=FETCHES),
+    Route("POST", "/v1/tools/open_url", "The text of the page at a URL", TOOLS, OpenUrl,
+          body=OpenUrl.body, answer=OpenUrl.answer, errors=FETCHES, scope="inference"),
     Route("POST", "/v1/tools/extract_page", "The main text and the links of a page", TOOLS,
-          ExtractPage, body=ExtractPage.body, answer=ExtractPage.answer, errors=FETCHES),
+          ExtractPage, body=ExtractPage.body, answer=ExtractPage.answer, errors=FETCHES,
+          scope="inference"),
     Route("POST", "/v1/tools/web_search", "Pages that a search engine finds", TOOLS,
           WebSearch, body=WebSearch.body, answer=WebSearch.answer,
-          errors=(400, 401, 429, 501, 502, 504)),
-    Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource),
-    Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource, answers=PLAIN),
+          errors=(400, 401, 429, 501, 502, 504), scope="inference"),
+    Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource,
+          scope="inference"),
+    Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource,
+          answers=PLAIN, scope="inference"),
     Route("GET", "/readyz", "It takes requests", ITSELF,
-          cluster.ReadyResource, answers=PLAIN, errors=(503,)),
+          cluster.ReadyResource, answers=PLAIN, errors=(503,), scope="inference"),
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,
           cluster.MetricsResource, answers=PLAIN, errors=(401,)),
-    Route("GET", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN),
+    Route("GET", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN, scope="inference"),
     Route("GET", "/openapi.json", "This reference, for programs", ITSELF,
-          _openapi, errors=(401,)),
+          _openapi, errors=(401,), scope="inference"),
     Route("GET", "/docs", "This reference, for people", ITSELF,
-          _docs, answers="text/html", errors=(401,)),
+          _docs, answers="text/html", errors=(401,), scope="inference"),
     Route("GET", diagnostics.ROOT, "Runtime, processes, runners, warnings", ITSELF,
           diagnostics.NodeDiagnostics, errors=(401,)),
     # one of several processes under a name is `gateway/1`
@@ -226,6 +252,20 @@ ROUTES: tuple[Route, ...] = (
       for name in ("{name}", "{name}/{part}")),
 )
 # fmt: on
+
+
+def routed() -> dict[tuple[str, str], Route]:
+    """Return each route by its method and its path as the router has it; of two of one path, which
+    have one scope, the first. HEAD is asked as GET."""
+    found: dict[tuple[str, str], Route] = {}
+    for route in ROUTES:
+        found.setdefault((route.method, route.path), route)
+    for api in APIS:
+        if api.also_under:
+            for row in _rows_of(api):
+                found[row.method, f"{api.also_under}{row.path}"] = row
+            found["GET", api.also_under] = replace(found["GET", "/"], path=api.also_under)
+    return found
 
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:

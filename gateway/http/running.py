@@ -66,6 +66,8 @@ class RunningExchange:
     hang_up: ClientHangUp
     owner: str
     over: bool = False
+    settle: Callable[[], None] | None = None
+    """Counts its tokens for good, once it has begun."""
 
     @property
     def keeps(self) -> bool:
@@ -97,6 +99,7 @@ class RunningExchange:
     def begin(self) -> None:
         """Count the exchange as running."""
         self.service.running += 1
+        self.settle = self.service.api_keys.spends(self.asked.key, self._spent)
         if self.keeps:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
@@ -123,10 +126,16 @@ class RunningExchange:
         it is cancelled."""
         self.over = True
         self.service.running -= 1
+        if self.settle is not None:
+            self.settle()
         if self.keeps:
             self.service.answers.end(self.parsed.requests[0].request_id)
         self.hang_up.leave(self.exchange.inbox)
         self.service.dispatcher.abandon(self.exchange.inbox)
+
+    def _spent(self) -> int:
+        """Return how many tokens its requests have used so far, those of questions left out."""
+        return sum(one.spent_tokens for one in self.exchange.requests)
 
     @contextmanager
     def recorded_if_it_fails(self) -> Generator[None]:

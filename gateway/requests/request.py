@@ -84,6 +84,15 @@ class ClientRequest:
         self._silence_s = 0.0
         self._waiting_since: float | None = None
 
+    @property
+    def spent_tokens(self) -> int:
+        """Return the tokens that it has used so far, of its prompt once a runner has accepted it,
+        and of its answer; a question about a prompt uses none."""
+        if self.wire.question is not None:
+            return 0
+        answered = self.tokens if self.usage is None else self.usage.completion_tokens
+        return self.prompt_tokens + answered
+
     # --- where it stands ----------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:

@@ -16,6 +16,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Conditions, Instance, Shard
 from bus.wire.messages.commands import (
+    AddApiKey,
     Command,
     DeleteInstance,
     DeriveModel,
@@ -24,7 +25,9 @@ from bus.wire.messages.commands import (
     ForgetNode,
     KeepAlive,
     PlaceModel,
+    RemoveApiKey,
     RenameNode,
+    RotateApiKey,
     RunCollectiveTest,
 )
 from bus.wire.messages.events import (
@@ -35,6 +38,7 @@ from bus.wire.messages.events import (
     KeepAliveSet,
 )
 from master import placement
+from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
 from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
@@ -140,6 +144,9 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             if isinstance(body, Refusal):
                 return _still_gathering(scene) or body
             return Decided((body,), None)
+        case AddApiKey() | RotateApiKey() | RemoveApiKey():
+            body = decide_api_key(command, scene.state)
+            return body if isinstance(body, Refusal) else Decided((body,), None)
         case _:
             assert_never(command)
 

@@ -16,7 +16,7 @@ from bus.wire.codec import pack, unpack
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.control import AskEvents, EventsFound
-from bus.wire.messages.events import Event, InstancePlaced
+from bus.wire.messages.events import ApiKeyAdded, ApiKeyChanged, Event, InstancePlaced
 from bus.wire.messages.readings import UndoneChange
 
 MAX_KEPT = 20_000
@@ -138,6 +138,8 @@ def describe_undone(
             instance = body.instance.instance
             placed.add(instance)
             about = f"{body.instance.model} ({instance})"
+        elif isinstance(body, ApiKeyAdded | ApiKeyChanged):
+            about = f"{body.key.name} ({body.key.id})"
         else:
             fields = body.model_dump(exclude={"kind"}).items()
             about = ", ".join(f"{name} {value}" for name, value in fields)

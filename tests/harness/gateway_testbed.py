@@ -36,7 +36,15 @@ from bus.wire.codec import decode
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
-from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.wire.messages.commands import (
+    Acknowledged,
+    AddApiKey,
+    CommandRefused,
+    DeleteInstance,
+    PlaceModel,
+    RemoveApiKey,
+    RotateApiKey,
+)
 from bus.wire.messages.control import (
     AskCommand,
     AskEvents,
@@ -48,6 +56,7 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
+from master.decisions.api_keys import decide_api_key
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +140,11 @@ class Holder:
         self.commands.append(command)
         if self.refusal is not None:
             return CommandRefused(command_id=command.command_id, refusal=self.refusal)
+        if isinstance(command, AddApiKey | RotateApiKey | RemoveApiKey):
+            body = decide_api_key(command, self.state)
+            if isinstance(body, Refusal):
+                return CommandRefused(command_id=command.command_id, refusal=body)
+            self.happen(body)
         return Acknowledged(
             command_id=command.command_id,
             term=1,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bus.links import keyring, transport
-from bus.wire import array_frames, codec
+from bus.wire import api_keys, array_frames, codec
 from bus.wire.go_templates import TEMPLATE_BYTES
 from bus.wire.go_templates.evaluate import STEPS_AT_MOST
 from bus.wire.go_templates.parser import VARIABLES_AT_MOST
@@ -131,6 +131,7 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "derived models", f"{derived.MAX_DERIVED}", "", "409"
     yield "a derived model, with its prompts", amount(derived.MAX_DERIVED_BYTES), "", "400"
     yield "all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"
+    yield "API keys of the cluster", f"{api_keys.MAX_API_KEYS}", "", "409"
     yield "time to prepare a request", f"{PREPARES_S:g} s", "", "the runner is replaced"
     yield "whole numbers about placement", f"{instances.MOST - 1:,}", "", "400"
     yield "requests open", f"{options.max_open:,}", "", "429"

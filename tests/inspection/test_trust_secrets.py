@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.harness.nodes import Node, eventually, running_node, shoal
+from bus.process.endpoints import Endpoints
+from bus.wire.ids import NodeId
+from gateway.cluster.options import Options
+from tests.harness.nodes import Node, eventually, running_node
 
 KEY = "sk-inspection-3f9a"
 
@@ -20,11 +24,10 @@ def keyed() -> Iterator[Node]:
         yield made
 
 
-def test_a8_a_name_that_only_begins_like_loopback_is_refused_by_the_settings(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    env = {"SHOAL_HOME": str(tmp_path), "SHOAL_HTTP_HOST": "127.evil.example"}
-    said = shoal("config", "show", env=env)
-    assert said.returncode != 0, said.stdout
-    assert "127.evil.example" in said.stderr and "api_keys" in said.stderr
+def test_a8_where_a_name_only_begins_like_loopback_a_key_is_asked_for() -> None:
+    options = Options(NodeId("n1"), "n", Endpoints("/run"), "/run")
+    assert not options.asks_for_keys
+    assert dataclasses.replace(options, host="127.evil.example").asks_for_keys
 
 
 def test_a8_health_without_a_key_says_only_that_somebody_is_here(keyed: Node) -> None:

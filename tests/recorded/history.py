@@ -8,11 +8,15 @@ journal keeps is filled.
 from __future__ import annotations
 
 from bus.replica.state import ClusterState, apply
+from bus.wire.api_keys import ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
+    ApiKeyAdded,
+    ApiKeyChanged,
+    ApiKeyRemoved,
     DerivedForgotten,
     Event,
     EventBody,
@@ -36,7 +40,7 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from tests.recorded.specimens import full
+from tests.recorded.specimens import full, least
 
 N1, N2, N3 = NodeId("n0000000001"), NodeId("n0000000002"), NodeId("n0000000003")
 WHOLE, SPLIT, LOST = InstanceId("inst-1"), InstanceId("inst-2"), InstanceId("inst-3")
@@ -108,6 +112,10 @@ def bodies() -> list[EventBody]:
         ModelDerived(derived=full(DerivedModel)),
         ModelDerived(derived=DerivedModel(name=ModelId("copied"), base=ModelId("m"))),
         DerivedForgotten(name=ModelId("copied")),
+        ApiKeyAdded(key=full(ApiKey)),
+        ApiKeyAdded(key=least(ApiKey)),
+        ApiKeyChanged(key=full(ApiKey, turn=1).model_copy(update={"id": full(ApiKey).id})),
+        ApiKeyRemoved(key_id=least(ApiKey).id),
     ]
 
 

@@ -231,6 +231,9 @@ def errors() -> dict[str, Any]:
         "method": faults.method_not_allowed("PUT", ["GET"]),
         "unauthorized": faults.unauthorized("no"),
         "forbidden": faults.forbidden("no"),
+        "insufficient scope": faults.insufficient_scope("inference", "admin", "GET /state"),
+        "over budget": faults.over_budget("rate_limit_exceeded", "no", 5, 2.5),
+        "key not found": faults.key_not_found("x"),
         "too large": faults.too_large(5),
         "internal": faults.internal("x"),
     }

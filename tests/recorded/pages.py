@@ -28,6 +28,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
+    KeyUseReading,
     LinkReading,
     NodeReading,
     RunnerReading,
@@ -36,7 +37,7 @@ from bus.wire.messages.readings import (
 from bus.wire.messages.wire import Message
 from gateway.cluster.options import Options
 from gateway.http.middleware import AccessControl, ErrorHandlers
-from gateway.http.routes import add_routes
+from gateway.http.routes import add_routes, routed
 from gateway.service import HttpService, ServiceHandle
 from tests.recorded.history import N1, N2, WHOLE, folded, story
 from tests.recorded.specimens import full
@@ -76,7 +77,7 @@ async def asked(folder: Path) -> dict[str, Any]:
     handle = ServiceHandle(
         Options(node=N1, node_name="box", endpoints=endpoints, metrics_folder="-", version="0")
     )
-    app: App[Any, Any] = App(middleware=[AccessControl(handle)])
+    app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
     async with ASGIConductor(app) as client:
@@ -130,6 +131,7 @@ def readings() -> list[tuple[str, Message]]:
         ("reading.peers." + N1, of(PeersReading, N1)),
         ("reading.link." + N1, of(LinkReading, N1)),
         ("reading.weights." + N1, of(WeightsReading, N1)),
+        ("reading.keys." + N1, of(KeyUseReading, N1, process="gateway:0")),
         ("reading.collective." + N1, of(CollectiveReading, N1, instance=WHOLE)),
     ]
 

@@ -17,7 +17,12 @@ from zlib import crc32
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-PATTERNS: Mapping[str, str] = {r"^[0-9a-f]{64}$": "0123456789abcdef" * 4}
+from bus.wire.api_keys import HASH_PATTERN
+
+PATTERNS: Mapping[str, str] = {
+    r"^[0-9a-f]{64}$": "0123456789abcdef" * 4,
+    HASH_PATTERN: "sha256:" + "0123456789abcdef" * 4,
+}
 """A text that fits, for each pattern that a field may have."""
 SPAN = 60_000
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bus.replica.state import ClusterState
+from bus.wire.api_keys import ApiKey
 from bus.wire.ids import CommandId, InstanceId, NodeId
-from bus.wire.messages.commands import Command, DeleteInstance, ForgetNode, PlaceModel
+from bus.wire.messages.commands import (
+    AddApiKey,
+    Command,
+    DeleteInstance,
+    ForgetNode,
+    PlaceModel,
+    RemoveApiKey,
+    RotateApiKey,
+)
 from bus.wire.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
@@ -27,7 +37,8 @@ class Plan:
     """What kind of cluster: `size` machines, the first `voters` of them configured to vote
     (0: none votes), of which the last `guests` know nothing; `workers` have runners too;
     where one `forgets`, voters that are down are let go, and let back in, all the time; where one
-    `rots`, bits flip in the journal of one machine."""
+    has `keys`, what is asked for is about API keys; where one `rots`, bits flip in the journal of
+    one machine."""
 
     name: str
     size: int
@@ -35,6 +46,7 @@ class Plan:
     guests: int = 0
     workers: bool = False
     forgets: bool = False
+    keys: bool = False
     rots: bool = False
 
 
@@ -45,6 +57,7 @@ PLANS = {
         Plan("five-voters", 5, voters=5),
         Plan("voters-and-others", 5, voters=3, guests=1),
         Plan("voters-forgotten", 5, voters=5, forgets=True),
+        Plan("voters-with-keys", 3, voters=3, keys=True),
         Plan("voters-that-rot", 3, voters=3, rots=True),
         Plan("pair", 2),
         Plan("pair-that-rots", 2, rots=True),
@@ -76,6 +89,7 @@ class Cluster:
             self.machines.append(Machine(name, self, voters=voters))
         self.asked_by: dict[CommandId, NodeId] = {}
         self.commands = 0
+        self.key_commands: list[AddApiKey | RotateApiKey | RemoveApiKey] = []
         self.wiped = 0
         self.rotten: Machine | None = None
         self.faults = 0
@@ -125,6 +139,8 @@ class Cluster:
         """Place another copy, or let one go that the asker knows; or change the voters."""
         if self.plan.forgets and (change := self.change(machine)) is not None:
             return change
+        if self.plan.keys:
+            return self.key_change(machine)
         known = machine.mirror.state.instances
         if self.plan.workers and known and self.world.chance.random() < 0.4:
             return self.wish(machine, "delete") or self.place()
@@ -161,6 +177,27 @@ class Cluster:
         return ForgetNode(
             command_id=CommandId(f"c{self.commands}"), node=node, forgotten=node not in gone
         )
+
+    def key_change(self, asker: Machine) -> Command:
+        """Add an API key, or rotate or remove one that the asker knows."""
+        self.commands += 1
+        command_id, known = CommandId(f"c{self.commands}"), sorted(asker.mirror.state.api_keys)
+        hashed = f"sha256:{self.commands:064x}"
+        what = self.world.chance.choice(("add", "add", "rotate", "remove")) if known else "add"
+        if what == "add":
+            key_id = f"key-{self.commands:08x}"
+            key = ApiKey(id=key_id, name=f"n{self.commands}", hash=hashed, scope="inference")
+            made: AddApiKey | RotateApiKey | RemoveApiKey = AddApiKey(
+                command_id=command_id, key=key
+            )
+        elif what == "rotate":
+            key_id = self.world.chance.choice(known)
+            made = RotateApiKey(command_id=command_id, key_id=key_id, hash=hashed)
+        else:
+            key_id = self.world.chance.choice(known)
+            made = RemoveApiKey(command_id=command_id, key_id=key_id)
+        self.key_commands.append(made)
+        return made
 
     def hears(self, one: Machine, other: Machine) -> bool:
         """Whether what a machine says reaches another."""
@@ -248,6 +285,7 @@ class Cluster:
         self.checks.kept(state, "majority")
         if self.plan.size == 2 and not self.plan.workers and not self.wiped:
             self.checks.kept(state, "replicated")
+        self._check_keys(state)
         most = 4 + self.faults
         if len(self.checks.terms) > most:
             self.fail(f"{len(self.checks.terms)} terms after {self.faults} faults: a storm")
@@ -255,6 +293,20 @@ class Cluster:
             boot, seq = state.facts[f"{machine.node}/worker"]
             if (boot, seq) != (machine.outbox.boot, machine.outbox.seq):
                 self.fail(f"facts of {machine.node}: {boot} {seq} of {machine.outbox.seq}")
+
+    def _check_keys(self, state: ClusterState) -> None:
+        """A key that a majority let go is gone, one that a majority took is there unless its
+        removal was asked for."""
+        done = {one for one, told in self.checks.promises.items() if told.durability == "majority"}
+        removals = [one for one in self.key_commands if isinstance(one, RemoveApiKey)]
+        gone = {one.key_id for one in removals if one.command_id in done}
+        added = [one for one in self.key_commands if isinstance(one, AddApiKey)]
+        there = {one.key.id for one in added if one.command_id in done}
+        there -= {one.key_id for one in removals}
+        if wrong := (gone & set(state.api_keys)) | (there - set(state.api_keys)):
+            self.fail(f"API keys are not as a majority has it: {sorted(wrong)}")
+        if len({one.hash for one in state.api_keys.values()}) < len(state.api_keys):
+            self.fail("two API keys have one secret")
 
     # --- faults ---
 

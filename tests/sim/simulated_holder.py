@@ -9,10 +9,17 @@ from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
-from bus.wire.messages.commands import Command, ForgetNode
+from bus.wire.messages.commands import (
+    AddApiKey,
+    Command,
+    ForgetNode,
+    RemoveApiKey,
+    RotateApiKey,
+)
 from bus.wire.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import CardReading, NodeReading
+from master.decisions.api_keys import decide_api_key
 from master.decisions.decide import Decided, Decision, Known, Scene
 from master.placement.capacity import MEMORY_SHARE
 
@@ -29,12 +36,15 @@ CARD = ModelCard(
 
 
 def decided(command: Command, scene: Scene, fresh: InstanceId, holder: Machine) -> Decision:
-    """Without workers: every command places on the asker."""
+    """Without workers: every command about a copy places one on the asker."""
     known = scene.state.commands.get(command.command_id)
     if known is not None:
         return Known(known[0])
     if isinstance(command, ForgetNode):
         return changed_voters(command, holder)
+    if isinstance(command, AddApiKey | RotateApiKey | RemoveApiKey):
+        body = decide_api_key(command, scene.state)
+        return body if isinstance(body, Refusal) else Decided((body,), None)
     asker = holder.cluster.asked_by[command.command_id]
     instance = Instance(
         instance=fresh, model=MODEL, context_tokens=8,

@@ -1,6 +1,6 @@
 """Seeded schedules of faults against real candidates, mirrors and outboxes.
 
-By default 20 of each plan; `SHOAL_PROVE=1` runs 1,500 of each, 12,000 in all. A failing one
+By default 20 of each plan; `SHOAL_PROVE=1` runs 1,500 of each, 18,000 in all. A failing one
 says how to have it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
 """
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bus.wire.api_keys import HASH_PATTERN, ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import DRAIN_S
@@ -122,6 +123,33 @@ class ForgetDerived(Message):
     name: ModelId
 
 
+class AddApiKey(Message):
+    """Let who has a key ask over HTTP, on every node."""
+
+    kind: Literal["add_api_key"] = "add_api_key"
+    command_id: CommandId
+    key: ApiKey
+
+
+class RotateApiKey(Message):
+    """Take another secret for a key; the one of before is taken until `old_until_s` as well
+    (seconds since 1970; 0: not any more). Its id, name, scope and limits stay."""
+
+    kind: Literal["rotate_api_key"] = "rotate_api_key"
+    command_id: CommandId
+    key_id: str
+    hash: str = Field(pattern=HASH_PATTERN)
+    old_until_s: float = 0.0
+
+
+class RemoveApiKey(Message):
+    """Take a key no longer, on any node."""
+
+    kind: Literal["remove_api_key"] = "remove_api_key"
+    command_id: CommandId
+    key_id: str
+
+
 Command = Annotated[
     PlaceModel
     | DeleteInstance
@@ -131,7 +159,10 @@ Command = Annotated[
     | ForgetNode
     | RunCollectiveTest
     | DeriveModel
-    | ForgetDerived,
+    | ForgetDerived
+    | AddApiKey
+    | RotateApiKey
+    | RemoveApiKey,
     Field(discriminator="kind"),
 ]
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bus.wire.api_keys import ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
@@ -198,6 +199,27 @@ class DerivedForgotten(Message):
     name: ModelId
 
 
+class ApiKeyAdded(Message):
+    """A key is taken over HTTP from here on."""
+
+    kind: Literal["api_key_added"] = "api_key_added"
+    key: ApiKey
+
+
+class ApiKeyChanged(Message):
+    """A key is as `key` says from here on; its id is as before."""
+
+    kind: Literal["api_key_changed"] = "api_key_changed"
+    key: ApiKey
+
+
+class ApiKeyRemoved(Message):
+    """A key is not taken any more."""
+
+    kind: Literal["api_key_removed"] = "api_key_removed"
+    key_id: str
+
+
 EventBody = Annotated[
     NodeJoined
     | RankSeated
@@ -217,7 +239,10 @@ EventBody = Annotated[
     | InstanceRemoved
     | KeepAliveSet
     | ModelDerived
-    | DerivedForgotten,
+    | DerivedForgotten
+    | ApiKeyAdded
+    | ApiKeyChanged
+    | ApiKeyRemoved,
     Field(discriminator="kind"),
 ]
 

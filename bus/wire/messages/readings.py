@@ -200,6 +200,27 @@ class UndoneReading(Message):
     changes: tuple[UndoneChange, ...]
 
 
+class KeyUse(Message):
+    """What was asked for with one API key at one gateway process: requests that run, those of the
+    last 60 s, tokens of the day; `used_at_s` is when it was last used, in seconds since 1970."""
+
+    key: str
+    running: int
+    requests: int
+    tokens: int
+    used_at_s: float
+
+
+class KeyUseReading(Message):
+    """The use of API keys at one gateway process. `day` counts those of UTC since 1970."""
+
+    kind: Literal["key_use_reading"] = "key_use_reading"
+    node: NodeId
+    process: str
+    day: int
+    uses: tuple[KeyUse, ...] = ()
+
+
 class CardReading(Message):
     """A node's capability card."""
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 
@@ -180,13 +180,27 @@ def _settings(settings: Settings, _running: bool) -> Finding:
     )
 
 
-def api_keys(settings: Settings, _running: bool) -> Finding:
-    """Check that no API key lies in plain text where other users of this machine may read it."""
+def api_keys(settings: Settings, running: bool) -> Finding:
+    """Check that no API key lies in plain text where other users of this machine may read it, and
+    that there is one where clients need one."""
     path = settings.paths.config_file
     trouble = readable_key(path)
     if trouble is not None:
         return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
-    return Finding("api keys", "ok", f"{len(settings.api_keys) or 'none'} known")
+    known = f"{len(settings.api_keys) or 'none'} in the settings"
+    if not running:
+        return Finding("api keys", "ok", known)
+    try:
+        found = own_api(settings).get("/apikeys", timeout_s=5.0)
+    except CliError as problem:
+        return Finding("api keys", "warn", f"{known}; {problem.message}", "see `shoal status`")
+    keys = cast(list[dict[str, Any]], found["keys"])
+    known += f", {len(keys) or 'none'} of the cluster"
+    living = [one for one in keys if not one["expired"]]
+    if found["asked_for"] and not living and not settings.api_keys and not settings.http_owner_only:
+        known += ": nobody but this user may ask"
+        return Finding("api keys", "warn", known, "`shoal apikey add NAME` makes one")
+    return Finding("api keys", "ok", known)
 
 
 def https(settings: Settings, running: bool) -> Finding:

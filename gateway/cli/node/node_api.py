@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import httpx
 
-from bus.process.identity import known_node_id
+from bus.process.identity import known_http_token, known_node_id
 from conf.paths import Paths
 from conf.settings import Settings
 from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.processes import lock_holder
 from gateway.cli.node.trust import own_trust, trust
 from gateway.cli.output.errors import (
     NOT_FOUND,
@@ -28,6 +29,7 @@ from gateway.cli.output.errors import (
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
 """What the server itself says, before any API."""
 KEEP_ALIVE = "keep-alive"
@@ -35,7 +37,8 @@ KEEP_ALIVE = "keep-alive"
 
 
 class NodeApi:
-    """The HTTP API of one node, with `key`, else the key of the environment (SHOAL_API_KEY).
+    """The HTTP API of one node. `own_key` tells what its owner has, each time that it is asked;
+    where there is none, the key of the environment counts (SHOAL_API_KEY).
 
     Every method raises CliError when there is no good answer. Fields of a body that are None are
     not sent: they are the node's to choose. `trusted` are the certificates of an https address,
@@ -43,17 +46,20 @@ class NodeApi:
     """
 
     def __init__(
-        self, url: str, key: str | None = None, *, trusted: ssl.SSLContext | None = None
+        self,
+        url: str,
+        own_key: Callable[[], str | None] | None = None,
+        *,
+        trusted: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
-        key = key or os.environ.get("SHOAL_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._own_key = own_key
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         verify = trusted or trust(None)
         try:
             # Proxies are for what lies outside; a node is one of our own machines.
             self.http = httpx.Client(
-                base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=verify
+                base_url=url, auth=self._with_key, timeout=timeout, trust_env=False, verify=verify
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error
@@ -144,6 +150,12 @@ class NodeApi:
             text = f"{self.url}{path} answered something other than JSON; is it a shoal node?"
             raise CliError(text) from error
 
+    def _with_key(self, request: httpx.Request) -> httpx.Request:
+        key = (self._own_key() if self._own_key else None) or os.environ.get("SHOAL_API_KEY")
+        if key:
+            request.headers["Authorization"] = f"Bearer {key}"
+        return request
+
     @contextlib.contextmanager
     def _translated(self) -> Generator[None]:
         try:
@@ -165,9 +177,21 @@ class NodeApi:
 
 
 def own_api(settings: Settings) -> NodeApi:
-    """Return the HTTP API of this home's node, with its owner's token."""
-    url = settings.url.rstrip("/")
-    return NodeApi(url, settings.owner_token, trusted=own_trust(settings))
+    """Return the HTTP API of this home's node, as `home_api` does, where HTTPS is trusted by the
+    node's own certificate."""
+    return home_api(settings.url, settings.paths, trusted=own_trust(settings))
+
+
+def home_api(url: str, paths: Paths, *, trusted: ssl.SSLContext | None = None) -> NodeApi:
+    """Return the HTTP API of a home's own node. Its owner's token is sent only while the node's
+    gateway runs: else a stranger might listen there, and have it."""
+
+    def own_key() -> str | None:
+        """Return the token, None while no gateway of this home runs."""
+        is_up = lock_holder(paths.runtime / GATEWAY_LOCK) is not None
+        return known_http_token(paths.state) if is_up else None
+
+    return NodeApi(url.rstrip("/"), own_key, trusted=trusted)
 
 
 def check_is_of(api: NodeApi, paths: Paths) -> None:

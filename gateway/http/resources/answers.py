@@ -173,9 +173,9 @@ class AnswerCancel(Resource):
 
 
 def owner_of_answers(req: Request, service: HttpService) -> str:
-    """Return whose answers a request may find: the id of its API key, empty where there is one key
-    or none."""
-    return key_id(req, service.options) or ""
+    """Return whose answers a request may find: the id of its API key, empty where there is none, or
+    one alone, which is in this node's settings."""
+    return key_id(req) or ""
 
 
 async def _kept(

@@ -15,9 +15,14 @@ from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, answer_json, has_key
+from gateway.http.middleware import Resource, answer_json, caller_of
 from gateway.http.node_health import node_health
 from gateway.service import HttpService
+
+NO_KEY = (
+    "no API key is known, so that nobody but this node's owner may ask; `shoal apikey add NAME`, "
+    "on the node itself, makes one"
+)
 
 
 class StateResource(Resource):
@@ -33,7 +38,7 @@ class StateResource(Resource):
         answer_json(
             resp,
             {
-                "state": state.model_dump(mode="json"),
+                "state": state.model_dump(mode="json", exclude={"api_keys"}),
                 "node": service.options.node,
                 "holder": service.bus.mirror.holder,
                 "live": service.bus.mirror.live,
@@ -98,7 +103,7 @@ class HealthResource(Resource):
         service = self.service
         problems = _problems(service)
         status = "degraded" if problems else "ok"
-        if not has_key(req, service.options):
+        if caller_of(req) is None:
             answer_json(resp, {"status": status})
             return
         answer_json(
@@ -187,4 +192,6 @@ def _problems(service: HttpService) -> list[str]:
         problems.append("this gateway is shutting down")
     if not service.bus.mirror.live:
         problems.append("the cluster's state is not known yet (is `master` running?)")
+    elif service.options.asks_for_keys and not (service.options.keys or service.api_keys.book.keys):
+        problems.append(NO_KEY)
     return problems

@@ -21,7 +21,7 @@ from bus.wire.messages.commands import ForgetDerived
 from gateway.cluster.own_peers import is_own_process
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
-from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
+from gateway.http.middleware import COMMAND_BYTES, Resource, caller_of, read_body
 from gateway.model_folders import FolderKept, delete_folder, own_folder
 
 UNLOADED_S = 30.0
@@ -65,14 +65,14 @@ class ModelToDelete(Resource):
 
     async def _check_owner(self, req: Request) -> None:
         """Raise HttpFaultRaised (403) for a client that is not shown to be the node's owner."""
-        options = self.service.options
-        if options.keys:
-            return  # nothing comes here without one
+        options, caller = self.service.options, caller_of(req)
+        if caller is not None and caller.has_key:
+            return
         host, port = req.scope.get("client") or ("", 0)
         if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
             text = (
                 "without a key only the user who runs this node may delete its models; "
-                "use `shoal rm`, or have HTTP ask for a key (http_owner_only, api_keys)"
+                "use `shoal rm`, or have HTTP ask for a key (`shoal apikey add`, http_owner_only)"
             )
             raise HttpFaultRaised(forbidden(text))
 

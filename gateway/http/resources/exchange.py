@@ -212,7 +212,7 @@ def _asked(
         kind=kind,
         dialect=dialect.name,
         started_at=service.reactor.now(),
-        key=key_id(req, service.options),
+        key=key_id(req),
         answer_id=resp.get_header("x-request-id") or "",
     )
 

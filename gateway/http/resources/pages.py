@@ -203,5 +203,6 @@ def _example(route: Route) -> dict[str, Any]:
     made = {name: value for name, value in EXAMPLES.items() if name in known}
     made |= MADE if "from" in made else {}
     made |= LABELLED if set(fields) == set(LABELLED) else {}
+    made |= {"name": "a-client"} if "tokens_per_day" in known else {}
     asked = [name for name in ("messages", "input", "prompt") if name in made]
     return {name: value for name, value in made.items() if name not in asked[1:]}

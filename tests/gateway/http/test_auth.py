@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bus.wire.errors import ConfigError
+from bus.process.endpoints import Endpoints
+from bus.wire.api_keys import ApiKey
+from bus.wire.ids import NodeId
 from conf.settings import hash_key
+from gateway.cluster.api_keys import KeyBook
+from gateway.cluster.options import Options
 from gateway.http.auth import (
-    check_exposure,
+    Caller,
+    caller_of_key,
     client_address,
     hashed,
     host_allowed,
@@ -37,17 +46,52 @@ def test_a_key_comes_as_bearer_or_in_its_own_header() -> None:
     assert offered_key(None, None) is None
 
 
+OPTIONS = Options(NodeId("n1"), "n", Endpoints("/run"), "/run")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8", "a.localhost"])
 def test_loopback_needs_no_key(host: str) -> None:
     assert is_loopback(host)
-    check_exposure(host, ())
+    assert not replace(OPTIONS, host=host).asks_for_keys
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "node.example"])
-def test_beyond_loopback_a_key_is_required(host: str) -> None:
-    with pytest.raises(ConfigError, match="api_keys"):
-        check_exposure(host, ())
-    check_exposure(host, (hashed("k"),))
+def test_beyond_loopback_a_key_is_asked_for_whether_there_is_one_or_not(host: str) -> None:
+    assert replace(OPTIONS, host=host).asks_for_keys
+    assert replace(OPTIONS, host=host, keys=(hashed("k"),)).asks_for_keys
+
+
+def known(*keys: ApiKey) -> Callable[[str], ApiKey | None]:
+    book = KeyBook({one.id: one for one in keys})
+    return lambda found: book.find(found, 100.0)
+
+
+def test_who_asks_is_told_by_the_key_and_a_stranger_where_none_is_asked_for() -> None:
+    mine = ApiKey(id="key-1", name="a", hash=hashed("sk-a"), scope="inference")
+    options = replace(OPTIONS, keys=(hashed("sk-one"), hashed("sk-two")), owner_key=hashed("own"))
+    for asked_for in (True, False):
+        ask = partial(caller_of_key, options=options, find=known(mine), asked_for=asked_for)
+        assert ask("sk-a") == Caller("inference", "key-1", of_cluster=True)
+        assert ask("sk-one") == Caller("admin", hashed("sk-one")[-16:])
+        assert ask("own") == Caller("admin", None)
+        for strange in ("sk-b", hashed("sk-a"), "", None):
+            assert ask(strange) == (None if asked_for else Caller(has_key=False))
+    alone = replace(options, keys=(hashed("sk-one"),))
+    assert caller_of_key("sk-one", alone, known(mine), asked_for=True) == Caller()
+
+
+def test_a_key_is_taken_until_it_expires_and_its_old_secret_until_its_own_time() -> None:
+    key = ApiKey(
+        id="key-1", name="A.b", hash=hashed("new"), scope="admin", expires_at_s=60.0,
+        old_hash=hashed("old"), old_until_s=30.0,
+    )  # fmt: skip
+    book = KeyBook({"key-1": key})
+    taken = {
+        secret: [at_s for at_s in (0.0, 29.9, 30.0, 59.9, 60.0) if book.find(hashed(secret), at_s)]
+        for secret in ("new", "old", "other")
+    }
+    assert taken == {"new": [0.0, 29.9, 30.0, 59.9], "old": [0.0, 29.9], "other": []}
+    assert book.named("key-1") is book.named("a.B") is key and book.named("c") is None
 
 
 @pytest.mark.parametrize(

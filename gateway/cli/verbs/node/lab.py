@@ -26,7 +26,7 @@ from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
 from conf.settings import LAUNCHED_BY, load_settings
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import NodeApi, home_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import CliError, at_home
 from gateway.cli.output.log_lines import file_of, parse_line
@@ -54,6 +54,11 @@ class LabNode:
     def url(self) -> str:
         """Return the address of the node's HTTP API."""
         return f"http://127.0.0.1:{self.base_port}"
+
+    @property
+    def api(self) -> NodeApi:
+        """Return the node's HTTP API, as its owner has it."""
+        return home_api(self.url, find_paths(self.home))
 
 
 def lab(
@@ -181,7 +186,7 @@ def _formed(nodes: list[LabNode]) -> float:
     """Return the seconds from the start of the last switchboard until all know one holder."""
     ends_at = time.time() + FORM_S
     while True:
-        states = [NodeApi(node.url).state_if_it_answers(2.0) for node in nodes]
+        states = [node.api.state_if_it_answers(2.0) for node in nodes]
         if is_formed(states):
             return formation_s(nodes, time.time())
         if time.time() > ends_at:
@@ -235,7 +240,7 @@ def _last_said_at(node: LabNode, process: str, message: str) -> float | None:
 
 def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
-    api = NodeApi(nodes[0].url)
+    api = nodes[0].api
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
     instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, UP_S)
@@ -247,7 +252,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
     }
-    with NodeApi(nodes[-1].url).events("/v1/chat/completions", body) as events:
+    with nodes[-1].api.events("/v1/chat/completions", body) as events:
         for event in events:
             for choice in event["choices"]:
                 text = choice["delta"].get("content") or ""

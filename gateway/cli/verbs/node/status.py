@@ -9,6 +9,7 @@ import typer
 
 from bus.links.tls_files import read_served
 from bus.process.clock import wall
+from bus.process.endpoints import is_loopback
 from bus.process.supervisor import Status, SupervisedProcess, Supervisor
 from bus.process.tree import installed_code
 from bus.wire.errors import ShoalError
@@ -20,6 +21,11 @@ from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
 from gateway.cli.output.terminal import Output
+
+NO_KEYS = (
+    "no API key is known, so this node answers 401 to all but its owner; `shoal apikey add NAME` "
+    "makes one"
+)
 
 
 def status(invocation: Invocation) -> None:
@@ -77,9 +83,23 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
+    if not invocation.url and state is not None and _lacks_keys(invocation):
+        output.say(f"warn: {NO_KEYS}")
     _say_what_is_amiss(output, mixed, health, undone)
     if state is None:
         raise typer.Exit(NO_NODE)
+
+
+def _lacks_keys(invocation: Invocation) -> bool:
+    """Return whether this home's node asks others for a key, and no key is known there."""
+    settings = invocation.settings()
+    if is_loopback(settings.http_host) or settings.api_keys:
+        return False
+    try:
+        found = invocation.api().get("/apikeys", timeout_s=5.0)
+    except CliError:
+        return False
+    return all(one["expired"] for one in found["keys"])
 
 
 def _say_what_is_amiss(

@@ -23,6 +23,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
 
+from bus.process.endpoints import is_loopback
 from bus.process.identity import known_node_id
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
@@ -151,6 +152,11 @@ def _welcome(
     output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
+    if not is_loopback(settings.http_host) and not settings.api_keys:
+        output.warn(
+            f"http_host {settings.http_host} is reached from other machines, so every client needs "
+            "an API key: `shoal apikey add NAME` makes one, unless the cluster has one"
+        )
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:

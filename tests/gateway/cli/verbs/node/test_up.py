@@ -54,11 +54,6 @@ def test_a_taken_port_of_the_cluster_is_said_before_anything_is_started(
     assert not (tmp_path / "state" / "supervisord.conf").exists()
 
 
-def test_listening_beyond_loopback_without_a_key_is_refused(tmp_path: Path) -> None:
-    found = up(tmp_path, "--http-host", "0.0.0.0")
-    assert found.exit_code == 1 and "api_keys" in found.stderr
-
-
 @pytest.mark.parametrize(
     "words",
     [("--listen", "0.0.0.0"), ("--listen", "192.168.1.5"), ("--peers", "studio.local:24154")],

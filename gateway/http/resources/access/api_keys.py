@@ -1,0 +1,146 @@
+"""Talks to clients about the cluster's API keys: made, listed, rotated, removed.
+
+A secret is made here, is in the answer that tells it, and is nowhere else: the command to the
+holder has its hash. An answer comes once this process acts by the change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.process.clock import wall
+from bus.process.identity import new_api_key, new_name
+from bus.wire.api_keys import ApiKey, KeyLimits, Scope
+from bus.wire.messages.commands import AddApiKey, RemoveApiKey, RotateApiKey
+from gateway.dialects.body import Closed
+from gateway.dialects.faults import HttpFaultRaised, key_not_found
+from gateway.http.auth import hashed
+from gateway.http.middleware import Resource, answer_json
+from gateway.http.resources.instances import acknowledged
+from gateway.service import HttpService
+
+LONGEST_S = 100 * 365 * 86_400.0
+LONGEST_GRACE_S = 30 * 86_400.0
+_UNSTORED = ("cache-control", "no-store")
+
+
+class NewKeyBody(Closed):
+    """`POST /apikeys`; what is left out is not limited."""
+
+    name: str = Field(min_length=1, max_length=64)
+    scope: Scope = "inference"
+    requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
+    concurrent: int | None = Field(default=None, ge=1, le=1_000_000)
+    tokens_per_day: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
+    expires_in_s: float | None = Field(default=None, gt=0.0, le=LONGEST_S)
+
+
+class RotationBody(Closed):
+    """`POST /apikeys/{key}/rotate`; the secret of before is taken for `grace_s` more."""
+
+    grace_s: float = Field(default=0.0, ge=0.0, le=LONGEST_GRACE_S)
+
+
+class KeyList(Resource):
+    """`/apikeys`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with every key by name, what it may ask for and what it was used for; no hash."""
+        service = self.service
+        keys = sorted(service.api_keys.book.keys.values(), key=lambda one: one.name.casefold())
+        shown = [_fields(service, one) for one in keys]
+        answer_json(resp, {"keys": shown, **_asked_for(service)})
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with the key that was made, and its secret."""
+        service, asked = self.service, await self.read(req, NewKeyBody)
+        was_asked_for = _asked_for(service)["asked_for"]
+        secret, now_s = new_api_key(), wall()
+        lasts_s = asked.expires_in_s
+        key = ApiKey(
+            id=new_name("key"),
+            name=asked.name,
+            hash=hashed(secret),
+            scope=asked.scope,
+            limits=KeyLimits(
+                requests_per_minute=asked.requests_per_minute,
+                concurrent=asked.concurrent,
+                tokens_per_day=asked.tokens_per_day,
+            ),
+            made_at_s=round(now_s, 3),
+            expires_at_s=None if lasts_s is None else round(now_s + lasts_s, 3),
+        )
+        answer = await service.command(AddApiKey(command_id=service.command_id(), key=key))
+        await service.noticed(answer)
+        resp.set_header(*_UNSTORED)
+        told = {**_fields(service, key), "key": secret, "was_asked_for": was_asked_for}
+        answer_json(resp, {**told, **acknowledged(answer)})
+
+
+class KeyResource(Resource):
+    """`/apikeys/{key}`. A key goes by its id or by its name."""
+
+    async def on_delete(self, req: Request, resp: Response, key: str) -> None:
+        """Answer once the key is not taken here any more; 404 for no such key."""
+        service, found = self.service, _named(self.service, key)
+        command = RemoveApiKey(command_id=service.command_id(), key_id=found.id)
+        answer = await service.command(command)
+        await service.noticed(answer)
+        told = {"id": found.id, "name": found.name, **_asked_for(service)}
+        answer_json(resp, {**told, **acknowledged(answer)})
+
+
+class KeyRotation(Resource):
+    """`/apikeys/{key}/rotate`."""
+
+    async def on_post(self, req: Request, resp: Response, key: str) -> None:
+        """Answer with the key and its new secret; 404 for no such key."""
+        service, asked = self.service, await self.read(req, RotationBody)
+        found, secret = _named(service, key), new_api_key()
+        command = RotateApiKey(
+            command_id=service.command_id(),
+            key_id=found.id,
+            hash=hashed(secret),
+            old_until_s=round(wall() + asked.grace_s, 3) if asked.grace_s else 0.0,
+        )
+        answer = await service.command(command)
+        await service.noticed(answer)
+        resp.set_header(*_UNSTORED)
+        known = service.api_keys.book.keys.get(found.id, found)
+        answer_json(resp, {**_fields(service, known), "key": secret, **acknowledged(answer)})
+
+
+def _named(service: HttpService, word: str) -> ApiKey:
+    found = service.api_keys.book.named(word)
+    if found is None:
+        raise HttpFaultRaised(key_not_found(word))
+    return found
+
+
+def _asked_for(service: HttpService) -> dict[str, Any]:
+    """Return whether this node asks clients for a key, and how many its settings have."""
+    options, keys = service.options, service.api_keys.book.keys
+    return {
+        "asked_for": options.asks_for_keys or bool(keys),
+        "in_settings": len(set(options.keys) - {options.owner_key}),
+    }
+
+
+def _fields(service: HttpService, key: ApiKey) -> dict[str, Any]:
+    used, now_s = service.api_keys.use_of(key.id), wall()
+    rotates = key.old_hash is not None and now_s < key.old_until_s
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scope": key.scope,
+        **key.limits.model_dump(),
+        "made_at_s": key.made_at_s,
+        "expires_at_s": key.expires_at_s,
+        "expired": key.is_expired(now_s),
+        "old_until_s": key.old_until_s if rotates else None,
+        "use": {"running": used.running, "requests": used.requests, "tokens": used.tokens},
+        "used_at_s": used.used_at_s or None,
+    }
