@@ -27,6 +27,8 @@ EXAMPLES: Mapping[str, Any] = {
     "max_output_tokens": 100,
     "stream": True,
     "dry_run": True,
+    "url": "the URL of a page",
+    "query": "What is shoal?",
     "source": "shoal-tiny",
     "destination": "mine",
     "from": "shoal-tiny",

@@ -46,14 +46,14 @@ STATUSES: Mapping[FetchRule, int] = {
 class OpenUrlBody(Closed):
     """`POST /v1/tools/open_url`."""
 
-    url: str = Field(min_length=1)
+    url: str
     max_characters: int = Field(default=CHARACTERS, ge=1, le=MOST_CHARACTERS)
 
 
 class ExtractPageBody(Closed):
     """`POST /v1/tools/extract_page`: one of `url` and `html`."""
 
-    url: str | None = Field(default=None, min_length=1)
+    url: str | None = None
     html: str | None = None
     max_characters: int = Field(default=CHARACTERS, ge=1, le=MOST_CHARACTERS)
 
@@ -61,7 +61,7 @@ class ExtractPageBody(Closed):
 class WebSearchBody(Closed):
     """`POST /v1/tools/web_search`."""
 
-    query: str = Field(min_length=1, max_length=1000)
+    query: str = Field(max_length=1000)
     count: int = Field(default=5, ge=1, le=MOST_RESULTS)
 
 
@@ -110,6 +110,8 @@ class WebSearch(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with titles, URLs and snippets. 501 where no engine is configured."""
         asked = await self.read(req, WebSearchBody)
+        if not asked.query.strip():
+            raise bad_field("query", "say what to search for")
         with _told(self, asks_url=False):
             found = await self.service.tools.search(asked.query, asked.count, _asker(self, req))
         answer_json(resp, FoundPages(results=tuple(found)).model_dump())
