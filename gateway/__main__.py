@@ -40,6 +40,9 @@ def options_of(settings: Settings) -> Options:
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,
+        answer_rows=settings.records.answer_rows,
+        answer_bytes=settings.records.answer_bytes,
+        answer_days=settings.records.answer_days,
         version=running_code().partition("/")[0],
     )
 

@@ -39,7 +39,7 @@ from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
-from gateway.records import AnswerRecords, open_records
+from gateway.records import AnswerRecords, answer_bounds, open_records
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -89,13 +89,17 @@ class HttpService:
             processes=options.processes,
             standing=self._standing,
         )
+        self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
+            records=self.records,
+            bounds=answer_bounds(options),
+            near=self.http_processes,
+            far=self.record_questions,
             node=options.node,
             processes=options.processes,
-            near=self.http_processes,
             stop=self._own_cancels.cancel,
+            log=self.log,
         )
-        self.records = open_records(options, self.log)
         self.ended_requests = EndedRequests(
             reactor=self.reactor,
             log=self.log,
@@ -218,9 +222,9 @@ class HttpService:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
-        """Return what another HTTP process asks about an answer that is kept here."""
-        return self.answers.here(verb, request_id, owner, given)
+    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
+        """Stop an answer of this process that is to be kept for this owner."""
+        return self.answers.stop_here(request_id, owner)
 
     # --- below ---------------------------------------------------------------------------------
 
