@@ -50,6 +50,9 @@ def options_of(settings: Settings) -> Options:
         fetch_types=settings.fetch.types,
         search=settings.tools.search,
         search_url=settings.tools.search_url,
+        answer_rows=settings.records.answer_rows,
+        answer_bytes=settings.records.answer_bytes,
+        answer_days=settings.records.answer_days,
         version=running_code().partition("/")[0],
     )
 

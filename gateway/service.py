@@ -35,12 +35,13 @@ from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
+from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools
-from gateway.records import AnswerRecords, open_records
+from gateway.records import AnswerRecords, answer_bounds, open_records
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -62,10 +63,7 @@ class HttpService:
         self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
-        files = options.cluster_keys
-        keyring = files and open_keyring(files, node=options.node, log=self.log)
-        security = None if keyring is None else keyring.node
-        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
+        self.bus = _bus_client(options, speaker, self.reactor, self.log)
         self.readings = ClusterReadings()
         self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
@@ -85,13 +83,23 @@ class HttpService:
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
         )
-        self.answers = AnswerRecords(
-            node=options.node,
+        self.record_questions = RecordQuestions(
+            self.bus,
+            number=self.http_processes.number,
             processes=options.processes,
-            near=self.http_processes,
-            stop=self._own_cancels.cancel,
+            standing=self._standing,
         )
         self.records = open_records(options, self.log)
+        self.answers = AnswerRecords(
+            records=self.records,
+            bounds=answer_bounds(options),
+            near=self.http_processes,
+            far=self.record_questions,
+            node=options.node,
+            processes=options.processes,
+            stop=self._own_cancels.cancel,
+            log=self.log,
+        )
         self.ended_requests = EndedRequests(
             reactor=self.reactor,
             log=self.log,
@@ -109,12 +117,12 @@ class HttpService:
             # supervisord knows this program as `gateway`: whoever of us is first answers for it
             stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
         )
-        self.reactor.every(FLUSH_S, self.metrics.flush)
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
         self._was_busy = False
-        self.reactor.every(TIDY_S, self._tidy)
-        self.reactor.every(WISHES_S, self._tell_wishes)
+        chores = (FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes)
+        for every_s, chore in chores:
+            self.reactor.every(every_s, chore)
         keep()
 
     # --- life ------------------------------------------------------------------------------------
@@ -138,6 +146,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
+        self.record_questions.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -214,15 +223,22 @@ class HttpService:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
-        """Return what another HTTP process asks about an answer that is kept here."""
-        return self.answers.here(verb, request_id, owner, given)
+    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
+        """Stop an answer of this process that is to be kept for this owner."""
+        return self.answers.stop_here(request_id, owner)
 
     # --- below ---------------------------------------------------------------------------------
 
     def _is_node(self, node: NodeId) -> bool:
         cards = self.readings.cards(self.reactor.now())
         return node in self.bus.state.nodes or any(card.node == node for card in cards)
+
+    def _standing(self, node: NodeId) -> Standing | None:
+        now = self.reactor.now()
+        names = {card.node: card.name for card in self.readings.cards(now)}
+        names |= {NodeId(one): facts.name for one, facts in self.bus.state.nodes.items()}
+        peers = self.readings.peers(now)
+        return standing_of(node, own=self.options.node, names=names, peers=peers)
 
     def _request_ids(self) -> Iterator[RequestId]:
         for count in itertools.count(1):
@@ -270,3 +286,10 @@ class ServiceHandle:
         if self._service is not None:
             self._service.close()
             self._service = None
+
+
+def _bus_client(options: Options, speaker: Speaker, reactor: AsyncioReactor, log: Log) -> BusClient:
+    files = options.cluster_keys
+    keyring = files and open_keyring(files, node=options.node, log=log)
+    security = None if keyring is None else keyring.node
+    return BusClient(speaker, options.endpoints, reactor, log, security=security)

@@ -32,7 +32,8 @@ class Options:
     `cluster_keys` are for what goes to other nodes.
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
-    have ended at most `request_rows`, of `request_bytes` together, for `request_days`.
+    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of answers
+    that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`.
     `tls` are the files of HTTPS (None: plain HTTP).
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
@@ -76,6 +77,9 @@ class Options:
     fetch_types: tuple[str, ...] = ("text/*",)
     search: str = ""
     search_url: str = ""
+    answer_rows: int = 20_000
+    answer_bytes: int = 256 << 20
+    answer_days: float = 30.0
     log_level: str = "info"
     version: str = "0.1.0"
 

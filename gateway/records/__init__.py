@@ -1,20 +1,20 @@
-"""Talks to the disk, and to the other HTTP processes of a node: what a gateway remembers.
+"""Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log. Answers that later requests go on
-from are in memory, for those who asked with the same API key: a node that is restarted has
-forgotten them.
+thread of its own and never on an event loop, has the request log, and the answers that later
+requests go on from, for those who asked with the same API key. What another node keeps, that node
+is asked for.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
 from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.kept_answers import AnswerBounds, answer_bounds
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
-from gateway.records.store import AnswerStore
 
 __all__ = [
+    "AnswerBounds",
     "AnswerRecords",
-    "AnswerStore",
     "AnswersSilent",
     "Kind",
     "ListedAnswer",
@@ -24,5 +24,6 @@ __all__ = [
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
+    "answer_bounds",
     "open_records",
 ]
