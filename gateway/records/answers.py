@@ -95,10 +95,8 @@ class AnswerRecords:
             return f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept"
         if not self._bounds.rows:
             return "this node keeps no answers"
-        now_s = wall()
-        removals = kept_answers.pruned(self._bounds, now_s)
         try:
-            await self._records.write([*kept_answers.added(owner, request, kept, now_s), *removals])
+            await self._records.write(kept_answers.added(owner, request, kept, wall()))
         except RecordsUnavailable as error:
             return str(error)
         return ""

@@ -87,7 +87,7 @@ class NodeRecords:
     """The records of a node, as one HTTP process has them.
 
     Without a `path`, or with bounds of no row, nothing is logged. `upkeep` says what is to be
-    written now and then, at a wall-clock time; `retry_s` is how long a file that failed is left
+    written with what is acknowledged, and now and then, at a wall-clock time; `retry_s` is how long a file that failed is left
     alone.
     """
 
@@ -257,10 +257,11 @@ class NodeRecords:
                     self._written(file, [one])
 
     def _written(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
-        """Write some in one transaction, and say so; return False where that has to be tried one by
-        one."""
+        """Write some in one transaction, with what is to be removed then, and say so; return False
+        where that has to be tried one by one."""
+        statements = [a for one in some for a in one.statements]
         try:
-            changed = file.write([a for one in some for a in one.statements], durable=True)
+            changed = file.write([*statements, *self._upkeep(self._wall_s())], durable=True)
         except RecordsUnavailable as error:
             self._failed(str(error))
             for one in some:
