@@ -87,8 +87,8 @@ class NodeRecords:
     """The records of a node, as one HTTP process has them.
 
     Without a `path`, or with bounds of no row, nothing is logged. `upkeep` says what is to be
-    written with what is acknowledged, and now and then, at a wall-clock time; `retry_s` is how long a file that failed is left
-    alone.
+    written with what is acknowledged, and now and then, at a wall-clock time; `retry_s` is how long
+    a file that failed is left alone.
     """
 
     def __init__(

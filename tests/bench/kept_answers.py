@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from bus.process.logs import Log
@@ -69,8 +70,9 @@ async def timed(count: int, together: int, act: Callable[[], Awaitable[object]])
 
 async def measure(path: Path, rows: int, size: int, count: int) -> dict[str, dict[str, float]]:
     """Return what finding and keeping take."""
-    records = NodeRecords(path, LogBounds(rows=10, bytes=1 << 20, age_s=1e9), LOG)
-    bounds, chance = AnswerBounds(rows=rows, bytes=1 << 36, age_s=1e9), random.Random(1)
+    upkeep = partial(kept_answers.pruned, AnswerBounds(rows=rows, bytes=1 << 36, age_s=1e9))
+    records = NodeRecords(path, LogBounds(rows=10, bytes=1 << 20, age_s=1e9), LOG, upkeep=upkeep)
+    chance = random.Random(1)
     numbers = iter(range(rows, 1 << 40))
 
     async def find() -> None:
@@ -81,7 +83,7 @@ async def measure(path: Path, rows: int, size: int, count: int) -> dict[str, dic
     async def keep() -> None:
         number = next(numbers)
         added = kept_answers.added("", name(number), answer(number, size), time.time())
-        await records.write([*added, *kept_answers.pruned(bounds, time.time())])
+        await records.write(added)
 
     told = {
         "find one": await timed(count, 1, find),
