@@ -95,6 +95,18 @@ class RecordsSettings(BaseModel):
     request_days: float = Field(gt=0.0, le=3650.0)
 
 
+class JobsSettings(BaseModel):
+    """The settings of requests that run without their clients."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    running: int = Field(ge=0, le=1024)
+    per_client: int = Field(ge=0, le=100_000)
+    rows: int = Field(ge=0, le=1_000_000)
+    bytes: int = Field(ge=1 << 20, le=1 << 40)
+    ttl_s: float = Field(ge=1.0, le=365 * 86_400.0)
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -130,6 +142,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "runner": RunnerSettings,
     "cluster": ClusterSettings,
     "records": RecordsSettings,
+    "jobs": JobsSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

@@ -39,6 +39,7 @@ from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
     TABLES,
     ClusterSettings,
+    JobsSettings,
     Networks,
     RecordsSettings,
     RunnerSettings,
@@ -114,6 +115,7 @@ class Settings(BaseSettings):
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings
+    jobs: JobsSettings
 
     _paths: Paths
     _sources: dict[str, str]

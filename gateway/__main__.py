@@ -40,6 +40,11 @@ def options_of(settings: Settings) -> Options:
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,
+        jobs_running=settings.jobs.running,
+        jobs_per_client=settings.jobs.per_client,
+        job_rows=settings.jobs.rows,
+        job_bytes=settings.jobs.bytes,
+        job_ttl_s=settings.jobs.ttl_s,
         version=running_code().partition("/")[0],
     )
 

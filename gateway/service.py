@@ -17,6 +17,7 @@ from typing import Any
 from bus.client import BusClient, Speaker
 from bus.links.keyring import open_keyring
 from bus.links.reactor import AsyncioReactor
+from bus.links.security import Security
 from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log
@@ -39,6 +40,7 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.records import AnswerRecords, open_records
+from gateway.records.jobs import Asgi, JobBounds, JobRecords, JobRunner, runner_name
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -52,7 +54,9 @@ NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 class HttpService:
     """One HTTP process's parts, alive."""
 
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, options: Options, loop: asyncio.AbstractEventLoop, application: Asgi
+    ) -> None:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
@@ -60,9 +64,7 @@ class HttpService:
         self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
-        files = options.cluster_keys
-        keyring = files and open_keyring(files, node=options.node, log=self.log)
-        security = None if keyring is None else keyring.node
+        security = _security(options, self.log)
         self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
         self.readings = ClusterReadings()
         for topic in TOPICS:
@@ -89,6 +91,15 @@ class HttpService:
             stop=self._own_cancels.cancel,
         )
         self.records = open_records(options, self.log)
+        self.jobs = JobRecords(self.records, _job_bounds(options))
+        self.job_runner = JobRunner(
+            self.jobs,
+            runner_name(self.http_processes.number, self.boot),
+            application=application,
+            requests=self.dispatcher,
+            log=self.log,
+            port=options.port,
+        )
         self.ended_requests = EndedRequests(
             reactor=self.reactor,
             log=self.log,
@@ -120,6 +131,7 @@ class HttpService:
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
+        self._stopping = asyncio.ensure_future(self.job_runner.stop())
         self.log.info("draining", open_requests=len(self.dispatcher.requests))
         self.reactor.later(self.options.drain_s, self.end_all)
 
@@ -241,11 +253,29 @@ class HttpService:
             self.log.warning("keep_alive was refused", why=answer.refusal.message)
 
 
+def _security(options: Options, log: Log) -> Security | None:
+    files = options.cluster_keys
+    keyring = files and open_keyring(files, node=options.node, log=log)
+    return None if keyring is None else keyring.node
+
+
+def _job_bounds(options: Options) -> JobBounds:
+    return JobBounds(
+        per_client=options.jobs_per_client,
+        kept=options.job_rows,
+        bytes=options.job_bytes,
+        running=options.jobs_running,
+        ttl_s=options.job_ttl_s,
+    )
+
+
 class ServiceHandle:
     """Where resources find the service of their process, once it has started."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.application: Asgi | None = None
+        """What answers requests of this process; jobs are asked of it."""
         self._service: HttpService | None = None
 
     @property
@@ -256,12 +286,15 @@ class ServiceHandle:
         return self._service
 
     def start(self) -> HttpService:
-        """Build the service on the running loop."""
-        self._service = HttpService(self.options, asyncio.get_running_loop())
+        """Build the service on the running loop. Raises RuntimeError without an application."""
+        if self.application is None:
+            raise RuntimeError("no application answers requests")
+        self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
         return self._service
 
-    def stop(self) -> None:
-        """Close it."""
+    async def stop(self) -> None:
+        """Put its jobs back, and close it."""
         if self._service is not None:
+            await self._service.job_runner.stop()
             self._service.close()
             self._service = None

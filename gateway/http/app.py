@@ -24,4 +24,5 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    return ReceiveTap(cast(Asgi, app))
+    handle.application = tapped = ReceiveTap(cast(Asgi, app))
+    return tapped

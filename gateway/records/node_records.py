@@ -146,6 +146,10 @@ class NodeRecords:
 
         return await self._asked(ask)
 
+    async def ask(self, ask: Callable[[RecordsFile], _T]) -> _T:
+        """Return what `ask` makes of the file, in the thread. Raises RecordsUnavailable."""
+        return await self._asked(ask)
+
     async def _asked(self, ask: Callable[[RecordsFile], _T]) -> _T:
         if self._file is None:
             raise RecordsUnavailable("this node keeps no records")

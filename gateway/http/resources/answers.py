@@ -17,6 +17,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_body
 from gateway.records import AnswersSilent
+from gateway.records.jobs import job_of_run
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
@@ -203,7 +204,7 @@ async def found_answer(
 ) -> dialect.KeptAnswer | None:
     """Return an answer of this owner's, also of another path; None where none is kept."""
     try:
-        return await service.answers.find(owner, request)
+        return await service.answers.find(owner, job_of_run(request))
     except AnswersSilent as silent:
         raise _silent(silent) from None
 
