@@ -42,10 +42,10 @@ class EventCutter:
         *whole, self._rest = self._rest.split(self._end)
         return [one + self._end for one in whole if one and not one.startswith(b":")]
 
-    def close(self) -> list[bytes]:
-        """Return what is left at the end: the body of an answer that is no stream."""
+    def close(self) -> bytes:
+        """Return what is left at the end: the body of an answer that is no stream; else empty."""
         rest, self._rest = self._rest, b""
-        return [rest] if rest and self._end is None else []
+        return rest if self._end is None else b""
 
 
 def payload(event: bytes) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class Run:
         self._asked = False
         self._cutter = EventCutter("")
         self._waiting: list[bytes] = []
+        self._whole = b""
+        """An answer that is no stream."""
         self._waiting_bytes = self._said_bytes = 0
         self._written = job.events
         self._drained = asyncio.Event()
@@ -97,7 +99,8 @@ class Run:
         elif event["type"] == "http.response.body":
             self._said(self._cutter.cut(event.get("body", b"")))
             if not event.get("more_body", False):
-                self._said(self._cutter.close())
+                self._whole = self._cutter.close()
+                self.last = self._whole or self.last
             while self._waiting_bytes > UNWRITTEN_BYTES and not self.gone.is_set():
                 self._drained.clear()
                 with contextlib.suppress(TimeoutError):
@@ -129,7 +132,15 @@ class Run:
         self._drained.set()
 
     def ending(self) -> Ending:
-        """Return how the run ended, once its request has."""
+        """Return how the run ended, once its request has. A whole answer that is no failure is an
+        event from then on."""
+        ending = self._ending()
+        if ending.signal != "fail" and self.job.kind == "job" and self._whole:
+            self._said([self._whole])
+            self._whole = b""
+        return self._ending() if self.too_large else ending
+
+    def _ending(self) -> Ending:
         if self.too_large:
             text = f"a job may say {RESULT_BYTES} bytes, and this one said more"
             return Ending("fail", error_text("result_too_large", text, 413))
