@@ -35,6 +35,7 @@ from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
+from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
@@ -83,6 +84,12 @@ class HttpService:
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
+        )
+        self.record_questions = RecordQuestions(
+            self.bus,
+            number=self.http_processes.number,
+            processes=options.processes,
+            standing=self._standing,
         )
         self.answers = AnswerRecords(
             node=options.node,
@@ -146,6 +153,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
+        self.record_questions.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -231,6 +239,13 @@ class HttpService:
     def _is_node(self, node: NodeId) -> bool:
         cards = self.readings.cards(self.reactor.now())
         return node in self.bus.state.nodes or any(card.node == node for card in cards)
+
+    def _standing(self, node: NodeId) -> Standing | None:
+        now = self.reactor.now()
+        names = {card.node: card.name for card in self.readings.cards(now)}
+        names |= {NodeId(one): facts.name for one, facts in self.bus.state.nodes.items()}
+        peers = self.readings.peers(now)
+        return standing_of(node, own=self.options.node, names=names, peers=peers)
 
     def _request_ids(self) -> Iterator[RequestId]:
         for count in itertools.count(1):

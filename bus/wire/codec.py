@@ -19,7 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from bus.wire.errors import BadMessage
 from bus.wire.ids import Boot, NodeId
-from bus.wire.messages import collectives, commands, control, events, peers, readings, weights
+from bus.wire.messages import (
+    collectives,
+    commands,
+    control,
+    events,
+    gateways,
+    peers,
+    readings,
+    weights,
+)
 from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
@@ -44,7 +53,8 @@ class Envelope:
 
 def _kinds() -> dict[str, type[Message]]:
     found: dict[str, type[Message]] = {}
-    for module in (collectives, commands, control, events, peers, readings, weights):
+    modules = (collectives, commands, control, events, gateways, peers, readings, weights)
+    for module in modules:
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message):
                 kind = value.model_fields.get("kind")

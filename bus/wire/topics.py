@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.wire.messages.collectives import CollectiveReading
-from bus.wire.messages.control import CancelAnswered, CancelAsked, TermHeartbeat
+from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
+from bus.wire.messages.gateways import (
+    CancelAnswered,
+    CancelAsked,
+    RecordAnswered,
+    RecordAsked,
+)
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
@@ -61,6 +67,8 @@ TABLE: tuple[Topic, ...] = (
     Topic("term", "control", TermHeartbeat, "every 0.5 s from the holder: last index, digest", 2.0),
     _said("cancel.asked", CancelAsked, "to the gateways named; repeated for 5 s or till answered"),
     _said("cancel.answered", CancelAnswered, "to the gateways that asked; one for each time heard"),
+    _said("record.asked", RecordAsked, "to the gateways named; repeated for 5 s or till answered"),
+    _said("record.answered", RecordAnswered, "to the gateways that asked; a piece for each time"),
     _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
     _kept("reading.node", 15.0, NodeReading, "every second"),
     _kept("reading.runner", 15.0, RunnerReading, "every second"),

@@ -18,7 +18,7 @@ from bus.process.identity import new_name
 from bus.wire.codec import Envelope
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
-from bus.wire.messages.control import CancelAnswered, CancelAsked
+from bus.wire.messages.gateways import CancelAnswered, CancelAsked
 from gateway.cluster import http_processes
 from gateway.cluster.http_processes import HttpProcesses
 

@@ -212,6 +212,16 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
     )
 
 
+def records_elsewhere(why: str, said: str, waited_s: float) -> HttpFault:
+    """Return the fault for what another node keeps and does not tell: 503 for one that is `down` or
+    has `refused`, 504 for one that is silent."""
+    if why == "silent":
+        facts = {"waited_s": waited_s}
+        return HttpFault(504, "owner_silent", said, None, OVERLOADED_RETRY_S, facts)
+    code = "owner_down" if why == "down" else "records_unavailable"
+    return HttpFault(503, code, said, retry_after_s=UNAVAILABLE_RETRY_S)
+
+
 def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
     """Return the 405 for a path that exists, asked in a way that it does not answer."""
     names = ", ".join(sorted(allowed))

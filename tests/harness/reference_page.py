@@ -42,7 +42,8 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "events": ("Events", "Happened; each has a place in the cluster's one log."),
     "readings": ("Readings", "Measured; the latest wins."),
     "collectives": ("The collective test", "What ranks found of the links between nodes."),
-    "control": ("Control", "The term, snapshots, slots, cancels, diagnoses."),
+    "control": ("Control", "The term, snapshots, slots, diagnoses."),
+    "gateways": ("Gateways", "Between gateways of different nodes: cancels, records."),
     "peers": ("Peers", "Between switchboards of different nodes."),
     "weights": ("Weights", "Between workers: what a model is made of, and its bytes."),
 }

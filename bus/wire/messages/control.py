@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import RankSeat
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
@@ -284,27 +284,6 @@ class SlotRefused(Message):
 SlotTalk = Annotated[
     RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused, Field(discriminator="kind")
 ]
-
-
-# --- between gateways ----------------------------------------------------------------
-
-
-class CancelAsked(Message):
-    """Stop a request that the gateway of another node owns. `question` is new for each time
-    it is asked and the same in its repeats; the answer goes to the gateways of `asker`."""
-
-    kind: Literal["cancel_asked"] = "cancel_asked"
-    question: str
-    asker: NodeId
-    request: RequestId
-
-
-class CancelAnswered(Message):
-    """The owner's word. `found` False: it was neither open there nor stopped before."""
-
-    kind: Literal["cancel_answered"] = "cancel_answered"
-    question: str
-    found: bool
 
 
 # --- questions between services of one node ------------------------------------------
