@@ -41,7 +41,7 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.records import AnswerRecords, open_records
-from gateway.records.jobs import Asgi, JobBounds, JobRecords, JobRunner, runner_name
+from gateway.records.jobs import Asgi, JobBounds, JobRecords, JobRunner, JobsAnywhere, runner_name
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -98,9 +98,10 @@ class HttpService:
             stop=self._own_cancels.cancel,
         )
         self.records = open_records(options, self.log)
-        self.jobs = JobRecords(self.records, _job_bounds(options))
+        here = JobRecords(self.records, _job_bounds(options))
+        self.jobs = JobsAnywhere(here, self.record_questions, options.node)
         self.job_runner = JobRunner(
-            self.jobs,
+            here,
             runner_name(self.http_processes.number, self.boot),
             application=application,
             requests=self.dispatcher,
@@ -114,8 +115,7 @@ class HttpService:
             records=self.records,
             models=self.catalog,
         )
-        self.running = 0
-        """Exchanges whose last byte has not been made."""
+        self.running = 0  # exchanges whose last byte has not been made
         self._loop = loop
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()

@@ -31,6 +31,7 @@ def killed(times: int, seed: int) -> None:
         assert found["done"] > times / 2, found
 
 
+@pytest.mark.timeout(400)
 def test_jobs_end_once_though_their_processes_are_killed() -> None:
     killed(20, seed=23)
 

@@ -72,7 +72,7 @@ class Kills:
     def kill(self) -> None:
         """Kill an HTTP process, or all of the gateway, which then starts anew."""
         processes = http_processes(self.testbed)
-        if self.chance.random() < 0.6 and processes:
+        if self.chance.random() < 0.8 and processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.chance.choice(processes), signal.SIGKILL)
             return

@@ -5,6 +5,7 @@ jobs and runs them as requests of its own; what dies is noticed by the others, a
 begun anew or ended with a reason.
 """
 
+from gateway.records.jobs.anywhere import JobsAnywhere
 from gateway.records.jobs.events import payload
 from gateway.records.jobs.job import (
     OPEN,
@@ -32,6 +33,7 @@ __all__ = [
     "JobRecords",
     "JobRun",
     "JobRunner",
+    "JobsAnywhere",
     "JobsFull",
     "NewJob",
     "State",

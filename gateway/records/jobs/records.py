@@ -86,14 +86,29 @@ class JobRecords:
         """Return the latest jobs of this owner's, those before the one numbered `after`."""
         return [table.row(one) for one in await self._rows(table.listed(owner, limit, after))]
 
-    async def events(self, job: int, first: int) -> list[tuple[int, bytes]]:
-        """Return some of a job's events with their numbers, from one on, in order."""
-        found = await self._rows(table.events_from(job, first, READ_BYTES))
-        return [(number, data) for number, data in found]
+    async def more(
+        self, request: RequestId, owner: str, first: int
+    ) -> tuple[Job | None, list[tuple[int, bytes]]]:
+        """Return a job as it is, and some of its events with their numbers, from `first` on. What
+        is told of an answer with a name that is being made is noted before, for another run of it
+        would not say the same."""
 
-    async def note_told(self, job: int, events: int) -> None:
-        """Note that a reader is told of so many events, before it is."""
-        await self._write(table.told(job, events))
+        def ask(file: RecordsFile) -> tuple[Job | None, list[tuple[int, bytes]]]:
+            """Read them; where that is to be noted, whether they are still there when it is."""
+            [rows] = file.read([table.found(request, owner)])
+            job = table.row(rows[0]) if rows else None
+            if job is None or job.events <= first:
+                return job, []
+            [found] = file.read([table.events_from(job.number, first, READ_BYTES)])
+            if found and job.kind == "response" and job.is_open and not job.told:
+                file.write([table.told(job.number, first + len(found))])
+                [rows] = file.read([table.found(request, owner)])
+                again = table.row(rows[0]) if rows else None
+                if again is None or again.attempts != job.attempts or again.events < job.events:
+                    return again, []
+            return job, [(number, data) for number, data in found]
+
+        return await self._records.ask(ask)
 
     async def stop(self, request: RequestId, owner: str) -> None:
         """Ask for the end of a job of this owner's; one that is queued has ended when this

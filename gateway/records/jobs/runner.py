@@ -34,7 +34,7 @@ AGAIN_S = 2.0
 """A job that was told to come again does so after this."""
 MOST_TRIES = 3
 """A job that was told to come again so often, for any reason but a full queue, has failed."""
-RESULT_BYTES = 16 << 20
+RESULT_BYTES = 8 << 20
 """The most that a job may say."""
 UNWRITTEN_BYTES = 1 << 20
 """A run that has so much to be written waits."""

@@ -10,8 +10,15 @@ import orjson
 from falcon.asgi import Request
 
 from bus.wire.ids import RequestId
+from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
+from gateway.dialects.faults import (
+    HttpFault,
+    HttpFaultRaised,
+    not_found,
+    records_elsewhere,
+    records_unavailable,
+)
 from gateway.http.middleware import receive_of
 from gateway.records import RecordsUnavailable
 from gateway.records.jobs import Job, JobsFull, NewJob
@@ -20,8 +27,8 @@ from gateway.service import HttpService
 STOPPED_S = 8.0
 """A job that was told to stop has ended within this: a round, and the 3 s that its runner has."""
 LOOKED_S = 0.05
-LOOK_S = 0.25
-"""Between two looks for more events of a job."""
+LOOK_S, LOOK_ELSEWHERE_S = 0.25, 1.0
+"""Between two looks for more events of a job, and of one of another node."""
 QUIET_S = 10.0
 MOST_READERS = 64
 """Clients of one HTTP process that read the events of jobs."""
@@ -31,20 +38,23 @@ Told = Callable[[int, bytes], bytes]
 
 
 async def recorded(question: Awaitable[_T]) -> _T:
-    """Return the answer of the records. Raises HttpFaultRaised (503) while there is none."""
+    """Return the answer of the records. Raises HttpFaultRaised (503, 504) while there is none."""
     try:
         return await question
     except RecordsUnavailable as error:
         raise HttpFaultRaised(records_unavailable(str(error))) from None
+    except RecordsElsewhere as error:
+        fault = records_elsewhere(error.why, str(error), error.waited_s)
+        raise HttpFaultRaised(fault) from None
 
 
 async def submitted(service: HttpService, new: NewJob) -> Job:
     """Submit a job; it outlives this process when this returns. Raises HttpFaultRaised (429)."""
     if not service.options.records_file:
         raise HttpFaultRaised(records_unavailable("this node keeps no records, and so no jobs"))
-    found = await recorded(service.jobs.submit(new))
+    found = await recorded(service.jobs.here.submit(new))
     if isinstance(found, JobsFull):
-        bounds = service.jobs.bounds
+        bounds = service.jobs.here.bounds
         if found.open_of_client >= bounds.per_client:
             text = f"{found.open_of_client} jobs of this client are open, the most that may be"
         elif found.kept >= bounds.kept:
@@ -58,7 +68,7 @@ async def submitted(service: HttpService, new: NewJob) -> Job:
 
 async def found_job(service: HttpService, owner: str, request: RequestId) -> Job | None:
     """Return a job of this owner's; None where there is none. Raises HttpFaultRaised (503)."""
-    if not service.options.records_file:
+    if not service.options.records_file and service.jobs.is_here(request):
         return None
     return await recorded(service.jobs.find(request, owner))
 
@@ -104,13 +114,15 @@ class JobReader:
         self._first = first
         self._gone = asyncio.Event()
         self._receive = receive_of(req)
+        is_here = service.jobs.is_here(job.request)
+        self._look_s = LOOK_S if is_here else LOOK_ELSEWHERE_S
 
     async def read(self, told: Told, last: Callable[[Job, int], bytes]) -> AsyncGenerator[bytes]:
         """Yield what is told of each event, once, and of the job when it has ended."""
         service = self._service
-        if service.jobs.readers >= MOST_READERS:
+        if service.jobs.here.readers >= MOST_READERS:
             return
-        service.jobs.readers += 1
+        service.jobs.here.readers += 1
         watch = asyncio.ensure_future(self._watch())
         quiet_since = service.reactor.now()
         try:
@@ -118,8 +130,13 @@ class JobReader:
                 if service.dispatcher.draining:
                     yield sse.comment("this gateway is shutting down; go on with starting_after")
                     return
-                events, job = await self._more()
+                try:
+                    job, events = await self._more()
+                except RecordsElsewhere as error:
+                    yield sse.comment(f"{error}; go on with starting_after")
+                    return
                 if events:
+                    self._first += len(events)
                     yield b"".join(told(number, data) for number, data in events)
                     quiet_since = service.reactor.now()
                     continue
@@ -133,30 +150,23 @@ class JobReader:
                 await self._pause()
         finally:
             watch.cancel()
-            service.jobs.readers -= 1
+            service.jobs.here.readers -= 1
 
-    async def _more(self) -> tuple[list[tuple[int, bytes]], Job | None]:
-        """Return the next events, and the job as it is. What a reader is told of an answer with a
-        name is noted before: another run of it would not say the same."""
-        jobs, at = self._service.jobs, self._job
+    async def _more(self) -> tuple[Job | None, list[tuple[int, bytes]]]:
+        """Return the job and its next events. Raises RecordsElsewhere where its node is gone."""
+        job = self._job
         try:
-            job = await jobs.find(at.request, at.owner)
-            if job is None or job.events <= self._first:
-                return [], job
-            events = await jobs.events(job.number, self._first)
-            if events and job.kind == "response" and not job.told and job.is_open:
-                await jobs.note_told(job.number, self._first + len(events))
-                again = await jobs.find(at.request, at.owner)
-                if again is None or again.attempts != job.attempts or again.events < job.events:
-                    return [], again
+            return await self._service.jobs.more(job.request, job.owner, self._first)
         except RecordsUnavailable:
-            return [], at
-        self._first += len(events)
-        return events, job
+            return job, []
+        except RecordsElsewhere as error:
+            if error.why != "refused":
+                raise
+            return job, []
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(self._look_s):
                 await self._gone.wait()
         except TimeoutError:
             return
@@ -169,6 +179,6 @@ class JobReader:
 
 def check_readers(service: HttpService) -> None:
     """Raise HttpFaultRaised (429) where as many read the events of jobs as may."""
-    if service.jobs.readers >= MOST_READERS:
-        text = f"{service.jobs.readers} clients read the events of jobs here"
+    if service.jobs.here.readers >= MOST_READERS:
+        text = f"{service.jobs.here.readers} clients read the events of jobs here"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=1.0))

@@ -107,5 +107,5 @@ async def _result(service: HttpService, job: Job) -> dict[str, Any] | None:
         return orjson.loads(job.shown)
     if not job.content_type.startswith("application/json") or not job.events:
         return None
-    events = await recorded(service.jobs.events(job.number, job.events - 1))
+    _, events = await recorded(service.jobs.more(job.request, job.owner, job.events - 1))
     return payload(events[-1][1]) if events and job.state != "failed" else None

@@ -101,8 +101,8 @@ class JobList(Resource):
             job = await found_job(service, owner, request_of(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-            number = job.number
-        found = await recorded(service.jobs.listed(owner, limit + 1, number))
+            number = job.number if service.jobs.is_here(job.request) else None
+        found = await recorded(service.jobs.here.listed(owner, limit + 1, number))
         data = [shown(job) for job in found[:limit]]
         answer_json(
             resp,
