@@ -16,8 +16,7 @@ from bus.wire.ids import is_model_id
 from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.records import Kind, NodeRecords, RequestRow
-from gateway.records.jobs import JobRun
+from gateway.records import JobRun, Kind, NodeRecords, RequestRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest

@@ -40,8 +40,16 @@ from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
-from gateway.records import AnswerRecords, open_records
-from gateway.records.jobs import Asgi, JobBounds, JobRecords, JobRunner, JobsAnywhere, runner_name
+from gateway.records import (
+    AnswerRecords,
+    Asgi,
+    JobBounds,
+    JobRecords,
+    JobRunner,
+    JobsAnywhere,
+    open_records,
+    runner_name,
+)
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher

@@ -36,7 +36,7 @@ from gateway.http.auth import (
     offered_key,
     origin_allowed,
 )
-from gateway.records.jobs import run_of
+from gateway.records import job_run_of
 from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
@@ -249,7 +249,7 @@ class AccessControl:
             resp.status = 204
             resp.complete = True
             return
-        if options.keys and req.path not in OPEN_PATHS and run_of(req.scope) is None:
+        if options.keys and req.path not in OPEN_PATHS and job_run_of(req.scope) is None:
             self._check_key(req)
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
@@ -285,7 +285,7 @@ def has_key(req: Request, options: Options) -> bool:
 def key_id(req: Request, options: Options) -> str | None:
     """Return the id of the API key that a request carries, None where fewer than two are known; a
     job's is that of who submitted it."""
-    if (run := run_of(req.scope)) is not None:
+    if (run := job_run_of(req.scope)) is not None:
         return run.owner or None
     key = _key_of(req)
     return hashed(key)[-KEY_ID_DIGITS:] if key is not None and len(options.keys) > 1 else None

@@ -15,7 +15,7 @@ from gateway.dialects.dialect import KeptAnswer, Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.ended_requests import FINISHED, AskedOver
 from gateway.http.middleware import Receive
-from gateway.records.jobs import job_of_run
+from gateway.records import job_of_run
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.service import HttpService

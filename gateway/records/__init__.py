@@ -1,28 +1,62 @@
 """Talks to the disk, and to the other HTTP processes of a node: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log. Answers that later requests go on
-from are in memory, for those who asked with the same API key: a node that is restarted has
-forgotten them.
+thread of its own and never on an event loop, has the request log and jobs. Answers that later
+requests go on from are in memory, for those who asked with the same API key: a node that is
+restarted has forgotten them.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
 from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.jobs import (
+    JOB_PREFIX,
+    Asgi,
+    Job,
+    JobBounds,
+    JobRecords,
+    JobRun,
+    JobRunner,
+    JobsAnywhere,
+    JobsFull,
+    NewJob,
+    event_payload,
+    job_of_run,
+    job_request,
+    job_run_of,
+    job_told,
+    runner_name,
+)
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
 from gateway.records.store import AnswerStore
 
 __all__ = [
+    "JOB_PREFIX",
     "AnswerRecords",
     "AnswerStore",
     "AnswersSilent",
+    "Asgi",
+    "Job",
+    "JobBounds",
+    "JobRecords",
+    "JobRun",
+    "JobRunner",
+    "JobsAnywhere",
+    "JobsFull",
     "Kind",
     "ListedAnswer",
     "LogBounds",
+    "NewJob",
     "NodeRecords",
     "RecentQuery",
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
+    "event_payload",
+    "job_of_run",
+    "job_request",
+    "job_run_of",
+    "job_told",
     "open_records",
+    "runner_name",
 ]

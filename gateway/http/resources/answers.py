@@ -16,8 +16,7 @@ from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_body
-from gateway.records import AnswersSilent
-from gateway.records.jobs import job_of_run
+from gateway.records import AnswersSilent, job_of_run
 from gateway.service import HttpService
 
 STOPPED_S = 5.0

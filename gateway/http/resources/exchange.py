@@ -49,8 +49,7 @@ from gateway.http.resources.answers import (
 from gateway.http.resources.jobs import answer_in_background
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.http.running import ClientHangUp, RunningExchange, refusals_recorded
-from gateway.records import Kind
-from gateway.records.jobs import run_of
+from gateway.records import Kind, job_run_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
@@ -214,7 +213,7 @@ def _asked(
         started_at=service.reactor.now(),
         key=key_id(req, service.options),
         answer_id=resp.get_header("x-request-id") or "",
-        run=run_of(req.scope),
+        run=job_run_of(req.scope),
     )
 
 

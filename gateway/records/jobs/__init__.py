@@ -6,26 +6,26 @@ begun anew or ended with a reason.
 """
 
 from gateway.records.jobs.anywhere import JobsAnywhere
-from gateway.records.jobs.events import payload
+from gateway.records.jobs.events import event_payload
 from gateway.records.jobs.job import (
+    JOB_PREFIX,
     OPEN,
-    PREFIX,
     Job,
     NewJob,
     State,
     job_of_run,
-    request_of,
-    shown,
+    job_request,
+    job_told,
 )
 from gateway.records.jobs.leases import runner_name
 from gateway.records.jobs.records import JobRecords, JobsFull
-from gateway.records.jobs.run_scope import JobRun, run_of
+from gateway.records.jobs.run_scope import JobRun, job_run_of
 from gateway.records.jobs.runner import RESULT_BYTES, Asgi, JobRunner
 from gateway.records.jobs.table import JobBounds
 
 __all__ = [
+    "JOB_PREFIX",
     "OPEN",
-    "PREFIX",
     "RESULT_BYTES",
     "Asgi",
     "Job",
@@ -37,10 +37,10 @@ __all__ = [
     "JobsFull",
     "NewJob",
     "State",
+    "event_payload",
     "job_of_run",
-    "payload",
-    "request_of",
-    "run_of",
+    "job_request",
+    "job_run_of",
+    "job_told",
     "runner_name",
-    "shown",
 ]

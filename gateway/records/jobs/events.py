@@ -48,7 +48,7 @@ class EventCutter:
         return rest if self._end is None else b""
 
 
-def payload(event: bytes) -> dict[str, Any]:
+def event_payload(event: bytes) -> dict[str, Any]:
     """Return the JSON object of an event, a line or a body; empty for what has none."""
     data = event
     if b"data: " in event[:256] and not event.startswith(b"{"):
@@ -79,7 +79,7 @@ class Ending:
 def ending_of(status: int | None, content_type: str, last: bytes, *, stopped: bool) -> Ending:
     """Return how a run ended that answered `status` (None: it did not answer), by its last event
     that is no mark; `stopped`: that was asked for."""
-    said = payload(last)
+    said = event_payload(last)
     if status is None:
         return Ending("stop") if stopped else Ending("fail", error_text("internal_error", UNSAID))
     if status >= 300:

@@ -37,7 +37,7 @@ OPEN: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if sign
 HELD: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if "again" in signals)
 """The states in which a process runs the job."""
 MOST_CUTS = 3
-PREFIX = "job_"
+JOB_PREFIX = "job_"
 
 Kind = Literal["job", "response"]
 """What it was asked for as: a job, or an answer in the background that has a name of its own."""
@@ -124,16 +124,16 @@ def job_of_run(request: RequestId) -> RequestId:
     return RequestId(f"{head}{dash}{count.partition('.')[0]}") if dash else request
 
 
-def request_of(name: str) -> RequestId:
+def job_request(name: str) -> RequestId:
     """Return the request id in a job's name, which may lack its prefix."""
-    return RequestId(name.removeprefix(PREFIX))
+    return RequestId(name.removeprefix(JOB_PREFIX))
 
 
-def shown(job: Job, position: int | None = None) -> dict[str, Any]:
+def job_told(job: Job, position: int | None = None) -> dict[str, Any]:
     """Return a job as it is told, without its result. `position`: how many are before it."""
     expires_at_s = None if job.ended_at_s is None else job.ended_at_s + job.ttl_s
     told: dict[str, Any] = {
-        "id": f"{PREFIX}{job.request}",
+        "id": f"{JOB_PREFIX}{job.request}",
         "object": "job",
         "status": job.state,
         "path": job.path,

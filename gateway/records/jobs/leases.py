@@ -1,8 +1,8 @@
 """Which processes have died that run jobs.
 
 Pure. A process beats in the file while it runs jobs. One that is never seen to beat for `LEASE_S`
-of our own monotonic time has died, whatever any clock says, and so has at once an earlier process
-of our own number: a number is held by one process.
+of our own monotonic time has died, clocks that are set say nothing of it. So has at once an earlier
+process of our own number: a number is held by one process.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class JobsFull:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """What a run has said since it was written last, and how far it is. `first` numbers the first
     of its events here."""
 
@@ -136,7 +136,7 @@ class JobRecords:
         return bool(is_waiting)
 
     async def advance(
-        self, runner: str, runs: Sequence[Progress]
+        self, runner: str, runs: Sequence[RunProgress]
     ) -> dict[tuple[RequestId, int], bool]:
         """Write what runs have said, and that their runner lives; return of those that are still
         its own, by job and attempt, whether they are to be stopped."""
@@ -155,7 +155,7 @@ class JobRecords:
         return await self._records.ask(ask)
 
     async def end(
-        self, last: Progress, ending: Ending, status: int | None, content_type: str
+        self, last: RunProgress, ending: Ending, status: int | None, content_type: str
     ) -> None:
         """Write the last that a run has said, and its end."""
         await self._write(

@@ -57,7 +57,7 @@ class JobRun:
         return replace(parsed, answer_id=parsed.answer_id.replace(self.run, self.request))
 
 
-def run_of(scope: Mapping[str, Any]) -> JobRun | None:
+def job_run_of(scope: Mapping[str, Any]) -> JobRun | None:
     """Return the run that a request is; None for a client's own."""
     found = scope.get(MARK)
     return found if isinstance(found, JobRun) else None

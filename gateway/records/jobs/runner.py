@@ -19,7 +19,7 @@ from gateway.records.file import RecordsUnavailable
 from gateway.records.jobs.events import Ending, EventCutter, ending_of, is_end_mark
 from gateway.records.jobs.job import Job, error_text, run_id
 from gateway.records.jobs.leases import LeaseWatch
-from gateway.records.jobs.records import JobRecords, Progress
+from gateway.records.jobs.records import JobRecords, RunProgress
 from gateway.records.jobs.run_scope import mark_of, scope_of
 from gateway.records.jobs.table import RunName
 
@@ -52,7 +52,7 @@ class OpenRequests(Protocol):
         ...
 
 
-class Run:
+class RunUnderWay:
     """One run of a job, from its request to its end."""
 
     def __init__(self, job: Job, body: bytes, runner: str) -> None:
@@ -118,12 +118,12 @@ class Run:
         self._waiting_bytes += size
         self.last = next((one for one in reversed(events) if not is_end_mark(one)), self.last)
 
-    def unwritten(self) -> Progress:
+    def unwritten(self) -> RunProgress:
         """Return what is to be written."""
         events = tuple(self._waiting)
-        return Progress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
+        return RunProgress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
 
-    def wrote(self, progress: Progress) -> None:
+    def wrote(self, progress: RunProgress) -> None:
         """Note what has been written."""
         count = len(progress.events)
         self._written = progress.first + count
@@ -167,7 +167,7 @@ class JobRunner:
         self._log = log
         self._port = port
         self._watch = LeaseWatch(name)
-        self._runs: dict[RequestId, tuple[Run, asyncio.Task[None]]] = {}
+        self._runs: dict[RequestId, tuple[RunUnderWay, asyncio.Task[None]]] = {}
         """By the id of the run's request."""
         self._wake = asyncio.Event()
         self._ending = False
@@ -245,7 +245,7 @@ class JobRunner:
         if self._ending:
             return False
         for job, body in fresh:
-            run = Run(job, body, self._name)
+            run = RunUnderWay(job, body, self._name)
             self._runs[job.run_id] = run, asyncio.ensure_future(self._run(run, body))
         return bool(fresh)
 
@@ -265,7 +265,7 @@ class JobRunner:
         if any(run_id(*one) not in self._runs for one in left):
             await self._start()  # taken while the file could not be read
 
-    def _stop(self, run: Run) -> None:
+    def _stop(self, run: RunUnderWay) -> None:
         if not run.stopped:
             run.stopped = True
             if not self._requests.cancel(run.job.run_id):
@@ -273,7 +273,7 @@ class JobRunner:
 
     # --- one run ---------------------------------------------------------------------------------
 
-    async def _run(self, run: Run, body: bytes) -> None:
+    async def _run(self, run: RunUnderWay, body: bytes) -> None:
         try:
             scope = scope_of(run.job, run.mark, body, self._port)
             await self._application(scope, run.receive, run.send)
@@ -291,7 +291,7 @@ class JobRunner:
             self._runs.pop(run.job.run_id, None)
             self._wake.set()
 
-    async def _end(self, run: Run) -> None:
+    async def _end(self, run: RunUnderWay) -> None:
         """Write a run's end, or that its job is to be begun anew. Raises RecordsUnavailable."""
         ending = run.ending()
         is_full = run.status == 429

@@ -24,7 +24,7 @@ from gateway.http.resources.jobs.found import (
     stopped,
     submitted,
 )
-from gateway.records.jobs import Job, NewJob
+from gateway.records import Job, NewJob
 from gateway.service import HttpService
 
 

@@ -20,8 +20,7 @@ from gateway.dialects.faults import (
     records_unavailable,
 )
 from gateway.http.middleware import receive_of
-from gateway.records import RecordsUnavailable
-from gateway.records.jobs import Job, JobsFull, NewJob
+from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
 STOPPED_S = 8.0

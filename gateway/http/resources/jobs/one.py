@@ -20,7 +20,7 @@ from gateway.http.resources.jobs.found import (
     starting_after,
     stopped,
 )
-from gateway.records.jobs import PREFIX, Job, payload, request_of, shown
+from gateway.records import JOB_PREFIX, Job, event_payload, job_request, job_told
 from gateway.service import HttpService
 
 
@@ -42,7 +42,7 @@ class JobResource(Resource):
             text = f"the job is {found.state}: stop it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
         await recorded(service.jobs.remove(found.request, found.owner))
-        answer_json(resp, {"id": f"{PREFIX}{found.request}", "object": "job", "deleted": True})
+        answer_json(resp, {"id": f"{JOB_PREFIX}{found.request}", "object": "job", "deleted": True})
 
 
 class JobCancel(Resource):
@@ -83,11 +83,11 @@ def _event(number: int, data: bytes) -> bytes:
 
 
 def _last(job: Job, _number: int) -> bytes:
-    return sse.named_frame(f"job.{job.state}", json_bytes(shown(job)))
+    return sse.named_frame(f"job.{job.state}", json_bytes(job_told(job)))
 
 
 async def _found(service: HttpService, req: Request, name: str) -> Job:
-    job = await found_job(service, owner_of_answers(req, service), request_of(name))
+    job = await found_job(service, owner_of_answers(req, service), job_request(name))
     if job is None:
         text = f"job '{name[:200]}'"
         raise HttpFaultRaised(not_found(text))
@@ -96,7 +96,7 @@ async def _found(service: HttpService, req: Request, name: str) -> Job:
 
 async def _told(service: HttpService, job: Job) -> bytes:
     """Return a job with its result: the answer, where it was no stream."""
-    told = shown(job, await recorded(service.jobs.position(job)))
+    told = job_told(job, await recorded(service.jobs.position(job)))
     return json_bytes({**told, "result": await _result(service, job)})
 
 
@@ -108,4 +108,4 @@ async def _result(service: HttpService, job: Job) -> dict[str, Any] | None:
     if not job.content_type.startswith("application/json") or not job.events:
         return None
     _, events = await recorded(service.jobs.more(job.request, job.owner, job.events - 1))
-    return payload(events[-1][1]) if events and job.state != "failed" else None
+    return event_payload(events[-1][1]) if events and job.state != "failed" else None

@@ -31,7 +31,7 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.answers import owner_of_answers
 from gateway.http.resources.jobs.found import found_job, recorded, submitted
-from gateway.records.jobs import PREFIX, NewJob, request_of, shown
+from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
 from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20
@@ -88,9 +88,9 @@ class JobList(Resource):
         )
         job = await submitted(service, new)
         tell_ignored(service, resp, "jobs", [f"body.{one}" for one in parsed.extras.ignored])
-        resp.set_header("x-request-id", f"{PREFIX}{job.request}")
+        resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
-        answer_json(resp, shown(job, await recorded(service.jobs.position(job))))
+        answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the client's own jobs, the latest first, without results."""
@@ -98,12 +98,12 @@ class JobList(Resource):
         limit, after = _limit_of(req), req.get_param("after")
         number: int | None = None
         if after is not None:
-            job = await found_job(service, owner, request_of(after))
+            job = await found_job(service, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
             number = job.number if service.jobs.is_here(job.request) else None
         found = await recorded(service.jobs.here.listed(owner, limit + 1, number))
-        data = [shown(job) for job in found[:limit]]
+        data = [job_told(job) for job in found[:limit]]
         answer_json(
             resp,
             {
