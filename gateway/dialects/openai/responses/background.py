@@ -19,9 +19,10 @@ from gateway.dialects.openai.responses import shapes
 from gateway.dialects.openai.responses.answers import Status
 
 
-def in_background(parsed: Parsed, body: bytes) -> Parsed:
-    """Return a body whose answer is made without its client; it is always made as a stream."""
-    streamed = {**cast(dict[str, Any], orjson.loads(body.removeprefix(BOM))), "stream": True}
+def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
+    """Return a body of these fields whose answer is made without its client; it is always made as a
+    stream."""
+    streamed = {**fields, "stream": True}
     shown = json_bytes(shapes.response_object(parsed, "queued"))
     return replace(parsed, background=Background(json_bytes(streamed), shown))
 
@@ -53,7 +54,3 @@ def last_event(answer: bytes, number: int) -> bytes:
 def is_made(shown: bytes) -> bool:
     """Return whether a response is what a stream's last event has."""
     return cast(dict[str, Any], orjson.loads(shown))["status"] != "queued"
-
-
-BOM = b"\xef\xbb\xbf"
-"""A body may begin with it."""

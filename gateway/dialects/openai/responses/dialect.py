@@ -21,7 +21,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import bad_field, ignoring, read_body, validate
+from gateway.dialects.body import bad_field, ignoring, read_body, read_object, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
 from gateway.dialects.openai.fields import manner_of, priority_of
@@ -108,7 +108,9 @@ class OpenAIResponses:
             cuts=asked.truncation == "auto",
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
-        return in_background(parsed, body) if asked.background else parsed
+        if not asked.background:
+            return parsed
+        return in_background(parsed, read_object(body, context.limits))
 
     def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
         """Return an item of a kept answer, or of what that was made from; None without it."""
