@@ -93,6 +93,9 @@ class RecordsSettings(BaseModel):
     request_rows: int = Field(ge=0, le=1_000_000)
     request_bytes: int = Field(ge=1 << 20, le=1 << 30)
     request_days: float = Field(gt=0.0, le=3650.0)
+    answer_rows: int = Field(ge=0, le=1_000_000)
+    answer_bytes: int = Field(ge=1 << 24, le=1 << 36)
+    answer_days: float = Field(gt=0.0, le=3650.0)
 
 
 class JobsSettings(BaseModel):

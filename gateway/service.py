@@ -47,6 +47,7 @@ from gateway.records import (
     JobRecords,
     JobRunner,
     JobsAnywhere,
+    answer_bounds,
     open_records,
     runner_name,
 )
@@ -99,13 +100,17 @@ class HttpService:
             processes=options.processes,
             standing=self._standing,
         )
+        self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
+            records=self.records,
+            bounds=answer_bounds(options),
+            near=self.http_processes,
+            far=self.record_questions,
             node=options.node,
             processes=options.processes,
-            near=self.http_processes,
             stop=self._own_cancels.cancel,
+            log=self.log,
         )
-        self.records = open_records(options, self.log)
         here = JobRecords(self.records, _job_bounds(options))
         self.jobs = JobsAnywhere(here, self.record_questions, options.node)
         self.job_runner = JobRunner(
@@ -238,9 +243,9 @@ class HttpService:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
-        """Return what another HTTP process asks about an answer that is kept here."""
-        return self.answers.here(verb, request_id, owner, given)
+    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
+        """Stop an answer of this process that is to be kept for this owner."""
+        return self.answers.stop_here(request_id, owner)
 
     # --- below ---------------------------------------------------------------------------------
 

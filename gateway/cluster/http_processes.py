@@ -1,8 +1,9 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
-the number of its owner. Three questions exist: stop a request, list what is open, and what of an
-answer that is kept. A sibling that does not answer within a second is taken for gone.
+the number of its owner. Three questions exist: stop a request, list what is open, and stop an
+answer that is to be kept for somebody. A sibling that does not answer within a second is taken for
+gone.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from bus.wire.ids import RequestId
 ANSWER_S = 1.0
 MAX_PROCESSES = 64
 QUESTION_BYTES = 1 << 20
-ANSWER_BYTES = 16 << 20
-"""An answer that is kept may be large, with all that it was made from."""
+ANSWER_BYTES = 4 << 20
+"""All requests that a process may have open, listed."""
 
 
 class ProcessRequests(Protocol):
@@ -36,8 +37,8 @@ class ProcessRequests(Protocol):
         """Return one plain record for each open request."""
         ...
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
-        """Return what is asked about an answer that is kept here, as plain data."""
+    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
+        """Stop it where it makes an answer that is to be kept for this owner; False elsewhere."""
         ...
 
 
@@ -72,13 +73,11 @@ class HttpProcesses:
                 found += cast(list[dict[str, Any]], answer)
         return found
 
-    async def about_answer(
-        self, number: int, verb: str, request_id: RequestId, owner: str, given: bytes = b""
-    ) -> tuple[Any] | None:
-        """Return what another process says about an answer that it keeps, alone in a tuple; None
-        when that process does not answer."""
-        answer = await self._ask(number, ["answer", verb, request_id, owner, given])
-        return (cast(list[Any], answer)[0],) if isinstance(answer, list) else None
+    async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
+        """Have another process stop an answer that is to be kept for this owner; None when it does
+        not answer."""
+        answer = await self._ask(number, ["stop answer", request_id, owner])
+        return answer if isinstance(answer, bool) else None
 
     def close(self) -> None:
         """Give the number back."""
@@ -129,8 +128,8 @@ class HttpProcesses:
                 answer: Any = self._own.cancel(RequestId(request_id))
             case [int(count), "open"]:
                 answer = self._own.open_requests()
-            case [int(count), "answer", str(verb), str(request_id), str(owner), bytes(given)]:
-                answer = [self._own.about_answer(verb, RequestId(request_id), owner, given)]
+            case [int(count), "stop answer", str(request_id), str(owner)]:
+                answer = self._own.stop_answer(RequestId(request_id), owner)
             case _:
                 return
         self._router.send(frames[0], pack([count, answer]))

@@ -30,7 +30,8 @@ class Options:
     `cluster_keys` are for what goes to other nodes.
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
-    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of jobs at
+    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of answers
+    that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
     """
@@ -63,6 +64,9 @@ class Options:
     request_rows: int = 100_000
     request_bytes: int = 64 << 20
     request_days: float = 14.0
+    answer_rows: int = 20_000
+    answer_bytes: int = 256 << 20
+    answer_days: float = 30.0
     jobs_running: int = 4
     jobs_per_client: int = 100
     job_rows: int = 10_000

@@ -48,6 +48,7 @@ KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
 TRUNCATED_HEADER = "x-shoal-truncated"
+NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 _RECEIVE = "shoal.receive"
 _CORS = (
@@ -55,7 +56,8 @@ _CORS = (
     ("access-control-max-age", "600"),
     (
         "access-control-expose-headers",
-        "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated",
+        "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
+        "x-shoal-not-kept",
     ),
 )
 
@@ -153,6 +155,12 @@ def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
         more = ["+more"] if len(numbers) > TRUNCATED_TOLD else []
         told = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
         resp.set_header(TRUNCATED_HEADER, ", ".join(told))
+
+
+def tell_not_kept(resp: Response, why: str) -> None:
+    """Say in the answer's header why it is not kept though it was to be; empty: it is."""
+    if why:
+        resp.set_header(NOT_KEPT_HEADER, " ".join(why.encode("ascii", "replace").decode().split()))
 
 
 async def read_body(

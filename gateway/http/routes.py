@@ -126,7 +126,7 @@ def _rows_of(api: Api) -> Iterator[Route]:
 
 def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
-    errors = (400, 401, 404, 504)
+    errors = (400, 401, 404, 503, 504)
     row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
     listed = isinstance(endpoint, KeepsListed)
     shown = partial(answers.LabelledAnswer if listed else jobs.BackgroundAnswer, endpoint=endpoint)

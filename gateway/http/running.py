@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
-from gateway.dialects.dialect import KeptAnswer, Parsed
+from gateway.dialects import sse
+from gateway.dialects.dialect import KeepingStream, KeptAnswer, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.ended_requests import FINISHED, AskedOver
 from gateway.http.middleware import Receive
@@ -106,16 +108,22 @@ class RunningExchange:
         if self.keeps:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
-    def keep(self, answer: bytes | None) -> None:
-        """Keep the answer, where it is to be kept and is there."""
+    async def keep(self, answer: bytes | None) -> str:
+        """Keep the answer, where it is to be kept and is there, before its client reads the end,
+        for it may go on from it at once. Return why it is not kept; empty: nothing is to be
+        said."""
         to_keep = self.parsed.to_keep
         if to_keep is None or not to_keep.keep or answer is None:
-            return
+            return ""
         kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
         # a job's answer is found by the job's name, whichever run of it has made it
         request_id = job_of_run(self.parsed.requests[0].request_id)
-        if not self.service.answers.keep(self.owner, request_id, kept):
-            self.service.log.info("an answer is too large to be kept", request=request_id)
+        return await self.service.answers.keep(self.owner, request_id, kept)
+
+    async def keep_streamed(self, renderer: StreamRenderer) -> bytes:
+        """Keep a stream's answer as `keep` does; return what tells its client that it is not."""
+        why = await self.keep(cast(KeepingStream, renderer).answer) if self.keeps else ""
+        return sse.comment(f"not kept: {why}") if why else b""
 
     def end(self, outcome: str = FINISHED, status: int = 200) -> None:
         """Record the exchange, once; what is still open of it is cancelled."""

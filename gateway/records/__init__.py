@@ -1,9 +1,9 @@
-"""Talks to the disk, and to the other HTTP processes of a node: what a gateway remembers.
+"""Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log and jobs. Answers that later
-requests go on from are in memory, for those who asked with the same API key: a node that is
-restarted has forgotten them.
+thread of its own and never on an event loop, has the request log, jobs, and the answers that later
+requests go on from, for those who asked with the same API key. What another node keeps, that node
+is asked for.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
@@ -26,14 +26,14 @@ from gateway.records.jobs import (
     job_told,
     runner_name,
 )
+from gateway.records.kept_answers import AnswerBounds, answer_bounds
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
-from gateway.records.store import AnswerStore
 
 __all__ = [
     "JOB_PREFIX",
+    "AnswerBounds",
     "AnswerRecords",
-    "AnswerStore",
     "AnswersSilent",
     "Asgi",
     "Job",
@@ -52,6 +52,7 @@ __all__ = [
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
+    "answer_bounds",
     "event_payload",
     "job_of_run",
     "job_request",

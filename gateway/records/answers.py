@@ -1,27 +1,31 @@
-"""Talks to the other HTTP processes of this node: answers that are kept, whichever of them has
-them.
+"""Talks to this node's records, and to the gateways of other nodes: answers that are kept.
 
-An answer stays in the process that made it, which its id names. A process asks the one that an id
-names; answers that other nodes made are not found here, and a process that has been started anew
-has forgotten its own.
+An answer is in the records of the node whose gateway made it, which its id names; every gateway
+asks that node. The HTTP processes of a node share one file; only what stops an answer that is
+being made is asked of the process that makes it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from bus.process.clock import wall
+from bus.process.logs import CountedWarning, Log
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
 from gateway.cluster.http_processes import ANSWER_S, HttpProcesses
+from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere
 from gateway.dialects.dialect import KeptAnswer
-from gateway.records.store import AnswerStore
+from gateway.records import kept_answers
+from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds
+from gateway.records.node_records import NodeRecords
 
 
 class AnswersSilent(ShoalError):
-    """The HTTP process that made an answer did not say within `waited_s` whether it has it."""
+    """The HTTP process that makes an answer did not say within `waited_s` whether it stops."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"HTTP process {number} of this node did not answer within {ANSWER_S:g} s")
@@ -38,7 +42,7 @@ class ListedAnswer:
 
 
 class AnswerRecords:
-    """The kept answers of this node. An answer is named by its id and by the request's in it.
+    """The answers that are kept, by the requests that made them.
 
     `stop` stops a request of this process; `processes` is how many this node has.
     """
@@ -46,19 +50,28 @@ class AnswerRecords:
     def __init__(
         self,
         *,
+        records: NodeRecords,
+        bounds: AnswerBounds,
+        near: HttpProcesses,
+        far: RecordQuestions,
         node: NodeId,
         processes: int,
-        near: HttpProcesses,
         stop: Callable[[RequestId], bool],
+        log: Log,
     ) -> None:
+        self._lost = CountedWarning(log, "an answer is not kept")
+        self._records = records
+        self._bounds = bounds
+        self._near = near
+        self._far = far
         self._node = node
         self._processes = processes
-        self._near = near
         self._stop = stop
-        self._store = AnswerStore()
         self._open: dict[RequestId, str] = {}
+        for verb in ("find", "label", "remove", "stop"):
+            far.answer(f"answer.{verb}", self._answered(verb))
 
-    # --- of this process -----------------------------------------------------------------------
+    # --- an answer of this process ---------------------------------------------------------------
 
     def begin(self, owner: str, request: RequestId) -> None:
         """Note that an answer is being made which is to be kept."""
@@ -68,34 +81,37 @@ class AnswerRecords:
         """Note that an answer is made no longer, whether it was kept or not."""
         self._open.pop(request, None)
 
-    def keep(self, owner: str, request: RequestId, kept: KeptAnswer) -> bool:
-        """Keep an answer of this process; return False for one that is too large."""
-        return self._store.keep(owner, request, kept)
+    async def keep(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
+        """Keep an answer: it is on the disk when this returns. Return why it is not; empty: it
+        is."""
+        why = await self._not_kept(owner, request, kept)
+        if why:
+            self._lost.add(request=request, why=why)
+        return why
 
-    def here(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
-        """Return what this process says about an answer of its own, as plain data: `find` gives
-        the answer and its items, `remove`, `label` and `stop` whether there was something to do,
-        `list` all answers of the owner that are in lists."""
-        match verb:
-            case "find":
-                kept = self._store.find(owner, request)
-                return None if kept is None else _plain(kept)
-            case "label":
-                return self._store.label(owner, request, given)
-            case "list":
-                found = self._store.listed(owner)
-                return [[answer_id, kept.listed, kept.labels] for answer_id, kept in found]
-            case "remove":
-                return self._store.remove(owner, request)
-            case "stop":
-                return self._open.get(request) == owner and self._stop(request)
-            case _:
-                return None
+    async def _not_kept(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
+        size_bytes = kept_answers.size_of(kept)
+        if size_bytes > LARGEST_BYTES:
+            return f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept"
+        if not self._bounds.rows:
+            return "this node keeps no answers"
+        now_s = wall()
+        removals = kept_answers.pruned(self._bounds, now_s)
+        try:
+            await self._records.write([*kept_answers.added(owner, request, kept, now_s), *removals])
+        except RecordsUnavailable as error:
+            return str(error)
+        return ""
 
-    # --- of any process of this node -------------------------------------------------------------
+    def stop_here(self, request: RequestId, owner: str) -> bool:
+        """Stop the making of an answer in this process; return False where there is none."""
+        return self._open.get(request) == owner and self._stop(request)
+
+    # --- an answer of any node -------------------------------------------------------------------
 
     async def find(self, owner: str, request: RequestId) -> KeptAnswer | None:
-        """Return an answer of this owner's, None where none is kept. Raises AnswersSilent."""
+        """Return an answer of this owner's, None where none is kept. Raises RecordsUnavailable,
+        RecordsElsewhere."""
         found = await self._asked("find", request, owner)
         if found is None:
             return None
@@ -103,57 +119,83 @@ class AnswerRecords:
         return KeptAnswer(answer, tuple(items), listed, labels)
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
-        """Give an answer of this owner's other labels; False where there is none. Raises
-        AnswersSilent."""
+        """Give an answer of this owner's other labels; False where there is none. Raises as
+        `find`."""
         return await self._asked("label", request, owner, labels) is True
 
-    async def listed(self, owner: str) -> list[ListedAnswer]:
-        """Return the answers of this owner that are in lists, of all processes of this node. Raises
-        AnswersSilent."""
-        numbers = range(self._processes)
-        found = await asyncio.gather(*(self._listed(number, owner) for number in numbers))
-        return [
-            ListedAnswer(RequestId(request), listed, labels)
-            for one in found
-            for request, listed, labels in one
-        ]
-
-    async def _listed(self, number: int, owner: str) -> list[tuple[str, bytes, bytes]]:
-        if number == self._near.number:
-            return self.here("list", RequestId(""), owner)
-        found = await self._near.about_answer(number, "list", RequestId(""), owner)
-        if found is None:
-            raise AnswersSilent(number)
-        return found[0]
-
     async def remove(self, owner: str, request: RequestId) -> bool:
-        """Remove an answer of this owner's; False where there is none. Raises AnswersSilent."""
+        """Remove an answer of this owner's; False where there is none. Raises as `find`."""
         return await self._asked("remove", request, owner) is True
 
     async def stop(self, owner: str, request: RequestId) -> bool:
         """Stop the making of an answer of this owner's that is to be kept; False where none is
-        being made. Raises AnswersSilent."""
+        being made. Raises AnswersSilent, RecordsElsewhere."""
         return await self._asked("stop", request, owner) is True
 
+    async def listed(self, owner: str) -> list[ListedAnswer]:
+        """Return the answers of this owner that are in lists, of this node, the oldest first.
+        Raises RecordsUnavailable."""
+
+        def ask(file: RecordsFile) -> list[ListedAnswer]:
+            """Read them."""
+            (rows,) = file.read([kept_answers.listed(owner)])
+            return [ListedAnswer(RequestId(row[0]), row[1], row[2]) for row in reversed(rows)]
+
+        return await self._records.ask(ask)
+
+    # --- below -----------------------------------------------------------------------------------
+
     async def _asked(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
-        """Return what the process says that a request names, None where there is no such process
-        on this node."""
+        """Return what the node says that a request names; None where there is no such node."""
         made_by = owner_of(request)
-        if made_by is None or made_by[0] != self._node:
+        if made_by is None:
             return None
-        digits = made_by[1][1:]
+        try:
+            return await self._far.ask(made_by[0], f"answer.{verb}", [request, owner, given])
+        except RecordsElsewhere as error:
+            if error.why == "unknown":
+                return None
+            raise
+
+    def _answered(self, verb: str) -> Callable[[Any], Any]:
+        async def answered(arguments: Any) -> Any:
+            """Answer one of the verbs, whichever gateway asks."""
+            match arguments:
+                case [str(request), str(owner), bytes(given)]:
+                    return await self._here(verb, RequestId(request), owner, given)
+                case _:
+                    return None
+
+        return answered
+
+    async def _here(self, verb: str, request: RequestId, owner: str, given: bytes) -> Any:
+        match verb:
+            case "find":
+                return await self._records.ask(lambda file: _plain(file, owner, request))
+            case "label":
+                changed = [kept_answers.labelled(owner, request, given)]
+                return (await self._records.write(changed))[0] > 0
+            case "remove":
+                return (await self._records.write([kept_answers.removed(owner, request)]))[0] > 0
+            case _:
+                return await self._stopped(request, owner)
+
+    async def _stopped(self, request: RequestId, owner: str) -> bool:
+        made_by = owner_of(request)
+        digits = "" if made_by is None or made_by[0] != self._node else made_by[1][1:]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 4):
-            return None
+            return False
         number = int(digits)
         if number == self._near.number:
-            return self.here(verb, request, owner, given)
+            return self.stop_here(request, owner)
         if number >= self._processes:
-            return None
-        found = await self._near.about_answer(number, verb, request, owner, given)
-        if found is None:
+            return False
+        stopped = await self._near.stop_answer(number, request, owner)
+        if stopped is None:
             raise AnswersSilent(number)
-        return found[0]
+        return stopped
 
 
-def _plain(kept: KeptAnswer) -> list[Any]:
-    return [kept.answer, list(kept.items), kept.listed, kept.labels]
+def _plain(file: RecordsFile, owner: str, request: RequestId) -> list[Any] | None:
+    kept = kept_answers.told(file.read(kept_answers.found(owner, request)))
+    return kept and [kept.answer, list(kept.items), kept.listed, kept.labels]

@@ -72,18 +72,19 @@ class RecordsFile:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
-    def write(self, statements: Sequence[Statement], *, durable: bool = False) -> None:
-        """Run statements, all or none; committed when this returns. Raises RecordsUnavailable."""
+    def write(self, statements: Sequence[Statement], *, durable: bool = False) -> list[int]:
+        """Run statements, all or none; committed when this returns. Return how many rows each
+        changed. Raises RecordsUnavailable."""
 
-        def written(connection: sqlite3.Connection) -> None:
+        def written(connection: sqlite3.Connection) -> list[int]:
             """Run them in one transaction."""
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
-            for one in statements:
-                connection.execute(one.text, one.values)
+            changed = [connection.execute(one.text, one.values).rowcount for one in statements]
             connection.execute("COMMIT")
+            return changed
 
-        self._with_connection(written)
+        return self._with_connection(written)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Sequence[Any]]]:
         """Return the rows of each question, all of one moment. Raises RecordsUnavailable."""

@@ -1,9 +1,10 @@
 """Talks to the records file, in a thread of its own: what one HTTP process writes and asks.
 
 The event loop never waits for it. Rows of the log wait in a bounded queue, and are written some at
-a time; one that finds the queue full is dropped and counted. Questions come back as futures. While
-the file cannot be written, rows wait as long as there is room, which is said once, and so is that
-it can be written again.
+a time; one that finds the queue full is dropped and counted. What is acknowledged to somebody is
+on the disk before that: what comes while others are written is written together. Questions come
+back as futures. While the file cannot be written, rows wait as long as there is room, which is
+said once, and so is that it can be written again; nothing else waits for that.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,17 +22,23 @@ from typing import Any, TypeVar
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log
 from gateway.cluster.options import Options
-from gateway.records import request_log
+from gateway.records import kept_answers, request_log
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
+from gateway.records.statements import Statement
 
 MOST_ROWS_WAITING = 8192
 """Rows that wait to be written; some seconds of a busy node, or all of a full disk."""
-MOST_QUESTIONS = 64
+MOST_QUESTIONS = 512
+MOST_WRITES = 512
+TOGETHER = 64
+"""The most that are acknowledged at once, in one transaction."""
 BATCH_ROWS = 256
 BATCH_S = 0.25
 """How long the first of some rows waits for others, so that they are written together."""
 ANSWER_S = 15.0
+WRITTEN_S = 6.0
+"""What is to be acknowledged is written within this, or said not to be."""
 MORE_S = 0.25
 IDLE_LOOK_S = 60.0
 """Rows grow too old while none is written."""
@@ -41,8 +49,9 @@ Ask = Callable[[RecordsFile], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    ask: Ask
+class _Waiting:
+    """Somebody in an event loop, who waits for this thread."""
+
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
 
@@ -64,11 +73,22 @@ class _Question:
             return  # the loop is closed: nobody waits any more
 
 
+@dataclass(frozen=True, slots=True)
+class _Question(_Waiting):
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class _Write(_Waiting):
+    statements: Sequence[Statement]
+
+
 class NodeRecords:
     """The records of a node, as one HTTP process has them.
 
-    Without a `path`, or with bounds of no row, nothing is logged. `retry_s` is how long a file that
-    failed is left alone.
+    Without a `path`, or with bounds of no row, nothing is logged. `upkeep` says what is to be
+    written now and then, at a wall-clock time; `retry_s` is how long a file that failed is left
+    alone.
     """
 
     def __init__(
@@ -77,17 +97,20 @@ class NodeRecords:
         bounds: LogBounds,
         log: Log,
         *,
+        upkeep: Callable[[float], Sequence[Statement]] = lambda _now_s: (),
         retry_s: float = 5.0,
         wall_s: Callable[[], float] = wall,
         max_pages: int = 0,
     ) -> None:
         self._bounds = bounds
         self._log = log
+        self._upkeep = upkeep
         self._retry_s = retry_s
         self._wall_s = wall_s
         self._file = None if path is None else RecordsFile(path, log, max_pages=max_pages)
         self._rows: deque[RequestRow] = deque()
         self._questions: deque[_Question] = deque()
+        self._writes: deque[_Write] = deque()
         self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
         self._ailing = False
         self._clock_said = False
@@ -133,7 +156,7 @@ class NodeRecords:
             (rows,) = file.read([request_log.recent(query)])
             return [request_log.shown(row) for row in rows]
 
-        return await self._asked(ask)
+        return await self.ask(ask)
 
     async def stats(self, window_s: float) -> dict[str, Any]:
         """Return statistics of the requests that ended in the last `window_s`. Raises
@@ -144,27 +167,34 @@ class NodeRecords:
             """Read them."""
             return request_log.told(question, file.read(question.statements))
 
-        return await self._asked(ask)
+        return await self.ask(ask)
 
     async def ask(self, ask: Callable[[RecordsFile], _T]) -> _T:
-        """Return what `ask` makes of the file, in the thread. Raises RecordsUnavailable."""
-        return await self._asked(ask)
+        """Return what `ask` finds in the file, in the thread. Raises RecordsUnavailable."""
+        loop = asyncio.get_running_loop()
+        question = _Question(loop, loop.create_future(), ask)
+        return await self._waited(question, self._questions, MOST_QUESTIONS, ANSWER_S)
 
-    async def _asked(self, ask: Callable[[RecordsFile], _T]) -> _T:
+    async def write(self, statements: Sequence[Statement]) -> list[int]:
+        """Run statements, all or none; they are on the disk when this returns. Return how many rows
+        each changed. Raises RecordsUnavailable; then they may have been written all the same."""
+        loop = asyncio.get_running_loop()
+        wanted = _Write(loop, loop.create_future(), statements)
+        return await self._waited(wanted, self._writes, MOST_WRITES, WRITTEN_S)
+
+    async def _waited(self, one: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
         if self._file is None:
             raise RecordsUnavailable("this node keeps no records")
-        loop = asyncio.get_running_loop()
-        question = _Question(ask, loop, loop.create_future())
         with self._wake:
-            if self._closing or len(self._questions) >= MOST_QUESTIONS:
-                raise RecordsUnavailable(f"{len(self._questions)} others ask for records already")
-            self._questions.append(question)
+            if self._closing or len(queue) >= most:
+                raise RecordsUnavailable(f"{len(queue)} others wait for the records already")
+            queue.append(one)
             self._wake.notify()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await question.answer
+            async with asyncio.timeout(seconds):
+                return await one.answer
         except TimeoutError:
-            raise RecordsUnavailable(f"no answer from the records in {ANSWER_S:g} s") from None
+            raise RecordsUnavailable(f"no answer from the records in {seconds:g} s") from None
 
     def close(self) -> None:
         """Write what waits, for `CLOSE_S` at most, and let go of the file."""
@@ -179,12 +209,15 @@ class NodeRecords:
     def _run(self) -> None:
         assert self._file is not None
         while self._wait():
+            self._commit(self._file)
             self._write(self._file)
             while self._questions:
                 question = self._questions.popleft()
+                self._commit(self._file)
                 self._write(self._file)  # what was logged before the question was asked
                 self._answer(self._file, question)
         self._retry_at = 0.0
+        self._commit(self._file)
         self._write(self._file)
         if self._rows:
             self._log.error("requests are not logged: this process ended", requests=len(self._rows))
@@ -203,11 +236,46 @@ class NodeRecords:
             return not self._closing
 
     def _is_called(self) -> bool:
-        return self._closing or bool(self._questions)
+        return self._closing or bool(self._questions) or bool(self._writes)
 
     def _due_at(self) -> float:
         """Return when there is something to write, or to look at."""
         return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
+
+    def _commit(self, file: RecordsFile) -> None:
+        """Write what waits to be acknowledged, as much as there is at a time."""
+        while self._writes:
+            with self._wake:
+                some = [self._writes.popleft() for _ in range(min(TOGETHER, len(self._writes)))]
+            if now() < self._retry_at:
+                error = RecordsUnavailable("the records cannot be written now")
+                for one in some:
+                    one.say(None, error)
+            elif not self._written(file, some):
+                for one in some:  # one of them is a defect, which must not cost the others
+                    self._written(file, [one])
+
+    def _written(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
+        """Write some in one transaction, and say so; return False where that has to be tried one by
+        one."""
+        try:
+            changed = file.write([a for one in some for a in one.statements], durable=True)
+        except RecordsUnavailable as error:
+            self._failed(str(error))
+            for one in some:
+                one.say(None, error)
+            return True
+        except Exception as error:
+            if len(some) > 1:
+                return False
+            self._log.error("what was to be kept failed here", error=repr(error))
+            some[0].say(None, RecordsUnavailable("keeping it failed here; see the log"))
+            return True
+        self._worked()
+        left = iter(changed)
+        for one in some:
+            one.say(list(islice(left, len(one.statements))), None)
+        return True
 
     def _write(self, file: RecordsFile) -> None:
         """Write the rows that wait, remove those beyond the bounds, and look at the file when that
@@ -224,6 +292,7 @@ class NodeRecords:
                     break
             if looks:
                 self._looked_at = at
+                file.write(self._upkeep(self._wall_s()))
                 self._look(file)
         except RecordsUnavailable as error:
             self._failed(str(error))
@@ -278,7 +347,9 @@ class NodeRecords:
         if not self._ailing:
             self._ailing = True
             self._log.critical(
-                "records cannot be written; requests wait in memory to be logged", why=why
+                "records cannot be written; requests wait in memory to be logged, and answers are "
+                "not kept",
+                why=why,
             )
 
     def _worked(self) -> None:
@@ -295,4 +366,6 @@ def open_records(options: Options, log: Log) -> NodeRecords:
         bytes=options.request_bytes,
         age_s=options.request_days * 86_400,
     )
-    return NodeRecords(Path(options.records_file) if options.records_file else None, bounds, log)
+    path = Path(options.records_file) if options.records_file else None
+    upkeep = partial(kept_answers.pruned, kept_answers.answer_bounds(options))
+    return NodeRecords(path, bounds, log, upkeep=upkeep)

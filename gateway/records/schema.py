@@ -54,6 +54,92 @@ _REQUESTS = (
     """,
 )
 
+_ANSWERS = (
+    """
+    CREATE TABLE answer (
+        id INTEGER PRIMARY KEY,
+        request TEXT NOT NULL UNIQUE,
+        owner TEXT NOT NULL,
+        kept_at_s REAL NOT NULL,
+        answer BLOB NOT NULL,
+        listed BLOB NOT NULL,
+        labels BLOB NOT NULL,
+        row_bytes INTEGER NOT NULL,
+        size_bytes INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX answer_by_owner ON answer (owner, id)",
+    "CREATE INDEX answer_by_age ON answer (kept_at_s)",
+    """
+    CREATE TABLE item (
+        id INTEGER PRIMARY KEY,
+        owner TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        content BLOB NOT NULL,
+        item_bytes INTEGER NOT NULL,
+        uses INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (owner, digest)
+    )
+    """,
+    """
+    CREATE TABLE answer_item (
+        answer INTEGER NOT NULL,
+        place INTEGER NOT NULL,
+        item INTEGER NOT NULL,
+        PRIMARY KEY (answer, place)
+    ) WITHOUT ROWID
+    """,
+    # what each owner has
+    """
+    CREATE TABLE answer_tally (
+        owner TEXT PRIMARY KEY,
+        rows INTEGER NOT NULL,
+        bytes INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER answer_added AFTER INSERT ON answer BEGIN
+        INSERT INTO answer_tally VALUES (NEW.owner, 1, NEW.row_bytes)
+        ON CONFLICT (owner) DO UPDATE SET rows = rows + 1, bytes = bytes + NEW.row_bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER answer_changed AFTER UPDATE OF row_bytes ON answer BEGIN
+        UPDATE answer_tally SET bytes = bytes + NEW.row_bytes - OLD.row_bytes
+        WHERE owner = NEW.owner;
+    END
+    """,
+    """
+    CREATE TRIGGER answer_removed AFTER DELETE ON answer BEGIN
+        DELETE FROM answer_item WHERE answer = OLD.id;
+        UPDATE answer_tally SET rows = rows - 1, bytes = bytes - OLD.row_bytes
+        WHERE owner = OLD.owner;
+        DELETE FROM answer_tally WHERE owner = OLD.owner AND rows <= 0;
+    END
+    """,
+    """
+    CREATE TRIGGER item_added AFTER INSERT ON item BEGIN
+        UPDATE answer_tally SET bytes = bytes + NEW.item_bytes WHERE owner = NEW.owner;
+    END
+    """,
+    """
+    CREATE TRIGGER item_removed AFTER DELETE ON item BEGIN
+        UPDATE answer_tally SET bytes = bytes - OLD.item_bytes WHERE owner = OLD.owner;
+    END
+    """,
+    """
+    CREATE TRIGGER answer_item_added AFTER INSERT ON answer_item BEGIN
+        UPDATE item SET uses = uses + 1 WHERE id = NEW.item;
+    END
+    """,
+    """
+    CREATE TRIGGER answer_item_removed AFTER DELETE ON answer_item BEGIN
+        UPDATE item SET uses = uses - 1 WHERE id = OLD.item;
+        DELETE FROM item WHERE id = OLD.item AND uses <= 0;
+    END
+    """,
+)
+
 _JOBS = (
     """
     CREATE TABLE job (
@@ -105,7 +191,7 @@ _JOBS = (
     """,
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _JOBS)
+MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _ANSWERS, _JOBS)
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)
 

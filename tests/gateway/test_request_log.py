@@ -76,6 +76,7 @@ def test_a_conversation_that_was_cut_to_fit_is_one_row(made: GatewayTestbed, str
     turns = [{"role": "user", "content": "x" * 50}, said] * 4
     orders = {"role": "user", "content": "tokens=2 fits=230"}
     asked = {"model": MODEL, "input": [*turns, orders], "truncation": "auto", "stream": stream}
+    asked["store"] = False  # nothing of it is to be on the disk
     answer = httpx.post(f"{made.url}/v1/responses", json={**asked, "user": client}, timeout=10)
     assert answer.status_code == 200 and "one two" in answer.text, answer.text
     row = row_of(made, client)

@@ -23,7 +23,7 @@ from gateway.dialects.openai import fields
 from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances, requests
 from gateway.http.resources.jobs import found, submit
-from gateway.records import file, node_records, request_log
+from gateway.records import file, kept_answers, node_records, request_log
 from gateway.records.jobs import job
 from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
@@ -147,6 +147,16 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "requests in the log", f"{records.request_rows:,}", "`records.request_rows`", gone
     yield "their bytes", amount(records.request_bytes), "`records.request_bytes`", gone
     yield "their age", f"{records.request_days:g} days", "`records.request_days`", gone
+    yield "answers kept, of all API keys", f"{records.answer_rows:,}", "`records.answer_rows`", gone
+    yield "their bytes together", amount(records.answer_bytes), "`records.answer_bytes`", gone
+    yield "their ages", f"{records.answer_days:g} days", "`records.answer_days`", gone
+    yield (
+        "one of them, with its conversation",
+        amount(kept_answers.LARGEST_BYTES),
+        "",
+        "not kept, and said so",
+    )
+    yield "kept chat completions looked through", f"{kept_answers.MOST_LISTED:,}", "", "left out"
     yield "a name in it", f"{request_log.NAME_CHARS} characters", "", "cut"
     yield (
         "requests that wait to be written",

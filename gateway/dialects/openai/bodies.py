@@ -303,7 +303,7 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    store: bool | None = honoured("keep the answer in memory, for a while")
+    store: bool | None = honoured("keep the answer on the node, for a while")
     metadata: Any = honoured("with store: labels, at most 16, which are kept with the answer")
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"

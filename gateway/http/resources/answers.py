@@ -4,7 +4,8 @@ gone on from."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -12,11 +13,12 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
+from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_body
-from gateway.records import AnswersSilent, job_of_run
+from gateway.records import AnswersSilent, RecordsUnavailable, job_of_run
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
@@ -100,10 +102,8 @@ class AnswerResource(Resource):
         """Keep the answer no longer. 404 for one that is not there."""
         owner = owner_of_answers(req, self.service)
         await _kept(self.service, req, self.endpoint, answer_id)
-        try:
+        with records_told():
             found = await self.service.answers.remove(owner, request_id_of(answer_id))
-        except AnswersSilent as silent:
-            raise _silent(silent) from None
         if not found:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
@@ -112,10 +112,8 @@ class AnswerResource(Resource):
         """Give a kept answer other labels, and return it. Raises HttpFaultRaised (404)."""
         owner = owner_of_answers(req, self.service)
         await _kept(self.service, req, self.endpoint, answer_id)
-        try:
+        with records_told():
             await self.service.answers.label(owner, request_id_of(answer_id), labels)
-        except AnswersSilent as silent:
-            raise _silent(silent) from None
         return await _kept(self.service, req, self.endpoint, answer_id)
 
 
@@ -159,10 +157,8 @@ class AnswerCancel(Resource):
 
     async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
         service = self.service
-        try:
+        with records_told():
             stopped = await service.answers.stop(owner, request)
-        except AnswersSilent as silent:
-            raise _silent(silent) from None
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
             kept = await found_answer(service, owner, request)
@@ -191,10 +187,8 @@ async def _kept(
 async def listed_answers(service: HttpService, owner: str) -> list[tuple[RequestId, bytes, bytes]]:
     """Return the requests of this owner's answers that are in lists, and as in `KeptAnswer` what
     they are listed by and their labels."""
-    try:
+    with records_told():
         found = await service.answers.listed(owner)
-    except AnswersSilent as silent:
-        raise _silent(silent) from None
     return [(one.request, one.listed, one.labels) for one in found]
 
 
@@ -202,15 +196,23 @@ async def found_answer(
     service: HttpService, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | None:
     """Return an answer of this owner's, also of another path; None where none is kept."""
-    try:
+    with records_told():
         return await service.answers.find(owner, job_of_run(request))
-    except AnswersSilent as silent:
-        raise _silent(silent) from None
 
 
-def _silent(silent: AnswersSilent) -> HttpFaultRaised:
-    fault = HttpFault(504, "owner_silent", str(silent), retry_after_s=faults.OVERLOADED_RETRY_S)
-    return HttpFaultRaised(fault)
+@contextmanager
+def records_told() -> Generator[None]:
+    """Tell a client why records cannot be read or changed: 503 or 504."""
+    try:
+        yield
+    except AnswersSilent as error:
+        fault = faults.records_elsewhere("silent", str(error), error.waited_s)
+        raise HttpFaultRaised(fault) from None
+    except RecordsElsewhere as error:
+        fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
+        raise HttpFaultRaised(fault) from None
+    except RecordsUnavailable as error:
+        raise HttpFaultRaised(faults.records_unavailable(str(error))) from None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from gateway.dialects.dialect import (
     DatedRenderer,
     Dialect,
     KeepingDialect,
-    KeepingStream,
     Parsed,
     StreamRenderer,
     WholeDialect,
@@ -38,6 +37,7 @@ from gateway.http.middleware import (
     receive_of,
     sharer_of,
     tell_ignored,
+    tell_not_kept,
     tell_truncated,
 )
 from gateway.http.resources.answers import (
@@ -108,7 +108,7 @@ class GenerateResource(Resource):
     async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
         """Answer whole, or begin to stream."""
         if not running.parsed.stream:
-            _answer_whole(running, self.dialect, await _collected(running), resp)
+            await _answer_whole(running, self.dialect, await _collected(running), resp)
             return
         has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
         await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
@@ -151,7 +151,7 @@ class ReadPromptResource(Resource):
             collected = await _collected(running)
             if any(one.prompt is None for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
-            _answer_whole(running, self.dialect, collected, resp)
+            await _answer_whole(running, self.dialect, collected, resp)
 
 
 @dataclass(frozen=True)
@@ -287,12 +287,12 @@ def _gave_way(running: RunningExchange, fault: HttpFault | None) -> Parsed | Non
     return shorter
 
 
-def _answer_whole(
+async def _answer_whole(
     running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
     load_s = running.exchange.inbox.load_s
     resp.data = dialect.render_whole(running.parsed, collected, load_s=load_s)
-    running.keep(resp.data)
+    tell_not_kept(resp, await running.keep(resp.data))
     running.stay_warm()
     running.end()
 
@@ -375,21 +375,16 @@ async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGe
             return
         if inbox.fault is not None:
             piece += renderer.error(inbox.fault)
-            _keep(running, renderer)
-            yield piece
+            yield await running.keep_streamed(renderer) + piece
             return
         if renderer.ended:
-            piece += renderer.close()
-            _keep(running, renderer)
-            yield piece
+            last = renderer.close()
+            if piece and running.keeps:
+                yield piece  # its text does not wait for the disk
+                piece = b""
+            yield piece + await running.keep_streamed(renderer) + last
             return
         for text in inbox.take_comments():
             piece += renderer.comment(text)
         if piece:
             yield piece
-
-
-def _keep(running: RunningExchange, renderer: StreamRenderer) -> None:
-    """Keep a stream's answer before its client reads the end, for it may go on from it at once."""
-    if running.keeps:
-        running.keep(cast(KeepingStream, renderer).answer)

@@ -1,34 +1,71 @@
-"""Kept answers of a node's HTTP processes: asked by the id, over real sockets."""
+"""Kept answers of a node's HTTP processes: one file, and whoever makes an answer stops it."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bus.client import BusClient, Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.switchboard.switchboard import Switchboard
 from bus.wire.ids import NodeId, RequestId
 from gateway.cluster.http_processes import HttpProcesses
+from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere, Standing
 from gateway.dialects.dialect import KeptAnswer
-from gateway.records import AnswerRecords, AnswersSilent
+from gateway.records import (
+    AnswerBounds,
+    AnswerRecords,
+    AnswersSilent,
+    LogBounds,
+    NodeRecords,
+    RecordsUnavailable,
+)
+from gateway.records.kept_answers import LARGEST_BYTES
+from gateway.records.statements import Statement
 
-NODE = NodeId("n1")
+N1, N2 = NodeId("n1"), NodeId("n2")
 KEPT = KeptAnswer(b'{"status":"completed"}', (b"{}", b"[]"))
+BOUNDS = AnswerBounds(rows=1000, bytes=64 << 20, age_s=1e6)
 
 
 class Process:
     """One HTTP process, as far as kept answers go; `stopped` is what it was told to stop."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, site: Site, node: NodeId, bounds: AnswerBounds, **more: Any) -> None:
         self.stopped: list[RequestId] = []
-        self.near = HttpProcesses(
-            Endpoints(folder), AsyncioReactor(asyncio.get_running_loop()), self
+        self.said = io.StringIO()
+        log = Log(node=node, process="gateway:0", stream=self.said)
+        own = Endpoints(str(site.folder / node))
+        self.near = HttpProcesses(own, site.reactor, self)
+        number = self.near.number
+        speaker = Speaker(node, f"gateway:{number}", new_boot())
+        self.bus = BusClient(speaker, site.endpoints, site.reactor, log, follow=False)
+        self.far = RecordQuestions(
+            self.bus, number=number, processes=2, standing=site.standings.get
         )
-        self.records = AnswerRecords(node=NODE, processes=3, near=self.near, stop=self.cancel)
+        path = site.folder / node / "records.sqlite"
+        logged = LogBounds(rows=100, bytes=1 << 20, age_s=1e6)
+        self.records = NodeRecords(path, logged, log, retry_s=0.05, **more)
+        self.answers = AnswerRecords(
+            records=self.records,
+            bounds=bounds,
+            near=self.near,
+            far=self.far,
+            node=node,
+            processes=3,
+            stop=self.cancel,
+            log=log,
+        )
 
     def cancel(self, request_id: RequestId) -> bool:
         self.stopped.append(request_id)
@@ -37,75 +74,194 @@ class Process:
     def open_requests(self) -> list[dict[str, Any]]:
         return []
 
-    def about_answer(self, verb: str, request_id: RequestId, owner: str, given: bytes) -> Any:
-        return self.records.here(verb, request_id, owner, given)
+    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
+        return self.answers.stop_here(request_id, owner)
+
+    def close(self) -> None:
+        self.far.close()
+        self.near.close()
+        self.bus.close()
+        self.records.close()
 
 
-def named(number: int, count: int = 1) -> RequestId:
-    return RequestId(f"req-{NODE}-h{number}-boot-{count}")
+class Site:
+    """Nodes whose switchboards are linked: here one board is all of theirs."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.reactor = AsyncioReactor(asyncio.get_running_loop())
+        self.endpoints = Endpoints(folder)
+        log = Log(node="n1", process="bus", stream=io.StringIO())
+        self.board = Switchboard(self.endpoints, self.reactor, log)
+        self.standings = {N1: Standing("one"), N2: Standing("two")}
+        self.open: list[Process] = []
+
+    def process(self, node: NodeId = N1, bounds: AnswerBounds = BOUNDS, **more: Any) -> Process:
+        (self.folder / node).mkdir(exist_ok=True)
+        self.open.append(Process(self, node, bounds, **more))
+        return self.open[-1]
+
+    def close(self) -> None:
+        for one in self.open:
+            one.close()
+        self.board.close()
 
 
-def play(trace: Callable[[Process, Process], Awaitable[None]]) -> None:
-    """Run a trace of two processes of one node that is to have three."""
+def named(number: int, count: int = 1, node: NodeId = N1) -> RequestId:
+    return RequestId(f"req-{node}-h{number}-boot-{count}")
 
+
+def play(trace: Callable[[Site], Awaitable[None]]) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory(prefix="shoal-answers-", dir="/tmp") as folder:
-            both = Process(folder), Process(folder)
+            site = Site(folder)
             try:
-                await trace(*both)
+                await trace(site)
             finally:
-                for one in both:
-                    one.near.close()
+                site.close()
 
     asyncio.run(run())
 
 
-def test_an_answer_is_found_and_removed_by_the_other_process() -> None:
-    async def trace(first: Process, second: Process) -> None:
-        second.records.keep("a", named(1), KEPT)
-        assert await first.records.find("a", named(1)) == KEPT
-        assert await first.records.find("b", named(1)) is None
-        assert not await first.records.remove("b", named(1))
-        assert await first.records.remove("a", named(1))
-        assert not await first.records.remove("a", named(1))
-        assert await second.records.find("a", named(1)) is None
+def test_an_answer_is_found_labelled_and_removed_by_every_gateway() -> None:
+    async def trace(site: Site) -> None:
+        makers = site.process(), site.process()
+        for asker in (*makers, site.process(N2)):
+            assert await makers[1].answers.keep("a", named(1), KEPT) == ""
+            assert await asker.answers.find("a", named(1)) == KEPT
+            assert await asker.answers.find("b", named(1)) is None
+            assert not await asker.answers.label("b", named(1), b"{}")
+            assert await asker.answers.label("a", named(1), b'{"k":"v"}')
+            labelled = await asker.answers.find("a", named(1))
+            assert labelled is not None and labelled.labels == b'{"k":"v"}'
+            assert not await asker.answers.remove("b", named(1))
+            assert await asker.answers.remove("a", named(1))
+            assert not await asker.answers.remove("a", named(1))
+            assert await makers[0].answers.find("a", named(1)) is None
 
     play(trace)
 
 
-def test_an_answer_of_many_megabytes_is_found_by_the_other_process() -> None:
-    async def trace(first: Process, second: Process) -> None:
+def test_an_answer_of_many_megabytes_is_found_by_another_node() -> None:
+    async def trace(site: Site) -> None:
+        maker, asker = site.process(), site.process(N2)
         large = KeptAnswer(b"x" * (7 << 20), (b"y" * (1 << 19),))
-        assert second.records.keep("a", named(1), large)
-        assert await first.records.find("a", named(1)) == large
+        assert await maker.answers.keep("a", named(0), large) == ""
+        assert await asker.answers.find("a", named(0)) == large
+        too_large = KeptAnswer(b"x" * LARGEST_BYTES, (b"y",))
+        assert "at most" in await maker.answers.keep("a", named(0, 2), too_large)
+        assert await maker.answers.find("a", named(0, 2)) is None
 
     play(trace)
 
 
 def test_only_its_owner_stops_an_answer_and_only_while_it_is_made() -> None:
-    async def trace(first: Process, second: Process) -> None:
-        second.records.begin("a", named(1))
-        assert not await first.records.stop("b", named(1))
-        assert second.stopped == []
-        assert await first.records.stop("a", named(1))
-        assert second.stopped == [named(1)]
-        second.records.end(named(1))
-        assert not await first.records.stop("a", named(1))
-
-    play(trace)
-
-
-def test_answers_of_other_nodes_and_of_no_process_are_not_found() -> None:
-    async def trace(first: Process, _second: Process) -> None:
-        for name in ("req-n2-h1-boot-1", "req-n1-h3-boot-1", "req-n1-h²-boot-1", "req-n1-h-b-1"):
-            assert await first.records.find("a", RequestId(name)) is None
-
-    play(trace)
-
-
-def test_a_process_that_is_gone_is_told_apart_from_an_answer_that_is_not_kept() -> None:
-    async def trace(first: Process, _second: Process) -> None:
+    async def trace(site: Site) -> None:
+        first, second, other = site.process(), site.process(), site.process(N2)
+        for asker in (first, second, other):
+            second.stopped.clear()
+            second.answers.begin("a", named(1))
+            assert not await asker.answers.stop("b", named(1))
+            assert second.stopped == []
+            assert await asker.answers.stop("a", named(1))
+            assert second.stopped == [named(1)]
+            second.answers.end(named(1))
+            assert not await asker.answers.stop("a", named(1))
         with pytest.raises(AnswersSilent, match="HTTP process 2"):
-            await first.records.find("a", named(2))
+            await first.answers.stop("a", named(2))
+
+    play(trace)
+
+
+def test_ids_of_no_node_and_no_process_name_nothing() -> None:
+    async def trace(site: Site) -> None:
+        first = site.process()
+        for name in (
+            "req-n3-h1-boot-1",
+            "req-n1-h3-boot-1",
+            "req-n1-h²-boot-1",
+            "req-n1-h-b-1",
+            "x",
+        ):
+            assert await first.answers.find("a", RequestId(name)) is None
+            assert not await first.answers.stop("a", RequestId(name))
+
+    play(trace)
+
+
+def test_a_node_that_is_down_is_named() -> None:
+    async def trace(site: Site) -> None:
+        asker = site.process()
+        site.standings[N2] = Standing("two", "silent")
+        with pytest.raises(RecordsElsewhere, match="node two is not there"):
+            await asker.answers.find("a", named(0, node=N2))
+
+    play(trace)
+
+
+def test_answers_that_end_together_are_written_together_and_each_is_there() -> None:
+    async def trace(site: Site) -> None:
+        both = site.process(), site.process()
+        keeps = [both[count % 2].answers.keep("a", named(0, count), KEPT) for count in range(300)]
+        assert set(await asyncio.gather(*keeps)) == {""}
+        for count in range(300):
+            assert await both[0].answers.find("a", named(0, count)) == KEPT
+
+    play(trace)
+
+
+def test_what_cannot_be_kept_is_said_and_the_next_is_kept_once_there_is_room() -> None:
+    async def trace(site: Site) -> None:
+        full = site.process(max_pages=60)
+        large = KeptAnswer(b"x" * (1 << 20), ())
+        assert "full" in await full.answers.keep("a", named(0), large)
+        assert await full.answers.find("a", named(0)) is None
+        assert "cannot be written now" in await full.answers.keep("a", named(0, 2), KEPT)
+        lines = [json.loads(line) for line in full.said.getvalue().splitlines()]
+        assert [one["level"] for one in lines].count("critical") == 1, "said once"
+        await asyncio.sleep(0.1)
+        assert await full.answers.keep("a", named(0, 3), KEPT) == ""
+        assert await full.answers.find("a", named(0, 3)) == KEPT
+
+    play(trace)
+
+
+def test_a_file_that_breaks_is_set_aside_and_the_next_answer_is_kept() -> None:
+    async def trace(site: Site) -> None:
+        first = site.process()
+        assert await first.answers.keep("a", named(0), KEPT) == ""
+        path = site.folder / N1 / "records.sqlite"
+        for suffix in ("", "-wal", "-shm"):  # the log of a file that is whole would mend it
+            path.with_name(path.name + suffix).unlink()
+        path.write_bytes(b"no database at all" * 1000)
+        assert await first.answers.keep("a", named(0, 2), KEPT) == ""
+        assert await first.answers.find("a", named(0, 2)) == KEPT
+        assert await first.answers.find("a", named(0)) is None
+        assert list(path.parent.glob("records.sqlite.broken-*"))
+
+    play(trace)
+
+
+def test_a_defect_in_one_write_costs_the_others_nothing() -> None:
+    async def trace(site: Site) -> None:
+        first = site.process()
+        defect = Statement("INSERT INTO answer (request) VALUES (NULL)")
+        with pytest.raises(RecordsUnavailable, match="see the log"):
+            await asyncio.gather(
+                *(first.answers.keep("a", named(0, count), KEPT) for count in range(20)),
+                first.records.write([defect]),
+            )
+        await asyncio.sleep(0.3)
+        for count in range(20):
+            assert await first.answers.find("a", named(0, count)) == KEPT
+
+    play(trace)
+
+
+def test_a_node_that_keeps_none_says_so() -> None:
+    async def trace(site: Site) -> None:
+        none = site.process(bounds=AnswerBounds(rows=0, bytes=1 << 24, age_s=1))
+        assert await none.answers.keep("a", named(0), KEPT) == "this node keeps no answers"
+        assert await none.answers.find("a", named(0)) is None
 
     play(trace)

@@ -111,7 +111,7 @@ class BackgroundAnswer(AnswerResource):
         if job.is_open:
             job = await stopped(service, job)
         await recorded(service.jobs.remove(job.request, job.owner))
-        await service.answers.remove(job.owner, job.request)
+        await recorded(service.answers.remove(job.owner, job.request))
         resp.data = self.endpoint.deleted(answer_id)
 
 

@@ -1,0 +1,178 @@
+"""Answers that are kept, so that later requests go on from them: what is written and asked.
+
+Pure: SQL and its values. An answer is one owner's, and found by no other. The items of a
+conversation are kept once, however many of its answers share them, and go with the last of these.
+Bounded in answers, bytes and age: beyond the bounds the oldest go of the owner who has the most, so
+that one owner's answers cost another none while the other has fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from bus.wire.ids import RequestId
+from gateway.cluster.options import Options
+from gateway.dialects.dialect import KeptAnswer
+from gateway.dialects.encode import json_bytes
+from gateway.records.statements import Statement
+
+LARGEST_BYTES = 8 << 20
+"""A larger answer is not kept, with all that it was made from."""
+ROW_BYTES, ITEM_BYTES, PLACE_BYTES = 200, 100, 24
+"""What an answer, an item, and an item's place in an answer take beside their content."""
+PRUNED_ROWS = 512
+"""The most that one pruning removes for each reason, so that none takes long."""
+PRUNINGS = 3
+"""For bytes: items that are shared free less than was reckoned."""
+MOST_LISTED = 10_000
+"""The most answers that are looked through for a list, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBounds:
+    """The most answers of all owners together, and how old they may be."""
+
+    rows: int
+    bytes: int
+    age_s: float
+
+
+def answer_bounds(options: Options) -> AnswerBounds:
+    """Return the bounds of a node's kept answers from its options."""
+    return AnswerBounds(
+        rows=options.answer_rows,
+        bytes=options.answer_bytes,
+        age_s=options.answer_days * 86_400,
+    )
+
+
+def size_of(kept: KeptAnswer) -> int:
+    """Return the bytes of an answer with all that it was made from."""
+    beside = len(kept.listed) + len(kept.labels)
+    return len(kept.answer) + beside + sum(map(len, kept.items))
+
+
+def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> list[Statement]:
+    """Return what keeps an answer, in place of one of the same request."""
+    items = {blake2b(item, digest_size=16).hexdigest(): item for item in kept.items}
+    order = [blake2b(item, digest_size=16).hexdigest() for item in kept.items]
+    row_bytes = size_of(kept) - sum(map(len, kept.items)) + ROW_BYTES + PLACE_BYTES * len(order)
+    values = (request, owner, now_s, kept.answer, kept.listed, kept.labels)
+    return [
+        Statement("DELETE FROM answer WHERE request = ?", (request,)),
+        Statement(
+            "INSERT INTO answer (request, owner, kept_at_s, answer, listed, labels, row_bytes, "
+            "size_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, row_bytes, size_of(kept) + ROW_BYTES),
+        ),
+        *(
+            Statement(
+                "INSERT OR IGNORE INTO item (owner, digest, content, item_bytes) "
+                "VALUES (?, ?, ?, ?)",
+                (owner, digest, item, len(item) + ITEM_BYTES),
+            )
+            for digest, item in items.items()
+        ),
+        Statement(
+            "INSERT INTO answer_item (answer, place, item) "
+            "SELECT (SELECT id FROM answer WHERE request = :request), told.key, item.id "
+            "FROM json_each(:order) AS told "
+            "JOIN item ON item.owner = :owner AND item.digest = told.value",
+            {"request": request, "owner": owner, "order": json_bytes(order).decode()},
+        ),
+    ]
+
+
+def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
+    """Return what removes answers beyond the bounds, some at a time."""
+    rows = Statement(
+        f"DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE owner = {_most('rows')} "
+        f"ORDER BY id LIMIT (SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM "
+        f"{_lead('rows')}))",
+        {"rows": bounds.rows},
+    )
+    size = Statement(
+        "DELETE FROM answer WHERE id IN (SELECT id FROM (SELECT id, "
+        "sum(size_bytes) OVER (ORDER BY id) - size_bytes AS before FROM "
+        f"(SELECT id, size_bytes FROM answer WHERE owner = {_most('bytes')} ORDER BY id LIMIT "
+        f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')}))) "
+        f"WHERE before < (SELECT min(total - :bytes, lead) FROM {_lead('bytes')}))",
+        {"bytes": bounds.bytes},
+    )
+    return [
+        Statement(
+            "DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE kept_at_s < ? "
+            f"ORDER BY kept_at_s LIMIT {PRUNED_ROWS})",
+            (now_s - bounds.age_s,),
+        ),
+        rows,
+        *[size] * PRUNINGS,
+    ]
+
+
+def _most(measure: str) -> str:
+    """Return the owner who has the most."""
+    return f"(SELECT owner FROM answer_tally ORDER BY {measure} DESC, owner LIMIT 1)"
+
+
+def _lead(measure: str) -> str:
+    """Return what all have together, and by how much the first has more than the second."""
+    second = f"SELECT {measure} FROM answer_tally ORDER BY {measure} DESC LIMIT 1 OFFSET 1"
+    return (
+        f"(SELECT coalesce(sum({measure}), 0) AS total, "
+        f"max(1, coalesce(max({measure}), 0) - coalesce(({second}), 0)) AS lead "
+        "FROM answer_tally)"
+    )
+
+
+def found(owner: str, request: RequestId) -> list[Statement]:
+    """Return the questions for an answer, and for what it was made from."""
+    wanted = {"request": request, "owner": owner}
+    return [
+        Statement(
+            "SELECT answer, listed, labels FROM answer WHERE request = :request AND owner = :owner",
+            wanted,
+        ),
+        Statement(
+            "SELECT item.content FROM answer_item JOIN item ON item.id = answer_item.item "
+            "WHERE answer_item.answer = (SELECT id FROM answer WHERE request = :request "
+            "AND owner = :owner) ORDER BY answer_item.place",
+            wanted,
+        ),
+    ]
+
+
+def told(answers: Sequence[Sequence[Sequence[Any]]]) -> KeptAnswer | None:
+    """Return the answer, of what was found; None where there is none."""
+    rows, items = answers
+    if not rows:
+        return None
+    answer, listed, labels = rows[0]
+    return KeptAnswer(answer, tuple(item for (item,) in items), listed, labels)
+
+
+def labelled(owner: str, request: RequestId, labels: bytes) -> Statement:
+    """Return what gives an answer other labels."""
+    return Statement(
+        "UPDATE answer SET labels = :labels, row_bytes = row_bytes - length(labels) + :length "
+        "WHERE request = :request AND owner = :owner",
+        {"labels": labels, "length": len(labels), "request": request, "owner": owner},
+    )
+
+
+def removed(owner: str, request: RequestId) -> Statement:
+    """Return what removes an answer."""
+    return Statement("DELETE FROM answer WHERE request = ? AND owner = ?", (request, owner))
+
+
+def listed(owner: str) -> Statement:
+    """Return the question for the owner's answers that are in lists, the latest first: request,
+    listed, labels."""
+    return Statement(
+        "SELECT request, listed, labels FROM answer WHERE owner = ? AND listed != x'' "
+        f"ORDER BY id DESC LIMIT {MOST_LISTED}",
+        (owner,),
+    )
