@@ -2,7 +2,7 @@
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
 the number of its owner. Three questions exist: stop a request, list what is open, and stop an
-answer that is to be kept for somebody. A sibling that does not answer within a second is taken for
+answer that is to be kept for an owner. A sibling that does not answer within a second is taken for
 gone.
 """
 

@@ -1,8 +1,8 @@
 """Talks to the records file, in a thread of its own: what one HTTP process writes and asks.
 
 The event loop never waits for it. Rows of the log wait in a bounded queue, and are written some at
-a time; one that finds the queue full is dropped and counted. What is acknowledged to somebody is
-on the disk before that: what comes while others are written is written together. Questions come
+a time; one that finds the queue full is dropped and counted. What is acknowledged is on
+the disk before that: what comes while others are written is written together. Questions come
 back as futures. While the file cannot be written, rows wait as long as there is room, which is
 said once, and so is that it can be written again; nothing else waits for that.
 """
@@ -50,7 +50,7 @@ Ask = Callable[[RecordsFile], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Somebody in an event loop, who waits for this thread."""
+    """What waits for this thread, in an event loop."""
 
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
@@ -215,7 +215,7 @@ class NodeRecords:
                 question = self._questions.popleft()
                 self._commit(self._file)
                 self._write(self._file)  # what was logged before the question was asked
-                self._answer(self._file, question)
+                _answer(self._file, question, self._log)
         self._retry_at = 0.0
         self._commit(self._file)
         self._write(self._file)
@@ -227,8 +227,13 @@ class NodeRecords:
 
     def _wait(self) -> bool:
         """Wait until there is something to do; return False once all is to end."""
+
+        def due_at() -> float:
+            """Return when there is something to write, or to look at."""
+            return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
+
         with self._wake:
-            while not self._is_called() and (left_s := self._due_at() - now()) > 0:
+            while not self._is_called() and (left_s := due_at() - now()) > 0:
                 # a row that comes changes what is due
                 self._wake.wait(min(left_s, IDLE_LOOK_S))
             if not self._is_called() and len(self._rows) < BATCH_ROWS:
@@ -237,10 +242,6 @@ class NodeRecords:
 
     def _is_called(self) -> bool:
         return self._closing or bool(self._questions) or bool(self._writes)
-
-    def _due_at(self) -> float:
-        """Return when there is something to write, or to look at."""
-        return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
 
     def _commit(self, file: RecordsFile) -> None:
         """Write what waits to be acknowledged, as much as there is at a time."""
@@ -333,15 +334,6 @@ class NodeRecords:
             )
         self._clock_said = ahead_s > CLOCK_SLACK_S
 
-    def _answer(self, file: RecordsFile, question: _Question) -> None:
-        try:
-            question.say(question.ask(file), None)
-        except RecordsUnavailable as error:
-            question.say(None, error)
-        except Exception as error:
-            self._log.error("a question about records failed here", error=repr(error))
-            question.say(None, RecordsUnavailable("the question failed here; see the log"))
-
     def _failed(self, why: str) -> None:
         self._retry_at = now() + self._retry_s
         if not self._ailing:
@@ -357,6 +349,16 @@ class NodeRecords:
         if self._ailing:
             self._ailing = False
             self._log.info("records are written again", not_logged=self._dropped.count)
+
+
+def _answer(file: RecordsFile, question: _Question, log: Log) -> None:
+    try:
+        question.say(question.ask(file), None)
+    except RecordsUnavailable as error:
+        question.say(None, error)
+    except Exception as error:
+        log.error("a question about records failed here", error=repr(error))
+        question.say(None, RecordsUnavailable("the question failed here; see the log"))
 
 
 def open_records(options: Options, log: Log) -> NodeRecords:
