@@ -188,6 +188,18 @@ class ToolsSettings(BaseModel):
         return self
 
 
+class JobsSettings(BaseModel):
+    """The settings of requests that run without their clients."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    running: int = Field(ge=0, le=1024)
+    per_client: int = Field(ge=0, le=100_000)
+    rows: int = Field(ge=0, le=1_000_000)
+    bytes: int = Field(ge=1 << 20, le=1 << 40)
+    ttl_s: float = Field(ge=1.0, le=365 * 86_400.0)
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -225,6 +237,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "records": RecordsSettings,
     "fetch": FetchSettings,
     "tools": ToolsSettings,
+    "jobs": JobsSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

@@ -42,6 +42,7 @@ from conf.sections import (
     Brisk,
     ClusterSettings,
     FetchSettings,
+    JobsSettings,
     Networks,
     RecordsSettings,
     RunnerSettings,
@@ -126,6 +127,7 @@ class Settings(BaseSettings):
     records: RecordsSettings
     fetch: FetchSettings
     tools: ToolsSettings
+    jobs: JobsSettings
 
     _paths: Paths
     _sources: dict[str, str]

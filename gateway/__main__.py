@@ -53,6 +53,11 @@ def options_of(settings: Settings) -> Options:
         answer_rows=settings.records.answer_rows,
         answer_bytes=settings.records.answer_bytes,
         answer_days=settings.records.answer_days,
+        jobs_running=settings.jobs.running,
+        jobs_per_client=settings.jobs.per_client,
+        job_rows=settings.jobs.rows,
+        job_bytes=settings.jobs.bytes,
+        job_ttl_s=settings.jobs.ttl_s,
         version=running_code().partition("/")[0],
     )
 

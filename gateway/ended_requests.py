@@ -16,7 +16,7 @@ from bus.wire.ids import is_model_id
 from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.records import Kind, NodeRecords, RequestRow
+from gateway.records import JobRun, Kind, NodeRecords, RequestRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest
@@ -28,7 +28,8 @@ FINISHED = "finished"
 class AskedOver:
     """What is known of a request over HTTP, from its first byte on; `parsed` once its body was.
 
-    `key` is the id of its API key, `answer_id` what its answer is called until it has a name.
+    `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
+    the run of a job that it is.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class AskedOver:
     key: str | None
     answer_id: str
     parsed: Parsed | None = None
+    run: JobRun | None = None
 
     @property
     def streamed(self) -> bool:

@@ -41,7 +41,17 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools
-from gateway.records import AnswerRecords, answer_bounds, open_records
+from gateway.records import (
+    AnswerRecords,
+    Asgi,
+    JobBounds,
+    JobRecords,
+    JobRunner,
+    JobsAnywhere,
+    answer_bounds,
+    open_records,
+    runner_name,
+)
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -55,7 +65,9 @@ NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 class HttpService:
     """One HTTP process's parts, alive."""
 
-    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, options: Options, loop: asyncio.AbstractEventLoop, application: Asgi
+    ) -> None:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
@@ -100,6 +112,16 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
+        here = JobRecords(self.records, _job_bounds(options))
+        self.jobs = JobsAnywhere(here, self.record_questions, options.node)
+        self.job_runner = JobRunner(
+            here,
+            runner_name(self.http_processes.number, self.boot),
+            application=application,
+            requests=self.dispatcher,
+            log=self.log,
+            port=options.port,
+        )
         self.ended_requests = EndedRequests(
             reactor=self.reactor,
             log=self.log,
@@ -108,8 +130,7 @@ class HttpService:
             models=self.catalog,
         )
         self.tools = open_tools(options, self.log)
-        self.running = 0
-        """Exchanges whose last byte has not been made."""
+        self.running = 0  # exchanges whose last byte has not been made
         self._loop = loop
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
@@ -132,6 +153,7 @@ class HttpService:
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
+        self._stopping = asyncio.ensure_future(self.job_runner.stop())
         self.log.info("draining", open_requests=len(self.dispatcher.requests))
         self.reactor.later(self.options.drain_s, self.end_all)
 
@@ -262,11 +284,23 @@ class HttpService:
             self.log.warning("keep_alive was refused", why=answer.refusal.message)
 
 
+def _job_bounds(options: Options) -> JobBounds:
+    return JobBounds(
+        per_client=options.jobs_per_client,
+        kept=options.job_rows,
+        bytes=options.job_bytes,
+        running=options.jobs_running,
+        ttl_s=options.job_ttl_s,
+    )
+
+
 class ServiceHandle:
     """Where resources find the service of their process, once it has started."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.application: Asgi | None = None
+        """What answers requests of this process; jobs are asked of it."""
         self._service: HttpService | None = None
 
     @property
@@ -277,13 +311,16 @@ class ServiceHandle:
         return self._service
 
     def start(self) -> HttpService:
-        """Build the service on the running loop."""
-        self._service = HttpService(self.options, asyncio.get_running_loop())
+        """Build the service on the running loop. Raises RuntimeError without an application."""
+        if self.application is None:
+            raise RuntimeError("no application answers requests")
+        self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
         return self._service
 
-    def stop(self) -> None:
-        """Close it."""
+    async def stop(self) -> None:
+        """Put its jobs back, and close it."""
         if self._service is not None:
+            await self._service.job_runner.stop()
             self._service.close()
             self._service = None
 

@@ -77,6 +77,11 @@ VERBS: Mapping[str, Verb | Group] = {
         "uninstall": Verb("Stop that, and remove what install wrote.", "verbs.node.service",
                           here=True),
     }),
+    "jobs": Group("Requests that run without their clients.", {
+        "ls": Verb("List the jobs that this node has taken.", "verbs.models.jobs"),
+        "show": Verb("Show a job, and its result.", "verbs.models.jobs"),
+        "cancel": Verb("Stop a job.", "verbs.models.jobs"),
+    }),
     "config": Group("Settings and where they come from.", {
         "show": Verb("Show every setting with its value and source.", "verbs.node.config",
                      here=True),

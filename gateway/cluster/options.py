@@ -33,7 +33,9 @@ class Options:
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
     have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of answers
-    that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`.
+    that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
+    most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
+    `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
     `tls` are the files of HTTPS (None: plain HTTP).
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
@@ -80,6 +82,11 @@ class Options:
     answer_rows: int = 20_000
     answer_bytes: int = 256 << 20
     answer_days: float = 30.0
+    jobs_running: int = 4
+    jobs_per_client: int = 100
+    job_rows: int = 10_000
+    job_bytes: int = 256 << 20
+    job_ttl_s: float = 86_400.0
     log_level: str = "info"
     version: str = "0.1.0"
 

@@ -200,13 +200,24 @@ class DerivesModel(Endpoint):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeInBackground:
+    """How answers are told that are made without their clients: as one stands whose job is in a
+    state and failed with an error, whether anything made it, and where nothing did, the last event
+    of its stream, by its number."""
+
+    stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]
+    is_made: Callable[[bytes], bool]
+    last_event: Callable[[bytes, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class KeepsAnswers(Endpoint):
     """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
     were made from told.
 
     `what` is an answer's name in a refusal. `items` renders them, as a query has it; their path
     below an answer's ends with `items_at`. `replayed` tells an answer as a stream of events, as a
-    query has it; None: none is told so.
+    query has it; None: none is told so. `background` None: none is made without its client.
     """
 
     what: str
@@ -215,6 +226,7 @@ class KeepsAnswers(Endpoint):
     told: Callable[[KeptAnswer], bytes] = attrgetter("answer")
     items_at: str = "input_items"
     replayed: Callable[[KeptAnswer, Mapping[str, str]], bytes] | None = None
+    background: MadeInBackground | None = None
 
 
 @dataclass(frozen=True, slots=True)

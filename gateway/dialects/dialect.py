@@ -114,6 +114,15 @@ class ToKeep:
 
 
 @dataclass(frozen=True, slots=True)
+class Background:
+    """A body whose answer is made without its client: the body, and the answer as it is before
+    anything of it is."""
+
+    body: bytes
+    shown: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """A body understood. `model` is the name as the client wrote it, echoed in answers.
 
@@ -124,7 +133,7 @@ class Parsed:
     what an answer has that others have not, in the dialect's own words. `manner` is a sentence that
     ends the system prompt of a conversation, `affinity` a text that requests share which are best
     asked of one instance; empty: none. `cuts`: the oldest turns go of a conversation that is too
-    long.
+    long. `background` is None where the client waits for the answer.
     `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
     once the runners have said so; 0 until then.
     """
@@ -145,6 +154,7 @@ class Parsed:
     manner: str = ""
     affinity: str = ""
     cuts: bool = False
+    background: Background | None = None
     prompt_tokens: int = 0
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bus.wire.ids import RequestId
 from gateway.dialects.anthropic import ANTHROPIC
-from gateway.dialects.api_table import Api, ErrorEnvelope
+from gateway.dialects.api_table import Api, Embeds, ErrorEnvelope, Generates, ReadsPrompt
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.prompts import PROMPTS
@@ -41,6 +41,16 @@ def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
     owners = (api for api in APIS if path.startswith(api.prefixes))
     marked = (api for api in APIS if path.startswith(api.marked_prefixes) and has(api.marked_by))
     return next(owners, None) or next(marked, None)
+
+
+def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
+    """Return what a `POST` of a path asks a model for; None where it asks none."""
+    for api in APIS:
+        own = path.removeprefix(api.also_under) if api.also_under else path
+        for endpoint in api.endpoints:
+            if endpoint.path == own and isinstance(endpoint, Generates | Embeds | ReadsPrompt):
+                return endpoint
+    return None
 
 
 def request_id_of(answer_id: str) -> RequestId:

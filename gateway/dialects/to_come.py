@@ -19,6 +19,7 @@ CHAT = "use /v1/chat/completions"
 COUNTED = "the usage of an answer says how many tokens its prompt had"
 TEXT_ALONE = "shoal has models of text and of embeddings alone"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
+ONE_BY_ONE = "submit each of its requests to /v1/jobs"
 HISTORY = "send the conversation whole each time, to /v1/chat/completions"
 
 
@@ -35,10 +36,8 @@ TO_COME: Mapping[str, ToCome] = {
         "compacting a conversation", "send the items that are to be read again", OPENAI.envelope
     ),
     "/v1/responses/input_tokens": ToCome("counting tokens", COUNTED, OPENAI.envelope),
-    "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
-    "/v1/messages/batches": ToCome(
-        "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
-    ),
+    "/v1/batches": ToCome("batches", ONE_BY_ONE, OPENAI.envelope),
+    "/v1/messages/batches": ToCome("batches", ONE_BY_ONE, ANTHROPIC.envelope),
     "/dashboard": ToCome(
         "a page that shows the cluster", "see `shoal status`, or GET /state", OPENAI.envelope
     ),

@@ -11,7 +11,15 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from gateway.cluster.options import Options
-from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, ReceiveTap
+from gateway.http.middleware import (
+    LEAVE,
+    RECEIVE,
+    AccessControl,
+    Asgi,
+    ErrorHandlers,
+    Receive,
+    Send,
+)
 from gateway.http.routes import add_routes, routed
 from gateway.service import ServiceHandle
 
@@ -24,4 +32,52 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    return ReceiveTap(cast(Asgi, app))
+    handle.application = tapped = ReceiveTap(cast(Asgi, app))
+    return tapped
+
+
+class ReceiveTap:
+    """The ASGI application, with `receive` left where a watcher finds it. What a key was counted
+    for ends with the answer's last byte.
+
+    HEAD is asked as GET, and the body of the answer is left out.
+    """
+
+    def __init__(self, app: Asgi) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
+        if scope["type"] == "http":
+            scope[RECEIVE] = receive
+            if not scope["path"].startswith("/"):
+                _make_relative(scope)
+            if scope["method"] == "HEAD":
+                # a copy: the server reads in its own that no body may follow
+                scope, send = {**scope, "method": "GET"}, _bodiless(send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if (leave := scope.pop(LEAVE, None)) is not None:
+                leave()
+
+
+def _bodiless(send: Send) -> Send:
+    """Return a `send` that passes everything on but the bytes of the body."""
+
+    async def sent(event: dict[str, Any]) -> None:
+        """Send one event."""
+        body = event["type"] == "http.response.body"
+        await send({**event, "body": b""} if body else event)
+
+    return sent
+
+
+def _make_relative(scope: dict[str, Any]) -> None:
+    """Turn a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host;
+    what is no such target stays, and is not found."""
+    scheme, _, rest = scope["path"].partition("://")
+    host, slash, path = rest.partition("/")
+    if scheme.casefold() in ("http", "https") and host:
+        scope["path"], scope["raw_path"] = f"/{path}", (slash + path).encode() or b"/"
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope["headers"] = [(b"host", host.encode()), *others]

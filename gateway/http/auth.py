@@ -13,12 +13,12 @@ import functools
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from bus.process.endpoints import is_loopback
-from bus.wire.api_keys import ApiKey, Scope
+from bus.wire.api_keys import KEY_ID, ApiKey, Scope
 from gateway.cluster.api_keys import OverBudget
 from gateway.cluster.options import Options
 from gateway.dialects import faults
@@ -60,6 +60,16 @@ def caller_of_key(
         if found is not None:
             return Caller(found.scope, found.id, of_cluster=True)
     return None if asked_for else STRANGER
+
+
+def caller_of_run(owner: str, keys: Mapping[str, ApiKey]) -> Caller:
+    """Return who a job is run for, by the id of the key that it was submitted with. Raises
+    HttpFaultRaised (401) where that was one of the cluster's `keys` and is one no longer."""
+    if owner in keys:
+        return Caller(keys[owner].scope, owner, of_cluster=True)
+    if KEY_ID.fullmatch(owner):
+        raise unknown_caller(owner)
+    return Caller(key_id=owner or None)
 
 
 def check_scope(caller: Caller, needed: Scope, what: str) -> None:

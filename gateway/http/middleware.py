@@ -31,6 +31,7 @@ from gateway.http.auth import (
     OPEN_PATHS,
     Caller,
     caller_of_key,
+    caller_of_run,
     check_scope,
     client_address,
     host_allowed,
@@ -40,6 +41,7 @@ from gateway.http.auth import (
     unknown_caller,
 )
 from gateway.http.openapi import Route
+from gateway.records import job_run_of
 from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
@@ -52,7 +54,9 @@ COMMAND_BYTES = 1 << 20
 TRUNCATED_HEADER = "x-shoal-truncated"
 NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
-_RECEIVE, _CALLER, _LEAVE = "shoal.receive", "shoal.caller", "shoal.leave"
+RECEIVE, LEAVE = "shoal.receive", "shoal.leave"
+"""Where a request's scope has its connection's `receive`, and what is called at its end."""
+_CALLER = "shoal.caller"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -64,56 +68,9 @@ _CORS = (
 )
 
 
-class ReceiveTap:
-    """The ASGI application, with `receive` left where a watcher finds it. What a key was counted
-    for ends with the answer's last byte.
-
-    HEAD is asked as GET, and the body of the answer is left out.
-    """
-
-    def __init__(self, app: Asgi) -> None:
-        self._app = app
-
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
-        if scope["type"] == "http":
-            scope[_RECEIVE] = receive
-            if not scope["path"].startswith("/"):
-                _make_relative(scope)
-            if scope["method"] == "HEAD":
-                # a copy: the server reads in its own that no body may follow
-                scope, send = {**scope, "method": "GET"}, _bodiless(send)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            if (leave := scope.pop(_LEAVE, None)) is not None:
-                leave()
-
-
-def _bodiless(send: Send) -> Send:
-    """Return a `send` that passes everything on but the bytes of the body."""
-
-    async def sent(event: dict[str, Any]) -> None:
-        """Send one event."""
-        body = event["type"] == "http.response.body"
-        await send({**event, "body": b""} if body else event)
-
-    return sent
-
-
-def _make_relative(scope: dict[str, Any]) -> None:
-    """Turn a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host;
-    what is no such target stays, and is not found."""
-    scheme, _, rest = scope["path"].partition("://")
-    host, slash, path = rest.partition("/")
-    if scheme.casefold() in ("http", "https") and host:
-        scope["path"], scope["raw_path"] = f"/{path}", (slash + path).encode() or b"/"
-        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
-        scope["headers"] = [(b"host", host.encode()), *others]
-
-
 def receive_of(req: Request) -> Receive:
     """Return the connection's `receive`; to be used only after the body was read."""
-    return req.scope[_RECEIVE]
+    return req.scope[RECEIVE]
 
 
 @dataclass(frozen=True)
@@ -237,7 +194,7 @@ class AccessControl:
 
     async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Close the service at lifespan shutdown."""
-        self._handle.stop()
+        await self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:
         """Refuse strangers before anything is read."""
@@ -298,12 +255,17 @@ class AccessControl:
             keys = self._handle.service.api_keys
             if (over := keys.over_budget(caller.key_id)) is not None:
                 raise spent(over)
-            req.scope[_LEAVE] = keys.come(caller.key_id)
+            req.scope[LEAVE] = keys.come(caller.key_id)
 
     async def _identify(self, req: Request) -> None:
         """Note who asks. Raises HttpFaultRaised for one who has no key where one is needed, but on
         the open paths."""
         options, keys = self._handle.options, self._handle.service.api_keys
+        if (run := job_run_of(req.scope)) is not None:
+            if run.owner and (refusal := await keys.wait_known()) is not None:
+                raise HttpFaultRaised(of_refusal(refusal))
+            req.scope[_CALLER] = caller_of_run(run.owner, keys.book.keys)
+            return
         is_open, key = req.path in OPEN_PATHS, _key_of(req)
         asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)

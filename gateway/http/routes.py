@@ -41,6 +41,7 @@ from gateway.http.resources import (
     deletions,
     diagnostics,
     instances,
+    jobs,
     models,
     nodes,
     pages,
@@ -56,7 +57,8 @@ from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
-CLUSTER, ITSELF, TOOLS = "Cluster", "This server", "Tools"
+SSE = "text/event-stream"
+CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
@@ -144,13 +146,13 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
         Route, tag=api.title, envelope=api.envelope, errors=errors, scope=_scope_of(endpoint)
     )
     listed = isinstance(endpoint, KeepsListed)
-    shown = partial(answers.LabelledAnswer if listed else answers.AnswerResource, endpoint=endpoint)
+    shown = partial(answers.LabelledAnswer if listed else jobs.BackgroundAnswer, endpoint=endpoint)
     yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
     yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
     if isinstance(endpoint, KeepsListed):
         yield from _rows_of_listed(api, endpoint, row, shown)
     else:
-        stopped = partial(answers.AnswerCancel, endpoint=endpoint)
+        stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
         yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
     items = partial(answers.AnswerItems, endpoint=endpoint)
     told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
@@ -181,6 +183,20 @@ ROUTES: tuple[Route, ...] = (
           cluster.CancelResource, errors=(401, 404, 504)),
     Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
           cluster.CancelResource, errors=(401, 404, 504)),
+    Route("POST", "/v1/jobs", "Submit a request that runs without its client", JOBS,
+          jobs.JobList, body=jobs.JobBody, errors=(400, 401, 404, 413, 429, 503),
+          scope="inference"),
+    Route("GET", "/v1/jobs", "The client's jobs, the latest first (?limit=, ?after=)", JOBS,
+          jobs.JobList, errors=(400, 401, 404, 503), scope="inference"),
+    Route("GET", "/v1/jobs/{job}", "A job, and its result when it has ended", JOBS,
+          jobs.JobResource, errors=(401, 404, 503), scope="inference"),
+    Route("DELETE", "/v1/jobs/{job}", "Remove a job that has ended, and its result", JOBS,
+          jobs.JobResource, errors=(401, 404, 409, 503), scope="inference"),
+    Route("GET", "/v1/jobs/{job}/events",
+          "What a job says, as it comes, and at its end the job (?starting_after=)", JOBS,
+          jobs.JobEvents, streams=SSE, errors=(400, 401, 404, 429, 503), scope="inference"),
+    Route("POST", "/v1/jobs/{job}/cancel", "Stop a job", JOBS,
+          jobs.JobCancel, errors=(401, 404, 409, 503), scope="inference"),
     Route("POST", "/place_instance", "Load a copy of a model", CLUSTER,
           instances.PlaceInstance, body=instances.PlaceBody, errors=PLACES),
     Route("GET", "/instance/placement", "What placing ?model= would do", CLUSTER,

@@ -16,12 +16,15 @@ from falcon.asgi import Response
 
 from gateway.dialects import sse
 from gateway.dialects.dialect import KeepingStream, KeptAnswer, Parsed, StreamRenderer
-from gateway.dialects.faults import HttpFaultRaised, internal, of_error
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.ended_requests import FINISHED, AskedOver
 from gateway.http.middleware import Receive, tell_ignored
+from gateway.records import job_of_run
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.service import HttpService
+
+CLOSED_REQUEST = 499
 
 
 class ClientHangUp:
@@ -86,6 +89,15 @@ class RunningExchange:
         reasons = (request.failed for request in self.exchange.requests)
         return next((reason for reason in reasons if reason is not None), FINISHED)
 
+    def raise_early(self) -> None:
+        """Raise HttpFaultRaised where nothing will come, and a status can still say why."""
+        inbox = self.exchange.inbox
+        if inbox.abandoned:
+            fault = HttpFault(CLOSED_REQUEST, "client_closed", "the client went away")
+            raise HttpFaultRaised(fault)
+        if inbox.early_fault is not None:
+            raise HttpFaultRaised(inbox.early_fault)
+
     def stay_warm(self) -> None:
         """Wish that the model stays as long as the body says."""
         extras = self.parsed.extras
@@ -101,6 +113,8 @@ class RunningExchange:
         """Count the exchange as running."""
         self.service.running += 1
         self.settle = self.service.api_keys.spends(self.asked.key, self._spent)
+        if self.asked.run is not None:
+            self.asked.run.computed = self.exchange.requests
         if self.keeps:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
@@ -112,7 +126,8 @@ class RunningExchange:
         if to_keep is None or not to_keep.keep or answer is None:
             return ""
         kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
-        request_id = self.parsed.requests[0].request_id
+        # a job's answer is found by the job's name, whichever run of it has made it
+        request_id = job_of_run(self.parsed.requests[0].request_id)
         return await self.service.answers.keep(self.owner, request_id, kept)
 
     async def keep_streamed(self, renderer: StreamRenderer) -> bytes:

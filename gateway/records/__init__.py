@@ -1,29 +1,63 @@
 """Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log, and the answers that later
+thread of its own and never on an event loop, has the request log, jobs, and the answers that later
 requests go on from, for those who asked with the same API key. What another node keeps, that node
 is asked for.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
 from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.jobs import (
+    JOB_PREFIX,
+    Asgi,
+    Job,
+    JobBounds,
+    JobRecords,
+    JobRun,
+    JobRunner,
+    JobsAnywhere,
+    JobsFull,
+    NewJob,
+    event_payload,
+    job_of_run,
+    job_request,
+    job_run_of,
+    job_told,
+    runner_name,
+)
 from gateway.records.kept_answers import AnswerBounds, answer_bounds
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
 
 __all__ = [
+    "JOB_PREFIX",
     "AnswerBounds",
     "AnswerRecords",
     "AnswersSilent",
+    "Asgi",
+    "Job",
+    "JobBounds",
+    "JobRecords",
+    "JobRun",
+    "JobRunner",
+    "JobsAnywhere",
+    "JobsFull",
     "Kind",
     "ListedAnswer",
     "LogBounds",
+    "NewJob",
     "NodeRecords",
     "RecentQuery",
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
     "answer_bounds",
+    "event_payload",
+    "job_of_run",
+    "job_request",
+    "job_run_of",
+    "job_told",
     "open_records",
+    "runner_name",
 ]

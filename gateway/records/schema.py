@@ -140,7 +140,58 @@ _ANSWERS = (
     """,
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _ANSWERS)
+_JOBS = (
+    """
+    CREATE TABLE job (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        request TEXT NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        path TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        client TEXT NOT NULL,
+        address TEXT NOT NULL,
+        priority INTEGER NOT NULL,
+        created_at_s REAL NOT NULL,
+        ttl_s REAL NOT NULL,
+        metadata BLOB NOT NULL,
+        shown BLOB NOT NULL,
+        state TEXT NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        cuts INTEGER NOT NULL DEFAULT 0,
+        runner TEXT,
+        beat INTEGER NOT NULL DEFAULT 0,
+        cancelled INTEGER NOT NULL DEFAULT 0,
+        told INTEGER NOT NULL DEFAULT 0,
+        ready_at_s REAL NOT NULL DEFAULT 0,
+        started_at_s REAL,
+        ended_at_s REAL,
+        tokens INTEGER NOT NULL DEFAULT 0,
+        events INTEGER NOT NULL DEFAULT 0,
+        status INTEGER,
+        content_type TEXT NOT NULL DEFAULT '',
+        error TEXT,
+        bytes INTEGER NOT NULL,
+        body BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX job_by_state ON job (state, priority, number)",
+    "CREATE INDEX job_by_owner ON job (owner, number)",
+    """
+    CREATE TABLE job_event (
+        job INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (job, number)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER job_removed AFTER DELETE ON job BEGIN
+        DELETE FROM job_event WHERE job = OLD.number;
+    END
+    """,
+)
+
+MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _ANSWERS, _JOBS)
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -189,5 +190,44 @@ def test_what_is_not_to_be_kept_is_not_found(client: OpenAI, make: Make) -> None
 
 def test_what_cannot_be_honoured_names_its_field(make: Make) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        make(COUNT, background=True)
+        make(COUNT, background=True, store=False)
     assert caught.value.param == "background"
+
+
+def test_a_response_in_the_background_is_polled_until_it_is_there(
+    client: OpenAI, make: Make
+) -> None:
+    response = make(COUNT, background=True)
+    assert response.status == "queued" and response.background is True
+    give_up_at = time.monotonic() + 60
+    while response.status in {"queued", "in_progress"}:
+        assert time.monotonic() < give_up_at
+        response = client.responses.retrieve(response.id)
+    assert response.status == "completed" and response.output_text == make(COUNT).output_text
+    then = make("Say that again.", previous_response_id=response.id)
+    assert then.previous_response_id == response.id
+
+
+def test_a_stream_in_the_background_is_gone_on_with_where_it_was_left(
+    client: OpenAI, make: Make
+) -> None:
+    whole = make(COUNT).output_text
+    first: list[Any] = []
+    for event in make(COUNT, background=True, stream=True):
+        first.append(event)
+        if event.sequence_number >= 5:
+            break
+    name, at = first[0].response.id, first[-1].sequence_number
+    rest = list(client.responses.retrieve(name, stream=True, starting_after=at))
+    numbers = [event.sequence_number for event in [*first, *rest]]
+    assert numbers == list(range(len(numbers)))
+    assert rest[-1].type == "response.completed" and rest[-1].response.output_text == whole
+    deltas = [one.delta for one in [*first, *rest] if one.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole
+
+
+def test_a_response_in_the_background_is_cancelled(client: OpenAI, make: Make) -> None:
+    response = make("Tell me a story", background=True, max_output_tokens=2000)
+    stopped = client.responses.cancel(response.id)
+    assert stopped.status in {"cancelled", "completed"}
+    assert client.responses.retrieve(response.id).status == stopped.status

@@ -30,8 +30,11 @@ from gateway.fetching.places import shares
 from gateway.fetching.reading import reader
 from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances, requests
+from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
 from gateway.records import file, kept_answers, node_records, request_log
+from gateway.records.jobs import job
+from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
 from runner.serving.request_server import PREPARING_CHARS
@@ -181,6 +184,21 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "questions that wait", f"{node_records.MOST_QUESTIONS}", "", "503"
     yield "requests told in one answer", f"{requests.MOST:,}", "", "400"
     yield "models and clients in statistics", f"{request_log.MOST_GROUPS} each", "", "left out"
+    jobs = settings.jobs
+    yield "jobs of one client that are open", f"{jobs.per_client:,}", "`jobs.per_client`", "429"
+    yield "jobs kept, open ones and those that ended", f"{jobs.rows:,}", "`jobs.rows`", "429"
+    yield "bytes of their bodies and results", amount(jobs.bytes), "`jobs.bytes`", "429"
+    yield "jobs that run at a time on a node", f"{jobs.running:,}", "`jobs.running`", "waits"
+    yield "the body of a job", amount(submit.BODY_BYTES), "", "413"
+    yield "what a job says", amount(RESULT_BYTES), "", "the job fails"
+    yield (
+        "how long a result is kept",
+        f"{jobs.ttl_s / 3600:g} h; {submit.MOST_TTL_S / 86_400:g} days where that is asked for",
+        "`jobs.ttl_s`",
+        "it goes; 400",
+    )
+    yield "runs of a job whose processes die", f"{job.MOST_CUTS}", "", "the job fails"
+    yield "clients that read the events of jobs", f"{found.MOST_READERS}", "", "429"
     yield "broken records files kept", f"{file.ASIDE_AT_MOST}", "", "the oldest goes"
 
 

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from falcon.asgi import App
 from falcon.testing import ASGIConductor
@@ -80,6 +80,7 @@ async def asked(folder: Path) -> dict[str, Any]:
     app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
+    handle.application = cast(Any, app)
     async with ASGIConductor(app) as client:
         tell(handle.service)
         found: dict[str, Any] = {}

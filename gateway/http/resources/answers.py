@@ -18,7 +18,7 @@ from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_body
-from gateway.records import AnswersSilent, RecordsUnavailable
+from gateway.records import AnswersSilent, RecordsUnavailable, job_of_run
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
@@ -197,7 +197,7 @@ async def found_answer(
 ) -> dialect.KeptAnswer | None:
     """Return an answer of this owner's, also of another path; None where none is kept."""
     with records_told():
-        return await service.answers.find(owner, request)
+        return await service.answers.find(owner, job_of_run(request))
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from gateway.http.resources.answers import (
     owner_of_answers,
     recalled,
 )
+from gateway.http.resources.jobs import answer_in_background
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.http.running import (
     ClientHangUp,
@@ -53,7 +54,7 @@ from gateway.http.running import (
     comments_before,
     refusals_recorded,
 )
-from gateway.records import Kind
+from gateway.records import Kind, job_run_of
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
@@ -62,7 +63,6 @@ PARSE_ASIDE_BYTES = 128 << 10
 QUICK_S = 0.5
 """How long a streamed answer may be undecided before its status is given as 200."""
 NEVER_S = 7 * 24 * 3600.0
-CLOSED_REQUEST = 499
 Again = Callable[[Parsed], RunningExchange]
 """Submits a body that was cut, in the place of what did not fit."""
 
@@ -87,6 +87,9 @@ class GenerateResource(Resource):
                 # only a dialect that keeps answers says what is to be kept
                 keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
                 parsed = await recalled(service, keeping, parsed, owner)
+            if parsed.background is not None and asked.run is None:
+                await answer_in_background(service, req, resp, parsed)
+                return
             running = _begin(service, req, parsed, asked)
         again = partial(_begin_again, service, req, asked, running.hang_up)
         while (shorter := await self._answered(running, resp, again)) is not None:
@@ -113,7 +116,7 @@ class GenerateResource(Resource):
             return
         has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
         await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
-        _raise_early(running)
+        running.raise_early()
         running.tell_unheeded(resp)
         resp.content_type = self.dialect.stream_content_type
         resp.set_headers(sse.HEADERS)
@@ -214,6 +217,7 @@ def _asked(
         started_at=service.reactor.now(),
         key=key_id(req),
         answer_id=resp.get_header("x-request-id") or "",
+        run=job_run_of(req.scope),
     )
 
 
@@ -224,7 +228,8 @@ async def _parsed(
     answer has its name, and names what had no effect."""
     options = service.options
     body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
-    context = service.parse_context()
+    context, run = service.parse_context(), asked.run
+    context = context if run is None else run.context(context)
     try:
         if len(body) < PARSE_ASIDE_BYTES:
             parsed = dialect.parse(body, context)
@@ -233,7 +238,7 @@ async def _parsed(
             parsed = await loop.run_in_executor(None, dialect.parse, body, context)
     finally:
         service.bodies.give_back(len(body))
-    asked.parsed = parsed
+    asked.parsed = parsed = parsed if run is None else run.named(parsed)
     resp.set_header("x-request-id", parsed.answer_id)
     if not service.catalog.known:
         await service.catalog.wait_known()
@@ -286,15 +291,6 @@ def _gave_way(running: RunningExchange, fault: HttpFault | None) -> Parsed | Non
     return shorter
 
 
-def _raise_early(running: RunningExchange) -> None:
-    inbox = running.exchange.inbox
-    if inbox.abandoned:
-        raise HttpFaultRaised(HttpFault(CLOSED_REQUEST, "client_closed", "the client went away"))
-    fault = inbox.early_fault
-    if fault is not None:
-        raise HttpFaultRaised(fault)
-
-
 async def _answer_whole(
     running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
@@ -318,7 +314,7 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
         if collector.failed is not None:
             raise HttpFaultRaised(of_failed(collector.failed))
         if not entries and inbox.ended:
-            _raise_early(running)
+            running.raise_early()
             break
     return collector.collected
 

@@ -32,6 +32,8 @@ EXAMPLES: Mapping[str, Any] = {
     "source": "shoal-tiny",
     "destination": "mine",
     "from": "shoal-tiny",
+    "path": "/v1/completions",
+    "body": {"model": "shoal-tiny", "prompt": "Once upon a time"},
 }
 """Values of fields in the forms that try a route."""
 LABELLED: Mapping[str, Any] = {"metadata": {"topic": "fish"}}

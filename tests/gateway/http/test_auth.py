@@ -16,9 +16,11 @@ from bus.wire.ids import NodeId
 from conf.settings import hash_key
 from gateway.cluster.api_keys import KeyBook
 from gateway.cluster.options import Options
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.auth import (
     Caller,
     caller_of_key,
+    caller_of_run,
     client_address,
     hashed,
     host_allowed,
@@ -78,6 +80,17 @@ def test_who_asks_is_told_by_the_key_and_a_stranger_where_none_is_asked_for() ->
             assert ask(strange) == (None if asked_for else Caller(has_key=False))
     alone = replace(options, keys=(hashed("sk-one"),))
     assert caller_of_key("sk-one", alone, known(mine), asked_for=True) == Caller()
+
+
+def test_a_job_is_run_for_who_submitted_it_as_long_as_the_key_is_there() -> None:
+    mine = ApiKey(id="key-0123abcd", name="a", hash=hashed("sk-a"), scope="inference")
+    run = caller_of_run(mine.id, {mine.id: mine})
+    assert (run.scope, run.key_id, run.of_cluster) == ("inference", mine.id, True)
+    with pytest.raises(HttpFaultRaised) as refused:
+        caller_of_run(mine.id, {})
+    assert refused.value.fault.status == 401
+    assert caller_of_run("0123456789abcdef", {}) == Caller(key_id="0123456789abcdef")
+    assert caller_of_run("", {}) == Caller()
 
 
 def test_a_key_is_taken_until_it_expires_and_its_old_secret_until_its_own_time() -> None:

@@ -11,7 +11,8 @@ import pytest
 from falcon.asgi import Request
 
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.middleware import ReceiveTap, read_body
+from gateway.http.app import ReceiveTap
+from gateway.http.middleware import read_body
 from gateway.requests.body_budget import BodyBudget
 
 

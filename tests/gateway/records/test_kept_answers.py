@@ -138,7 +138,7 @@ def test_a_file_of_the_version_before_is_brought_forward_with_its_rows(tmp_path:
     shelf.keep("a", "1", _kept(10, b"{}"))
     shelf.file.close()
     with sqlite3.connect(path) as before:  # as version 1 left it
-        for name in ("answer", "item", "answer_item", "answer_tally"):
+        for name in ("answer", "item", "answer_item", "answer_tally", "job", "job_event"):
             before.execute(f"DROP TABLE {name}")
         before.execute("PRAGMA user_version = 1")
     before.close()

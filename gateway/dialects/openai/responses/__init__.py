@@ -4,6 +4,7 @@ Pure. Entered by the dialect, its body, the types of its answers, and how kept o
 """
 
 from gateway.dialects.openai.responses.answers import ResponseAnswer, ResponseEvent
+from gateway.dialects.openai.responses.background import as_it_stands, is_made, last_event
 from gateway.dialects.openai.responses.bodies import ResponsesBody
 from gateway.dialects.openai.responses.dialect import OpenAIResponses
 from gateway.dialects.openai.responses.listing import render_deleted, render_items
@@ -14,6 +15,9 @@ __all__ = [
     "ResponseAnswer",
     "ResponseEvent",
     "ResponsesBody",
+    "as_it_stands",
+    "is_made",
+    "last_event",
     "render_deleted",
     "render_items",
     "replayed",

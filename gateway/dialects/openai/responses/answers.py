@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken, Tier
 
-Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 

@@ -235,7 +235,7 @@ class ResponsesBody(Closed):
     )
     previous_response_id: str | None = None
     store: bool | None = None
-    background: bool | None = only(False, why="answers are made while their client waits")
+    background: bool | None = honoured("answer at once, and make the response without the client")
     service_tier: TierBody | None = honoured(
         "flex: as x_priority low, priority: as x_priority high; said back"
     )

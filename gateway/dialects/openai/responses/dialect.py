@@ -21,11 +21,12 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import bad_field, ignoring, read_body, validate
+from gateway.dialects.body import bad_field, ignoring, read_body, read_object, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
 from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
+from gateway.dialects.openai.responses.background import in_background
 from gateway.dialects.openai.responses.echo import said_back, summary_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
@@ -91,7 +92,7 @@ class OpenAIResponses:
         named = references_of(found)
         held = keeps or asked.previous_response_id is not None or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
-        return Parsed(
+        parsed = Parsed(
             requests=(thinking.asked_of(request),),
             model=asked.model,
             stream=bool(asked.stream),
@@ -107,6 +108,9 @@ class OpenAIResponses:
             cuts=asked.truncation == "auto",
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
         )
+        if not asked.background:
+            return parsed
+        return in_background(parsed, read_object(body, context.limits))
 
     def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
         """Return an item of a kept answer, or of what that was made from; None without it."""
@@ -156,9 +160,8 @@ def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
 
 
 def _check_offered(asked: bodies.ResponsesBody) -> None:
-    if asked.background:
-        text = "answers are made while their client waits; leave it out, or stream"
-        raise bad_field("background", text)
+    if asked.background and asked.store is False:
+        raise bad_field("background", "needs an answer that is kept: leave 'store' out")
     if asked.stream_options is not None and not asked.stream:
         raise bad_field("stream_options", "is only allowed when stream is true")
 

@@ -33,7 +33,7 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": asked.max_tool_calls,
         "truncation": asked.truncation or "disabled",
-        "background": False,
+        "background": bool(asked.background),
         "store": asked.store is not False,
         "service_tier": tier_told(asked.service_tier),
         "metadata": asked.metadata or {},

@@ -308,7 +308,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "input[0].content[0].type",
     ),
     ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
-    ({"background": True}, "background"),
+    ({"background": True, "store": False}, "background"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"moderation": {"model": "m"}}, "moderation"),

@@ -1,0 +1,87 @@
+"""Talks to the node's API about requests that run without their clients: `shoal jobs`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.command import Invocation
+
+NONE = "-"
+Row = Mapping[str, Any]
+JobName = Annotated[str, typer.Argument(help="The job, as `shoal jobs ls` shows it.")]
+
+
+def ls(
+    invocation: Invocation,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100, help="How many, the latest first.")
+    ] = 20,
+) -> None:
+    """List the jobs that this node has taken, without their results."""
+    output = invocation.output
+    found = invocation.api().get(f"/v1/jobs?limit={limit}")
+    output.document(found)
+    columns = ("job", "state", "path", ">priority", ">attempts", ">tokens", "created", "error")
+    output.table(columns, [_cells(row) for row in found["data"]])
+    if not found["data"]:
+        output.note("no jobs: POST /v1/jobs submits one (docs/operations/http-api.md)")
+
+
+def show(invocation: Invocation, job: JobName) -> None:
+    """Show a job, and its result when it has ended."""
+    _show(invocation, invocation.api().get(f"/v1/jobs/{job}"))
+
+
+def cancel(invocation: Invocation, job: JobName) -> None:
+    """Stop a job; what it has said until then is kept."""
+    _show(invocation, invocation.api().post(f"/v1/jobs/{job}/cancel", {}, timeout_s=30.0))
+
+
+def _show(invocation: Invocation, found: Row) -> None:
+    output = invocation.output
+    output.document(dict(found))
+    told = {
+        "job": found["id"],
+        "state": found["status"],
+        "path": found["path"],
+        "created": _when(found["created_at"]),
+        "started": _when(found["started_at"]),
+        "ended": _when(found["ended_at"]),
+        "kept until": _when(found["expires_at"]),
+        "before it": NONE if found["position"] is None else str(found["position"]),
+        "attempts": str(found["attempts"]),
+        "tokens": str(found["progress"]["tokens"]),
+        "events": str(found["progress"]["events"]),
+        "error": _error(found),
+    }
+    output.table(("what", "value"), list(told.items()))
+    if found["result"] is not None:
+        output.note("its result is in --json")
+    elif found["progress"]["events"]:
+        output.note(f"what it says is at GET /v1/jobs/{found['id']}/events")
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row["id"],
+        row["status"],
+        row["path"],
+        str(row["priority"]),
+        str(row["attempts"]),
+        str(row["progress"]["tokens"]),
+        _when(row["created_at"]),
+        _error(row),
+    ]
+
+
+def _error(row: Row) -> str:
+    return NONE if row["error"] is None else str(row["error"]["code"])
+
+
+def _when(seconds: float | None) -> str:
+    form = "%Y-%m-%d %H:%M:%S"
+    return NONE if seconds is None else time.strftime(form, time.localtime(seconds))

@@ -1,0 +1,156 @@
+"""Talks to clients: jobs submitted, and a client's own listed.
+
+A job is refused as its request would be, before it is taken: its body is read by the dialect of its
+path, and its model looked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.process.clock import wall
+from bus.wire.errors import BadRequest
+from gateway.dialects import body as bodies
+from gateway.dialects.body import PRIORITIES, Closed, bad_field
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFaultRaised, not_found
+from gateway.dialects.registry import asked_at
+from gateway.http.middleware import (
+    Resource,
+    answer_json,
+    read_body,
+    sharer_of,
+    tell_ignored,
+)
+from gateway.http.resources.answers import owner_of_answers
+from gateway.http.resources.jobs.found import found_job, recorded, submitted
+from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
+from gateway.service import HttpService
+
+BODY_BYTES = 8 << 20
+"""Of a job: it is kept, unlike other requests'."""
+MOST_TTL_S = 30 * 86_400.0
+LIMIT, MOST = 20, 100
+PARSE_ASIDE_BYTES = 128 << 10
+Label = Annotated[str, Field(max_length=512)]
+LabelName = Annotated[str, Field(max_length=64)]
+SAYS_PRIORITY: Mapping[str, tuple[str, ...]] = {"service_tier": ("flex", "priority")}
+"""Fields of dialects that say how urgent a request is, with the values that do."""
+
+
+class JobBody(Closed):
+    """The body of `POST /v1/jobs`."""
+
+    others: ClassVar[str] = ""
+    path: str = Field(description="where the request would be posted, as /v1/chat/completions")
+    body: dict[str, Any] = Field(description="the request, as it would be posted there")
+    ttl_s: Annotated[float, Field(ge=1.0, le=MOST_TTL_S)] | None = Field(
+        default=None, description="seconds that the result is kept"
+    )
+    metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = Field(
+        default=None, description="labels, said back"
+    )
+
+
+class JobList(Resource):
+    """`POST /v1/jobs` and `GET /v1/jobs[?limit=&after=]`."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Take a job: it is durable when it is answered. 400 for a request that would be, 429 where
+        there is no room."""
+        service, options = self.service, self.service.options
+        read = await read_body(req, min(options.body_limit_bytes, BODY_BYTES), options.body_s)
+        limits = replace(service.parse_context().limits, strict_fields=True)
+        asked, _ = bodies.read_body(JobBody, read, limits)
+        owner = owner_of_answers(req, service)
+        parsed, body = await _understood(service, asked)
+        first = parsed.requests[0] if parsed.requests else None
+        client = parsed.extras.client_id or (first.client_id if first else None) or ""
+        new = NewJob(
+            request=first.request_id if first else next(service.parse_context().ids),
+            kind="job",
+            path=asked.path,
+            body=body,
+            owner=owner,
+            client=client,
+            address=sharer_of(req, options, None)[2],
+            priority=first.priority if first else PRIORITIES["batch"],
+            created_at_s=wall(),
+            ttl_s=options.job_ttl_s if asked.ttl_s is None else asked.ttl_s,
+            metadata=json_bytes(asked.metadata or {}),
+        )
+        job = await submitted(service, new)
+        tell_ignored(service, resp, "jobs", [f"body.{one}" for one in parsed.extras.ignored])
+        resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
+        resp.status = 202
+        answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with a page of the client's own jobs, the latest first, without results."""
+        service, owner = self.service, owner_of_answers(req, self.service)
+        limit, after = _limit_of(req), req.get_param("after")
+        number: int | None = None
+        if after is not None:
+            job = await found_job(service, owner, job_request(after))
+            if job is None:
+                raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
+            number = job.number if service.jobs.is_here(job.request) else None
+        found = await recorded(service.jobs.here.listed(owner, limit + 1, number))
+        data = [job_told(job) for job in found[:limit]]
+        answer_json(
+            resp,
+            {
+                "object": "list",
+                "data": data,
+                "first_id": data[0]["id"] if data else None,
+                "last_id": data[-1]["id"] if data else None,
+                "has_more": len(found) > limit,
+            },
+        )
+
+
+async def _understood(service: HttpService, asked: JobBody) -> tuple[Parsed, bytes]:
+    """Return a job's request, and its body as it will be asked: behind all others, unless it says
+    when. Raises BadRequest and HttpFaultRaised, as the request would."""
+    endpoint = asked_at(asked.path)
+    if endpoint is None:
+        raise bad_field("path", "must be one that asks a model, as /v1/chat/completions")
+    fields = asked.body
+    if "x_priority" not in fields and not any(
+        fields.get(name) in values for name, values in SAYS_PRIORITY.items()
+    ):
+        fields = {**fields, "x_priority": "batch"}
+    body = json_bytes(fields)
+    context = service.parse_context()
+    try:
+        if len(body) < PARSE_ASIDE_BYTES:
+            parsed = endpoint.dialect.parse(body, context)
+        else:
+            loop = asyncio.get_running_loop()
+            parsed = await loop.run_in_executor(None, endpoint.dialect.parse, body, context)
+    except BadRequest as error:
+        field = "body" if error.field is None else f"body.{error.field}"
+        raise BadRequest(f"body: {error.message}", field=field) from None
+    if parsed.background is not None:
+        raise bad_field("body.background", "a job runs without its client; leave it out")
+    if not service.catalog.known:
+        await service.catalog.wait_known()
+    model = service.catalog.named(parsed.model)
+    service.catalog.check_makes(model, parsed.requests)
+    return parsed, body
+
+
+def _limit_of(req: Request) -> int:
+    text = req.get_param("limit")
+    if text is None:
+        return LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MOST):
+        raise bad_field("limit", f"a number from 1 to {MOST}")
+    return int(text)

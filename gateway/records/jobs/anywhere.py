@@ -1,0 +1,125 @@
+"""Talks to the gateways of other nodes: the jobs of the cluster, as clients of any node ask.
+
+A job stays on the node that took it, which its name says, and another's is asked for there, by the
+same words as a job of our own. Submitting and listing are of this node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any, Protocol, cast
+
+from bus.wire.ids import NodeId, RequestId, owner_of
+from gateway.cluster.record_questions import RecordsElsewhere, Verb
+from gateway.records.jobs import table
+from gateway.records.jobs.job import Job, job_of_run
+from gateway.records.jobs.records import JobRecords
+
+Events = list[tuple[int, bytes]]
+FIND, POSITION, MORE = "job.find", "job.position", "job.more"
+STOP, REMOVE = "job.stop", "job.remove"
+
+
+class Questions(Protocol):
+    """What asks nodes about their records, and has theirs answered."""
+
+    def answer(self, verb: str, by: Verb) -> None:
+        """Have questions with this verb answered here."""
+        ...
+
+    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
+        """Return what a node says. Raises RecordsElsewhere, RecordsUnavailable."""
+        ...
+
+
+class JobsAnywhere:
+    """The jobs of every node, as one HTTP process of `node` finds them. `here` are this node's.
+
+    Every method raises RecordsUnavailable where our own file cannot be used, and RecordsElsewhere
+    where another node does not tell."""
+
+    def __init__(self, here: JobRecords, questions: Questions, node: NodeId) -> None:
+        self.here = here
+        self.node = node
+        self._questions = questions
+        for verb, by in (
+            (FIND, self._find),
+            (POSITION, self._position),
+            (MORE, self._more),
+            (STOP, self._stop),
+            (REMOVE, self._remove),
+        ):
+            questions.answer(verb, by)
+
+    def is_here(self, request: RequestId) -> bool:
+        """Return whether a job is one of our own node's."""
+        return self._home(request) == self.node
+
+    async def find(self, request: RequestId, owner: str) -> Job | None:
+        """Return a job of this owner's; None where there is none, or no such node."""
+        found = await self._asked(FIND, request, owner)
+        return None if found is None else _job(found)
+
+    async def position(self, job: Job) -> int | None:
+        """Return how many jobs are before a queued one; None of any other."""
+        return await self._asked(POSITION, job.request, job.owner)
+
+    async def more(self, request: RequestId, owner: str, first: int) -> tuple[Job | None, Events]:
+        """Return a job as it is, and its next events, from the one numbered `first` on."""
+        found = await self._asked(MORE, request, owner, first)
+        if found is None:
+            return None, []
+        job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], found)
+        return _job(job), [(number, data) for number, data in events]
+
+    async def stop(self, request: RequestId, owner: str) -> None:
+        """Ask for the end of a job of this owner's."""
+        await self._asked(STOP, request, owner)
+
+    async def remove(self, request: RequestId, owner: str) -> None:
+        """Remove a job of this owner's that has ended."""
+        await self._asked(REMOVE, request, owner)
+
+    # --- below -----------------------------------------------------------------------------------
+
+    def _home(self, request: RequestId) -> NodeId | None:
+        named = owner_of(job_of_run(request))
+        return None if named is None else named[0]
+
+    async def _asked(self, verb: str, request: RequestId, *more: Any) -> Any:
+        """Return what the node says that a job's name has; None where there is none."""
+        home = self._home(request)
+        if home is None:
+            return None
+        try:
+            return await self._questions.ask(home, verb, [request, *more])
+        except RecordsElsewhere as error:
+            if error.why == "unknown":
+                return None
+            raise
+
+    async def _find(self, asked: Sequence[Any]) -> Any:
+        request, owner = asked
+        job = await self.here.find(request, owner)
+        return None if job is None else astuple(job)
+
+    async def _position(self, asked: Sequence[Any]) -> Any:
+        request, owner = asked
+        job = await self.here.find(request, owner)
+        return None if job is None else await self.here.position(job)
+
+    async def _more(self, asked: Sequence[Any]) -> Any:
+        request, owner, first = asked
+        job, events = await self.here.more(request, owner, first)
+        return None if job is None else [astuple(job), events]
+
+    async def _stop(self, asked: Sequence[Any]) -> Any:
+        await self.here.stop(*asked)
+
+    async def _remove(self, asked: Sequence[Any]) -> Any:
+        await self.here.remove(*asked)
+
+
+def _job(values: Sequence[Any]) -> Job:
+    return table.row(values)

@@ -1,0 +1,124 @@
+"""What a run says, cut into events; and how it ended, by what it said.
+
+Pure. A stream's bytes come in pieces that end anywhere; an event is whole or not there yet.
+Comments are no events. What is no stream is one event: the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from gateway.dialects import sse
+from gateway.records.jobs.job import Signal, error_text
+
+LINES = "application/x-ndjson"
+RETRIED = (429, 503)
+"""Answers that say to come again."""
+_DONE = b"[DONE]"
+
+
+class EventCutter:
+    """The events of an answer whose content type is known, as its bytes come."""
+
+    def __init__(self, content_type: str) -> None:
+        kind = content_type.partition(";")[0].strip()
+        self._end = {sse.CONTENT_TYPE: b"\n\n", LINES: b"\n"}.get(kind)
+        self._rest = b""
+
+    @property
+    def streams(self) -> bool:
+        """Return whether the answer is a stream."""
+        return self._end is not None
+
+    def cut(self, piece: bytes) -> list[bytes]:
+        """Return the events that are whole with this piece."""
+        self._rest += piece
+        if self._end is None or self._end not in self._rest:
+            return []
+        *whole, self._rest = self._rest.split(self._end)
+        return [one + self._end for one in whole if one and not one.startswith(b":")]
+
+    def close(self) -> bytes:
+        """Return what is left at the end: the body of an answer that is no stream; else empty."""
+        rest, self._rest = self._rest, b""
+        return rest if self._end is None else b""
+
+
+def event_payload(event: bytes) -> dict[str, Any]:
+    """Return the JSON object of an event, a line or a body; empty for what has none."""
+    data = event
+    if b"data: " in event[:256] and not event.startswith(b"{"):
+        data = event.partition(b"data: ")[2]
+    try:
+        value = orjson.loads(data.strip())
+    except orjson.JSONDecodeError:
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def is_end_mark(event: bytes) -> bool:
+    """Return whether an event says nothing but that the stream ends."""
+    return event.strip() == b"data: " + _DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended. `retry`: it may be begun anew."""
+
+    signal: Signal
+    error: str | None = None
+    retry: bool = False
+    answer: bytes | None = None
+    """The whole answer that the last event of a named one has."""
+
+
+def ending_of(status: int | None, content_type: str, last: bytes, *, stopped: bool) -> Ending:
+    """Return how a run ended that answered `status` (None: it did not answer), by its last event
+    that is no mark; `stopped`: that was asked for."""
+    said = event_payload(last)
+    if status is None:
+        return Ending("stop") if stopped else Ending("fail", error_text("internal_error", UNSAID))
+    if status >= 300:
+        retry = status in RETRIED and not stopped
+        if stopped and status in (409, 499):
+            return Ending("stop")
+        return Ending("fail", _error_of(said, status), retry)
+    named = said.get("response")
+    if str(said.get("type", "")).startswith("response.") and isinstance(named, dict):
+        return _ending_of_named(cast(dict[str, Any], named), stopped=stopped)
+    streams = EventCutter(content_type).streams
+    if streams and said.get("error") is not None:
+        return Ending("fail", _error_of(said, None))
+    return Ending("stop" if stopped else "finish")
+
+
+def _ending_of_named(answer: Mapping[str, Any], *, stopped: bool) -> Ending:
+    whole = orjson.dumps(answer)
+    match answer.get("status"):
+        case "failed":
+            error = cast(Mapping[str, Any], answer.get("error") or {})
+            text = error_text(str(error.get("code", "")), str(error.get("message", "")))
+            return Ending("fail", text, answer=whole)
+        case "cancelled":
+            return Ending("stop", answer=whole)
+        case "completed" | "incomplete":
+            return Ending("finish", answer=whole)
+        case _:
+            return Ending("stop") if stopped else Ending("fail", error_text("ended_early", UNSAID))
+
+
+def _error_of(said: Mapping[str, Any], status: int | None) -> str:
+    """Return a failure in any dialect's envelope as a job has it."""
+    error: Any = said.get("error")
+    if isinstance(error, dict):
+        found = cast(dict[str, Any], error)
+        code = found.get("code") or found.get("type")
+        return error_text(str(code or "failed"), str(found.get("message", "")), status)
+    return error_text("failed", str(error or said.get("message") or ""), status)
+
+
+UNSAID = "the request ended without an answer; the log of the gateway may say why"
