@@ -195,7 +195,9 @@ class Runner:
         and all before it."""
         named = ask().headers["x-request-id"]
         eventually(
-            lambda: any(one["request"] in named for one in self.heard("submit")), 5, "it is told"
+            lambda: any(named.endswith(one["request"]) for one in self.heard("submit")),
+            5,
+            "it is told",
         )
         return len(self.heard("submit"))
 

@@ -27,6 +27,9 @@ from gateway.dialects.dialect import Limits, Parsed
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http.resources import collectives, diagnostics, instances, nodes
+from gateway.http.resources.access import api_keys
+from gateway.http.resources.jobs import submit
+from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
 from tests.harness.field_samples import same, samples_of, schema_of
@@ -37,6 +40,12 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (diagnostics, AskDiagnosis),
     labels.StoredLabelsBody: (labels, None),
+    api_keys.NewKeyBody: (api_keys, None),
+    api_keys.RotationBody: (api_keys, None),
+    submit.JobBody: (submit, None),
+    web.OpenUrlBody: (web, None),
+    web.ExtractPageBody: (web, None),
+    web.WebSearchBody: (web, None),
 }
 """Bodies that ask for no answer of a model: the module that reads them, the message that takes
 their fields whole."""

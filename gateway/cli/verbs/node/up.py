@@ -153,10 +153,8 @@ def _welcome(
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
     if not is_loopback(settings.http_host) and not settings.api_keys:
-        output.warn(
-            f"http_host {settings.http_host} is reached from other machines, so every client needs "
-            "an API key: `shoal apikey add NAME` makes one, unless the cluster has one"
-        )
+        told = "so every client needs an API key: `shoal apikey add NAME` makes one"
+        output.warn(f"http_host {settings.http_host} is reached from other machines, {told}")
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import http_token, known_http_token
 from bus.service import role_lock
 from conf.paths import Paths, find_paths, make_folders
-from gateway.cli.node.node_api import own_api
+from gateway.cli.node.node_api import home_api
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
 
@@ -61,7 +61,7 @@ def test_the_owners_token_is_shown_only_while_the_nodes_own_gateway_runs(
     listener: Listener, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = http_token(paths.state)
-    api = own_api(listener.url, paths)
+    api = home_api(listener.url, paths)
     api.get("/state")
     assert token not in listener.heads[-1], "a stranger may listen there"
     with role_lock(Endpoints(str(paths.runtime)), "gateway"):
