@@ -238,18 +238,24 @@ def _refused(response: httpx.Response) -> CliError:
     if found is None and response.headers.get("content-type") == PLAIN:
         told = f"{told}: {response.text[:200].strip()}"
     words = message_of(body) or told
-    return broken_model(words) if is_given_up(body) else refusal(response.status_code, words)
+    if is_given_up(body):
+        return broken_model(words)
+    return refusal(response.status_code, words, str(_error_of(body).get("code")))
 
 
 def is_given_up(body: Mapping[str, Any]) -> bool:
     """Return whether an error says that the model was given up: to wait for it is in vain."""
+    return bool(_error_of(body).get("given_up"))
+
+
+def _error_of(body: Mapping[str, Any]) -> dict[str, Any]:
     error = body.get("error")
-    return isinstance(error, dict) and bool(cast(dict[str, Any], error).get("given_up"))
+    return cast(dict[str, Any], error) if isinstance(error, dict) else {}
 
 
 def message_of(body: Mapping[str, Any]) -> str | None:
     """Return the first text of `error.message`, `error`, `message`, `description`, `title`."""
     error = body.get("error")
-    nested = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
+    nested = _error_of(body).get("message") if isinstance(error, dict) else error
     candidates = (nested, body.get("message"), body.get("description"), body.get("title"))
     return next((text for text in candidates if isinstance(text, str) and text), None)

@@ -73,13 +73,22 @@ def no_node_in(home: Path, *, chosen: bool) -> CliError:
     return CliError(f"no node runs in {home}", remedy=remedy, code=NO_NODE)
 
 
-def refusal(status: int, message: str) -> CliError:
+LISTED_BY = {
+    "model_not_found": "`shoal ls` shows the models here",
+    "instance_not_found": "`shoal ps` shows the copies in memory",
+    "node_not_found": "`shoal nodes` shows the nodes",
+    "key_not_found": "`shoal apikey ls` shows the keys",
+}
+"""Where to look for what was not found, by the error's code."""
+
+
+def refusal(status: int, message: str, error_code: str = "") -> CliError:
     """Return what an HTTP error of the node means here: its remedy and exit code."""
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"
         return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
-        return CliError(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
+        return CliError(message, remedy=LISTED_BY.get(error_code, ""), code=NOT_FOUND)
     if status in (408, 409, 429, 503, 504):
         return CliError(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
     if status == 507:

@@ -36,9 +36,10 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     if settings.http_owner_only:
         token = f"$(cat {shlex.quote(str(settings.paths.state / TOKEN_FILE))})"
     key = f' -H "Authorization: Bearer {token}"' if token else ""
+    trust = f" --cacert {shlex.quote(settings.http_tls_cert)}" if settings.http_tls_cert else ""
     return (
         f"{called} run {shlex.quote(model)}{where}",
-        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+        f"curl{trust} {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
         f"-d {shlex.quote(json.dumps(body))}",
         f"{called} down{where}",
     )

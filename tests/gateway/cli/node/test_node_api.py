@@ -61,3 +61,20 @@ def test_a_home_in_which_no_node_was_ever_started_is_not_looked_for(tmp_path: Pa
     with pytest.raises(CliError) as caught:
         check_is_of(NodeApi("http://127.0.0.1:9"), find_paths(tmp_path))
     assert caught.value.code == NO_NODE and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("model_not_found", "shoal ls"),
+        ("key_not_found", "shoal apikey ls"),
+        ("node_not_found", "shoal nodes"),
+        ("not_found", ""),
+    ],
+)
+def test_what_was_not_found_is_looked_for_where_its_kind_is_listed(code: str, remedy: str) -> None:
+    answer = (404, {"error": {"message": "it does not exist", "code": code}})
+    with serving(lambda _m, _p, _b: answer) as url, pytest.raises(CliError) as problem:
+        NodeApi(url).get("/v1/jobs/job_1")
+    assert problem.value.message == "it does not exist"
+    assert remedy in problem.value.remedy and bool(remedy) == bool(problem.value.remedy)
