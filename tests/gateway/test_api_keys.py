@@ -232,6 +232,32 @@ def test_as_many_run_at_once_as_may_and_a_place_is_free_when_one_ends(
     remove(testbed, "few")
 
 
+def test_a_job_waits_for_its_keys_budget_and_what_it_takes_counts_for_the_key(
+    testbed: GatewayTestbed,
+) -> None:
+    key = add(testbed, "patient", concurrent=1)["key"]
+    everywhere(testbed, key, 200)
+    stream = Stream(testbed, key, "tokens=250 every_ms=10")
+    stream.wait(lambda: stream.status == 200)
+    settled(testbed, "patient", running=1)
+    before = told(testbed, "patient")["use"]["tokens"]
+    asked = {"path": CHAT, "body": body("tokens=7")}
+    job = ask(testbed, "POST", "/v1/jobs", key, json=asked).json()
+    assert job["status"] == "queued"
+
+    def state() -> str:
+        """Return how the job is."""
+        return ask(testbed, "GET", f"/v1/jobs/{job['id']}", key).json()["status"]
+
+    assert state() in ("queued", "loading", "running")
+    stream.join()
+    assert "[DONE]" in stream.text, "a job takes no place from who waits for an answer"
+    eventually(lambda: state() == "done", 20, "the job had its turn")
+    settled(testbed, "patient", running=0)
+    assert told(testbed, "patient")["use"]["tokens"] >= before + 7
+    remove(testbed, "patient")
+
+
 def test_tokens_of_a_day_are_counted_and_end_in_a_429_until_midnight(
     testbed: GatewayTestbed,
 ) -> None:
