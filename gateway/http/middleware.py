@@ -56,7 +56,10 @@ NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE = "shoal.receive", "shoal.leave"
 """Where a request's scope has its connection's `receive`, and what is called at its end."""
-_CALLER = "shoal.caller"
+_CALLER, _READ = "shoal.caller", "shoal.read"
+LEFT_BYTES = 16 << 10
+"""A body of fewer bytes has come with its headers, or nearly: its connection can be used again
+though it was not read."""
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -168,6 +171,7 @@ async def read_body(
         if loop.time() >= end_at:
             text = f"the request body was not complete after {whole_s:.0f} s"
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
+    req.scope[_READ] = True
     return b"".join(pieces)
 
 
@@ -304,6 +308,15 @@ def _key_of(req: Request) -> str | None:
     return offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
 
 
+def _leaves_body(req: Request) -> bool:
+    """Return whether a refused request has a body that was not read, and that may still be on its
+    way: the server ends the connection then, which its client has to know."""
+    length = req.content_length
+    chunked = req.get_header("transfer-encoding") is not None
+    is_long = chunked if length is None else length > LEFT_BYTES
+    return is_long and _READ not in req.scope
+
+
 class ErrorHandlers:
     """Errors to answers. `install` makes it the application's only way to fail."""
 
@@ -326,7 +339,7 @@ class ErrorHandlers:
         for name, value in answer.headers:
             resp.set_header(name, value)
         resp.data = answer.body
-        if answer.status in (408, 413):
+        if answer.status in (408, 413) or _leaves_body(req):
             resp.set_header("connection", "close")
 
     def _fault_of(self, req: Request, error: Exception, request_id: str | None) -> HttpFault:

@@ -101,6 +101,22 @@ def test_a_key_asks_from_its_first_moment_and_not_after_its_removal(
     assert ask(testbed, "DELETE", "/apikeys/first").json()["error"]["code"] == "key_not_found"
 
 
+@pytest.mark.parametrize("size", [1_000, 100_000, 1_000_000, 3_000_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_who_is_refused_before_the_body_was_read_is_told_that_the_connection_ends(
+    testbed: GatewayTestbed, size: int, chunked: bool
+) -> None:
+    content = b"x" * size
+    with httpx.Client(timeout=20, headers=headers_of("sk-of-nobody")) as client:
+        add(testbed, "closed")
+        everywhere(testbed, "sk-of-nobody", 401)
+        for _ in range(30):
+            sent = iter([content]) if chunked else content
+            answer = client.post(testbed.url + CHAT, content=sent)
+            assert answer.status_code == 401
+    remove(testbed, "closed")
+
+
 def test_a_name_is_one_keys_and_a_body_is_read_strictly(testbed: GatewayTestbed) -> None:
     add(testbed, "one")
     for fields, status, field in (
