@@ -112,10 +112,11 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
-        here = JobRecords(self.records, _job_bounds(options))
-        self.jobs = JobsAnywhere(here, self.record_questions, options.node)
+        self.jobs = JobsAnywhere(
+            JobRecords(self.records, _job_bounds(options)), self.record_questions, options.node
+        )
         self.job_runner = JobRunner(
-            here,
+            self.jobs.here,
             runner_name(self.http_processes.number, self.boot),
             application=application,
             requests=self.dispatcher,
@@ -141,9 +142,9 @@ class HttpService:
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
         self._was_busy = False
-        chores = (FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes)
-        for every_s, chore in chores:
-            self.reactor.every(every_s, chore)
+        self.reactor.every(FLUSH_S, self.metrics.flush)
+        self.reactor.every(TIDY_S, self._tidy)
+        self.reactor.every(WISHES_S, self._tell_wishes)
         keep()
 
     # --- life ------------------------------------------------------------------------------------

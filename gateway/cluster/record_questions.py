@@ -10,16 +10,16 @@ asked for; a verb that another process may have done before has to stand being d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from zlib import crc32
 
 from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.wire.codec import Envelope, pack, unpack
 from bus.wire.errors import ShoalError
-from bus.wire.ids import NodeId
+from bus.wire.ids import NodeId, RequestId, owner_of
 from bus.wire.messages.gateways import (
     RECORD_ANSWER_BYTES,
     RECORD_ARGUMENTS_BYTES,
@@ -69,6 +69,35 @@ class Standing:
 
     name: str
     down: str = ""
+
+
+class Questions(Protocol):
+    """What asks nodes about their records, and has theirs answered."""
+
+    def answer(self, verb: str, by: Verb) -> None:
+        """Have questions with this verb answered here."""
+        ...
+
+    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
+        """Return what a node says. Raises RecordsElsewhere; of our own node what its verb
+        raises."""
+        ...
+
+
+async def ask_home(
+    questions: Questions, request: RequestId, verb: str, arguments: Sequence[Any]
+) -> Any:
+    """Return what the node says that a request names; None where it names none that the cluster
+    has. Raises as `ask`."""
+    home = owner_of(request)
+    if home is None:
+        return None
+    try:
+        return await questions.ask(home[0], verb, arguments)
+    except RecordsElsewhere as error:
+        if error.why == "unknown":
+            return None
+        raise
 
 
 def standing_of(

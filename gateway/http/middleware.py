@@ -11,7 +11,7 @@ import itertools
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import falcon
 from falcon.asgi import App, Request, Response
@@ -48,6 +48,7 @@ from gateway.service import HttpService, ServiceHandle
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[..., Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+_T = TypeVar("_T")
 BODY_SILENCE_S = 30.0
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
@@ -57,6 +58,8 @@ TRUNCATED_TOLD = 128
 RECEIVE, LEAVE = "shoal.receive", "shoal.leave"
 """Where a request's scope has its connection's `receive`, and what is called at its end."""
 _CALLER, _READ = "shoal.caller", "shoal.read"
+ASIDE_BYTES = 128 << 10
+"""What is longer is read in a thread, so that other streams go on."""
 LEFT_BYTES = 16 << 10
 """A body of fewer bytes has come with its headers, or nearly: its connection can be used again
 though it was not read."""
@@ -173,6 +176,13 @@ async def read_body(
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
     req.scope[_READ] = True
     return b"".join(pieces)
+
+
+async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
+    """Return what `read` makes of so many bytes, in a thread where they are many."""
+    if size_bytes < ASIDE_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
 class AccessControl:

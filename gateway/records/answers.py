@@ -16,7 +16,7 @@ from bus.process.logs import CountedWarning, Log
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
 from gateway.cluster.http_processes import ANSWER_S, HttpProcesses
-from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere
+from gateway.cluster.record_questions import RecordQuestions, ask_home
 from gateway.dialects.dialect import KeptAnswer
 from gateway.records import kept_answers
 from gateway.records.file import RecordsFile, RecordsUnavailable
@@ -145,15 +145,7 @@ class AnswerRecords:
 
     async def _asked(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
         """Return what the node says that a request names; None where there is no such node."""
-        made_by = owner_of(request)
-        if made_by is None:
-            return None
-        try:
-            return await self._far.ask(made_by[0], f"answer.{verb}", [request, owner, given])
-        except RecordsElsewhere as error:
-            if error.why == "unknown":
-                return None
-            raise
+        return await ask_home(self._far, request, f"answer.{verb}", [request, owner, given])
 
     def _answered(self, verb: str) -> Callable[[Any], Any]:
         async def answered(arguments: Any) -> Any:

@@ -158,6 +158,8 @@ class Second:
 def second(testbed: GatewayTestbed) -> Iterator[Second]:
     made = Second(testbed)
     try:
+        name = ask(testbed.url).json()["id"]
+        eventually(lambda: get(made.url, name).status_code == 200, 15, "the nodes know each other")
         yield made
     finally:
         made.close()

@@ -17,7 +17,7 @@ from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, key_id, read_body
+from gateway.http.middleware import Resource, key_id, read_aside, read_body
 from gateway.records import AnswersSilent, RecordsUnavailable, job_of_run
 from gateway.service import HttpService
 
@@ -25,8 +25,6 @@ STOPPED_S = 5.0
 """A request that was told to stop has ended within this, for its runner has 3 s to say so."""
 LOOKED_S = 0.05
 LABELS_BYTES = 64 << 10
-READ_ASIDE_BYTES = 128 << 10
-"""A longer conversation is read in a thread, so that other streams go on."""
 
 
 async def recalled(
@@ -50,10 +48,7 @@ async def recalled(
     named = await _named(service, made_by, to_keep.named, owner)
     limits = service.parse_context().limits
     length = sum(map(len, (*named.values(), *(() if previous is None else previous.items))))
-    if length < READ_ASIDE_BYTES:
-        return made_by.continued(parsed, previous, limits, named)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits, named)
+    return await read_aside(length, lambda: made_by.continued(parsed, previous, limits, named))
 
 
 async def _named(

@@ -33,6 +33,7 @@ from gateway.ended_requests import AskedOver
 from gateway.http.middleware import (
     Resource,
     key_id,
+    read_aside,
     read_body,
     receive_of,
     sharer_of,
@@ -58,8 +59,6 @@ from gateway.records import Kind, job_run_of
 from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
-PARSE_ASIDE_BYTES = 128 << 10
-"""A larger body is parsed in a thread, so that other streams go on."""
 QUICK_S = 0.5
 """How long a streamed answer may be undecided before its status is given as 200."""
 NEVER_S = 7 * 24 * 3600.0
@@ -231,11 +230,7 @@ async def _parsed(
     context, run = service.parse_context(), asked.run
     context = context if run is None else run.context(context)
     try:
-        if len(body) < PARSE_ASIDE_BYTES:
-            parsed = dialect.parse(body, context)
-        else:
-            loop = asyncio.get_running_loop()
-            parsed = await loop.run_in_executor(None, dialect.parse, body, context)
+        parsed = await read_aside(len(body), partial(dialect.parse, body, context))
     finally:
         service.bodies.give_back(len(body))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)

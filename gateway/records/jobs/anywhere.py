@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from bus.wire.ids import NodeId, RequestId, owner_of
-from gateway.cluster.record_questions import RecordsElsewhere, Verb
+from gateway.cluster.record_questions import Questions, ask_home
 from gateway.records.jobs import table
 from gateway.records.jobs.job import Job, job_of_run
 from gateway.records.jobs.records import JobRecords
@@ -19,18 +19,6 @@ from gateway.records.jobs.records import JobRecords
 Events = list[tuple[int, bytes]]
 FIND, POSITION, MORE = "job.find", "job.position", "job.more"
 STOP, REMOVE = "job.stop", "job.remove"
-
-
-class Questions(Protocol):
-    """What asks nodes about their records, and has theirs answered."""
-
-    def answer(self, verb: str, by: Verb) -> None:
-        """Have questions with this verb answered here."""
-        ...
-
-    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
-        """Return what a node says. Raises RecordsElsewhere, RecordsUnavailable."""
-        ...
 
 
 class JobsAnywhere:
@@ -54,7 +42,8 @@ class JobsAnywhere:
 
     def is_here(self, request: RequestId) -> bool:
         """Return whether a job is one of our own node's."""
-        return self._home(request) == self.node
+        home = owner_of(job_of_run(request))
+        return home is not None and home[0] == self.node
 
     async def find(self, request: RequestId, owner: str) -> Job | None:
         """Return a job of this owner's; None where there is none, or no such node."""
@@ -83,21 +72,10 @@ class JobsAnywhere:
 
     # --- below -----------------------------------------------------------------------------------
 
-    def _home(self, request: RequestId) -> NodeId | None:
-        named = owner_of(job_of_run(request))
-        return None if named is None else named[0]
-
     async def _asked(self, verb: str, request: RequestId, *more: Any) -> Any:
         """Return what the node says that a job's name has; None where there is none."""
-        home = self._home(request)
-        if home is None:
-            return None
-        try:
-            return await self._questions.ask(home, verb, [request, *more])
-        except RecordsElsewhere as error:
-            if error.why == "unknown":
-                return None
-            raise
+        name = job_of_run(request)
+        return await ask_home(self._questions, name, verb, [request, *more])
 
     async def _find(self, asked: Sequence[Any]) -> Any:
         request, owner = asked

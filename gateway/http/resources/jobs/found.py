@@ -12,14 +12,9 @@ from falcon.asgi import Request
 from bus.wire.ids import RequestId
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
-from gateway.dialects.faults import (
-    HttpFault,
-    HttpFaultRaised,
-    not_found,
-    records_elsewhere,
-    records_unavailable,
-)
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
 from gateway.http.middleware import receive_of
+from gateway.http.resources.answers import records_told
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
@@ -38,13 +33,8 @@ Told = Callable[[int, bytes], bytes]
 
 async def recorded(question: Awaitable[_T]) -> _T:
     """Return the answer of the records. Raises HttpFaultRaised (503, 504) while there is none."""
-    try:
+    with records_told():
         return await question
-    except RecordsUnavailable as error:
-        raise HttpFaultRaised(records_unavailable(str(error))) from None
-    except RecordsElsewhere as error:
-        fault = records_elsewhere(error.why, str(error), error.waited_s)
-        raise HttpFaultRaised(fault) from None
 
 
 async def submitted(service: HttpService, new: NewJob) -> Job:
@@ -120,6 +110,7 @@ class JobReader:
         """Yield what is told of each event, once, and of the job when it has ended."""
         service = self._service
         if service.jobs.here.readers >= MOST_READERS:
+            yield sse.comment("too many read the events of jobs; go on with starting_after")
             return
         service.jobs.here.readers += 1
         watch = asyncio.ensure_future(self._watch())

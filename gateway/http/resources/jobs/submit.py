@@ -6,9 +6,9 @@ path, and its model looked for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from falcon.asgi import Request, Response
@@ -25,6 +25,7 @@ from gateway.dialects.registry import asked_at
 from gateway.http.middleware import (
     Resource,
     answer_json,
+    read_aside,
     read_body,
     sharer_of,
     tell_ignored,
@@ -38,7 +39,6 @@ BODY_BYTES = 8 << 20
 """Of a job: it is kept, unlike other requests'."""
 MOST_TTL_S = 30 * 86_400.0
 LIMIT, MOST = 20, 100
-PARSE_ASIDE_BYTES = 128 << 10
 Label = Annotated[str, Field(max_length=512)]
 LabelName = Annotated[str, Field(max_length=64)]
 SAYS_PRIORITY: Mapping[str, tuple[str, ...]] = {"service_tier": ("flex", "priority")}
@@ -130,11 +130,7 @@ async def _understood(service: HttpService, asked: JobBody) -> tuple[Parsed, byt
     body = json_bytes(fields)
     context = service.parse_context()
     try:
-        if len(body) < PARSE_ASIDE_BYTES:
-            parsed = endpoint.dialect.parse(body, context)
-        else:
-            loop = asyncio.get_running_loop()
-            parsed = await loop.run_in_executor(None, endpoint.dialect.parse, body, context)
+        parsed = await read_aside(len(body), partial(endpoint.dialect.parse, body, context))
     except BadRequest as error:
         field = "body" if error.field is None else f"body.{error.field}"
         raise BadRequest(f"body: {error.message}", field=field) from None

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +13,9 @@ import pytest
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.cluster.apikeys import seconds_of
 from gateway.http.auth import hashed
-from tests.harness.gateway_testbed import ROOT, GatewayTestbed, gateway_testbed
+from tests.harness import typed_lines
+from tests.harness.gateway_testbed import GatewayTestbed, gateway_testbed
 
-CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
-PAGE = ROOT / "docs" / "operations" / "command-line.md"
 OWNER = "sk-of-the-owner"
 SECRET = re.compile(r"sk-shoal-[\w-]{43}")
 
@@ -31,28 +27,14 @@ def made() -> Iterator[GatewayTestbed]:
 
 
 def typed(made: GatewayTestbed, home: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line as it would be in a shell, against the gateway, as its owner."""
-    words = shlex.split(line)
-    assert words[0] == "shoal"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", CODE, "--url", made.url, *words[1:]],
-        cwd=home,
-        env={
-            **os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "SHOAL_HOME": str(home),
-            "SHOAL_API_KEY": OWNER, "COLUMNS": "200",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )  # fmt: skip
+    """Run a line against the gateway, as its owner."""
+    return typed_lines.typed(made, home, line, SHOAL_API_KEY=OWNER, COLUMNS="200")
 
 
 def test_each_line_of_the_page_runs_as_printed_and_says_what_it_did(
     made: GatewayTestbed, tmp_path: Path
 ) -> None:
-    section = PAGE.read_text().partition("\n## `apikey`\n")[2].partition("\n## ")[0]
-    lines = [one.partition("#")[0].strip() for one in section.split("```")[1].strip().splitlines()]
+    lines = typed_lines.examples("apikey")
     said = {line: typed(made, tmp_path, line) for line in lines}
     assert len(said) == len(lines) >= 8
     for line, found in said.items():

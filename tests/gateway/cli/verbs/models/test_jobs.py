@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.harness.gateway_testbed import MODEL, ROOT, GatewayTestbed, eventually, gateway_testbed
-
-CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
-PAGE = ROOT / "docs" / "operations" / "command-line.md"
-
-
-def examples() -> list[str]:
-    """The lines of the verb's section that are to be typed."""
-    section = PAGE.read_text().partition("\n## `jobs`\n")[2].partition("\n## ")[0]
-    block = section.split("```")[1]
-    return [line.partition("#")[0].strip() for line in block.strip().splitlines()]
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
+from tests.harness.typed_lines import examples, typed
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +26,7 @@ def submitted(made: GatewayTestbed, orders: str) -> str:
     return httpx.post(f"{made.url}/v1/jobs", json=asked, timeout=10).json()["id"]
 
 
-def typed(made: GatewayTestbed, home: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line as it would be in a shell, against the gateway."""
-    words = shlex.split(line)
-    assert words[0] == "shoal"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", CODE, "--url", made.url, *words[1:]],
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "SHOAL_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-@pytest.mark.parametrize("line", examples())
+@pytest.mark.parametrize("line", examples("jobs"))
 def test_each_line_of_the_page_runs_as_printed(
     made: GatewayTestbed, tmp_path: Path, line: str
 ) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.cli.verbs.models.requests import outcome_of, speed_of
-from tests.harness.gateway_testbed import ROOT, GatewayTestbed, eventually, gateway_testbed
+from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import chat, ready
-
-CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
-PAGE = ROOT / "docs" / "operations" / "command-line.md"
-
-
-def examples() -> list[str]:
-    """The lines of the verb's section that are to be typed."""
-    section = PAGE.read_text().partition("\n## `requests`\n")[2].partition("\n## ")[0]
-    block = section.split("```")[1]
-    return [line.partition("#")[0].strip() for line in block.strip().splitlines()]
+from tests.harness.typed_lines import examples, typed
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +26,7 @@ def made() -> Iterator[GatewayTestbed]:
         yield found
 
 
-def typed(made: GatewayTestbed, home: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line as it would be in a shell, against the gateway."""
-    words = shlex.split(line)
-    assert words[0] == "shoal"
-    return subprocess.run(
-        [sys.executable, "-P", "-c", CODE, "--url", made.url, *words[1:]],
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "SHOAL_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-@pytest.mark.parametrize("line", examples())
+@pytest.mark.parametrize("line", examples("requests"))
 def test_each_line_of_the_page_runs_as_printed(
     made: GatewayTestbed, tmp_path: Path, line: str
 ) -> None:
@@ -67,9 +39,10 @@ def test_each_line_of_the_page_runs_as_printed(
 
 
 def test_there_are_examples_of_each_way_to_ask() -> None:
-    assert len(examples()) >= 4
+    assert len(examples("requests")) >= 4
     assert all(
-        any(option in line for line in examples()) for option in ("-n", "--errors", "--stats")
+        any(option in line for line in examples("requests"))
+        for option in ("-n", "--errors", "--stats")
     )
 
 
