@@ -44,6 +44,7 @@ from gateway.fetching import open_tools
 from gateway.records import (
     AnswerRecords,
     Asgi,
+    ConversationRecords,
     JobBounds,
     JobRecords,
     JobRunner,
@@ -112,6 +113,9 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
+        self.conversations = ConversationRecords(
+            self.records, self.answers, self.record_questions, options.node
+        )
         self.jobs = JobsAnywhere(
             JobRecords(self.records, _job_bounds(options)), self.record_questions, options.node
         )
@@ -132,7 +136,6 @@ class HttpService:
         )
         self.tools = open_tools(options, self.log)
         self.running = 0  # exchanges whose last byte has not been made
-        self._loop = loop
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(
@@ -201,7 +204,9 @@ class HttpService:
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
         """Ask the holder. Raises HttpFaultRaised with its refusal."""
-        waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
+        waiting: asyncio.Future[Acknowledged | CommandRefused] = (
+            asyncio.get_running_loop().create_future()
+        )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
             """Give the waiting its answer, if it still waits."""

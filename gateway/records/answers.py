@@ -22,6 +22,7 @@ from gateway.records import kept_answers
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds
 from gateway.records.node_records import NodeRecords
+from gateway.records.statements import Statement
 
 
 class AnswersSilent(ShoalError):
@@ -39,6 +40,14 @@ class ListedAnswer:
     request: RequestId
     listed: bytes
     labels: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HowKept:
+    """What keeps an answer; or `why` nothing does."""
+
+    statements: tuple[Statement, ...] = ()
+    why: str = ""
 
 
 class AnswerRecords:
@@ -81,25 +90,38 @@ class AnswerRecords:
         """Note that an answer is made no longer, whether it was kept or not."""
         self._open.pop(request, None)
 
+    @property
+    def keeps_any(self) -> bool:
+        """Return whether this node keeps answers at all."""
+        return self._bounds.rows > 0
+
     async def keep(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
         """Keep an answer: it is on the disk when this returns. Return why it is not; empty: it
         is."""
-        why = await self._not_kept(owner, request, kept)
-        if why:
-            self._lost.add(request=request, why=why)
-        return why
+        how = self.kept_by(owner, request, kept)
+        why = how.why
+        if not why:
+            try:
+                await self._records.write(how.statements)
+            except RecordsUnavailable as error:
+                why = str(error)
+        return why and self.tell_lost(request, why)
 
-    async def _not_kept(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
+    def kept_by(self, owner: str, request: RequestId, kept: KeptAnswer | None) -> HowKept:
+        """Return how an answer is kept, or why it is not; neither for none."""
+        if kept is None:
+            return HowKept()
         size_bytes = kept_answers.size_of(kept)
         if size_bytes > LARGEST_BYTES:
-            return f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept"
-        if not self._bounds.rows:
-            return "this node keeps no answers"
-        try:
-            await self._records.write(kept_answers.added(owner, request, kept, wall()))
-        except RecordsUnavailable as error:
-            return str(error)
-        return ""
+            return HowKept(why=f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept")
+        if not self.keeps_any:
+            return HowKept(why="this node keeps no answers")
+        return HowKept(tuple(kept_answers.added(owner, request, kept, wall())))
+
+    def tell_lost(self, request: RequestId, why: str) -> str:
+        """Say in the log why something of an answer is not kept, and return that."""
+        self._lost.add(request=request, why=why)
+        return why
 
     def stop_here(self, request: RequestId, owner: str) -> bool:
         """Stop the making of an answer in this process; return False where there is none."""

@@ -369,7 +369,7 @@ async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGe
             return
         if renderer.ended:
             last = renderer.close()
-            if piece and running.keeps:
+            if piece and running.writes:
                 yield piece  # its text does not wait for the disk
                 piece = b""
             yield piece + await running.keep_streamed(renderer) + last
