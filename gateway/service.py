@@ -35,6 +35,7 @@ from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
+from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
@@ -96,28 +97,32 @@ class HttpService:
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
         )
-        self.record_questions = RecordQuestions(
-            self.bus,
-            number=self.http_processes.number,
-            processes=options.processes,
-            standing=self._standing,
+        self.record_lists = RecordLists(
+            RecordQuestions(
+                self.bus,
+                number=self.http_processes.number,
+                processes=options.processes,
+                standing=self._standing,
+            ),
+            options.node,
+            self._everyone,
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
             records=self.records,
             bounds=answer_bounds(options),
             near=self.http_processes,
-            far=self.record_questions,
+            far=self.record_lists,
             node=options.node,
             processes=options.processes,
             stop=self._own_cancels.cancel,
             log=self.log,
         )
         self.conversations = ConversationRecords(
-            self.records, self.answers, self.record_questions, options.node
+            self.records, self.answers, self.record_lists.questions, options.node
         )
         self.jobs = JobsAnywhere(
-            JobRecords(self.records, _job_bounds(options)), self.record_questions, options.node
+            JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
         )
         self.job_runner = JobRunner(
             self.jobs.here,
@@ -172,7 +177,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
-        self.record_questions.close()
+        self.record_lists.questions.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -258,8 +263,12 @@ class HttpService:
     # --- below ---------------------------------------------------------------------------------
 
     def _is_node(self, node: NodeId) -> bool:
+        return node in self._everyone()
+
+    def _everyone(self) -> set[NodeId]:
+        """Return the nodes that the cluster has, ours included."""
         cards = self.readings.cards(self.reactor.now())
-        return node in self.bus.state.nodes or any(card.node == node for card in cards)
+        return {NodeId(one) for one in self.bus.state.nodes} | {card.node for card in cards}
 
     def _standing(self, node: NodeId) -> Standing | None:
         now = self.reactor.now()

@@ -245,18 +245,30 @@ class Page:
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AskedList:
+    """What a query about a list of answers says: at most so many, behind the one of that id, of
+    this model, with these labels among theirs."""
+
+    limit: int
+    descends: bool
+    after: str | None
+    model: str | None
+    labels: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepsListed(KeepsAnswers):
     """Kept answers that `GET path` lists beside where they are made (a `Generates` of that path),
     and that `POST` below it labels; none is stopped there.
 
-    `page` chooses of all answers (request, `listed` and `labels` of `KeptAnswer`) as a query has
-    it, `listing` renders the page's; `labels` reads those of a body, as `body` has it. Both raise
-    `BadRequest`.
+    What they are listed by has their `created`, `id` and `model`. `asked` reads what a query asks
+    for, `listing` renders a page; `labels` reads those of a body, as `body` has it. `asked` and
+    `labels` raise `BadRequest`.
     """
 
-    page: Callable[[Sequence[tuple[RequestId, bytes, bytes]], Mapping[str, str]], Page]
-    listing: Callable[[Sequence[KeptAnswer], Page], bytes]
+    asked: Callable[[Mapping[str, str]], AskedList]
+    listing: Callable[[Sequence[KeptAnswer], bool], bytes]
     labels: Callable[[bytes, Limits], bytes]
     body: type[BaseModel]
 

@@ -6,7 +6,7 @@ conversations that later requests go on from, for those who asked with the same 
 another node keeps, that node is asked for.
 """
 
-from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
+from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswers
 from gateway.records.conversations import (
     FAR_BYTES,
     MOST_BYTES,
@@ -36,7 +36,7 @@ from gateway.records.jobs import (
     job_told,
     runner_name,
 )
-from gateway.records.kept_answers import AnswerBounds, answer_bounds
+from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
 
@@ -62,7 +62,8 @@ __all__ = [
     "JobsAnywhere",
     "JobsFull",
     "Kind",
-    "ListedAnswer",
+    "ListedAnswers",
+    "ListedQuery",
     "LogBounds",
     "NewJob",
     "NodeRecords",

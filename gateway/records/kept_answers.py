@@ -28,8 +28,6 @@ PRUNED_ROWS = 512
 """The most that one pruning removes for each reason, so that none takes long."""
 PRUNINGS = 3
 """For bytes: items that are shared free less than was reckoned."""
-MOST_LISTED = 10_000
-"""The most answers that are looked through for a list, the latest."""
 
 
 NEXT_USE = (
@@ -48,6 +46,18 @@ class AnswerBounds:
     rows: int
     bytes: int
     age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListedQuery:
+    """Which answers of a list are asked for: at most so many, behind the one that is listed
+    as `after`, of this model, and with these labels among theirs."""
+
+    limit: int
+    descends: bool
+    after: bytes | None = None
+    model: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 def answer_bounds(options: Options) -> AnswerBounds:
@@ -203,11 +213,30 @@ def removed(owner: str, request: RequestId) -> Statement:
     return Statement("DELETE FROM answer WHERE request = ? AND owner = ?", (request, owner))
 
 
-def listed(owner: str) -> Statement:
-    """Return the question for the owner's answers that are in lists, the latest first: request,
-    listed, labels."""
+def listed(owner: str, asked: ListedQuery) -> Statement:
+    """Return the question for some of the owner's answers that are in lists, in their order:
+    request, created, id."""
+    sign, order = ("<", "DESC") if asked.descends else (">", "ASC")
+    # read by SQLite as the others are: a number that is read in two ways may not be the same
+    behind = "json_extract(:after, '$.created'), json_extract(:after, '$.id')"
     return Statement(
-        "SELECT request, listed, labels FROM answer WHERE owner = ? AND listed != x'' "
-        f"ORDER BY id DESC LIMIT {MOST_LISTED}",
-        (owner,),
+        "SELECT request, created, name FROM (SELECT request, labels, "
+        + ", ".join(
+            f"json_extract(CAST(listed AS TEXT), '$.{key}') AS {column}"
+            for key, column in (("created", "created"), ("id", "name"), ("model", "model"))
+        )
+        + " FROM answer WHERE owner = :owner AND listed != x'') "
+        f"WHERE (:after IS NULL OR (created, name) {sign} ({behind})) "
+        "AND (:model IS NULL OR model = :model) "
+        "AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS wanted WHERE NOT EXISTS "
+        "(SELECT 1 FROM json_each(iif(labels = x'', '{}', CAST(labels AS TEXT))) AS label "
+        "WHERE label.key = wanted.key AND label.value = wanted.value)) "
+        f"ORDER BY created {order}, name {order} LIMIT :limit",
+        {
+            "owner": owner,
+            "after": None if asked.after is None else asked.after.decode(),
+            "model": asked.model,
+            "labels": json_bytes(dict(asked.labels)).decode(),
+            "limit": asked.limit,
+        },
     )

@@ -210,7 +210,7 @@ _CONVERSATIONS = (
     "CREATE INDEX conversation_by_owner ON conversation (owner, used)",
     "CREATE INDEX conversation_by_use ON conversation (used)",
     "CREATE INDEX conversation_by_age ON conversation (changed_at_s)",
-    # `run` is the request that added it, empty where its client did
+    # `run` is the request that added it, empty where the conversation began with it
     """
     CREATE TABLE conversation_item (
         conversation INTEGER NOT NULL,
@@ -263,7 +263,14 @@ _CONVERSATIONS = (
     """,
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _ANSWERS, _JOBS, _CONVERSATIONS)
+_LISTS = ("CREATE INDEX job_by_time ON job (owner, created_at_s, request)",)
+
+MIGRATIONS: tuple[Sequence[str], ...] = (
+    _REQUESTS,
+    _ANSWERS,
+    _JOBS,
+    (*_CONVERSATIONS, *_LISTS),
+)
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)
 

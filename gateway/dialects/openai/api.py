@@ -114,7 +114,7 @@ OPENAI = api_table.Api(
                                                                      last_event)),
         api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
                               "Chat completion", render_messages, render_removed,
-                              told=render_stored, items_at="messages", page=stored_page,
+                              told=render_stored, items_at="messages", asked=stored_page,
                               listing=render_list, labels=read_labels, body=StoredLabelsBody),
         api_table.KeepsConversations("/v1/conversations", "conversation", CONVERSATIONS,
                                      ConversationBody, StoredLabelsBody, ConversationItemsBody),

@@ -13,8 +13,10 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
+from gateway.cluster.record_lists import missing_of
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import api_table, dialect, faults, sse
+from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_aside, read_body
@@ -23,6 +25,7 @@ from gateway.records import (
     MOST_BYTES,
     MOST_ITEMS,
     AnswersSilent,
+    ListedQuery,
     RecordsUnavailable,
     job_of_run,
 )
@@ -215,12 +218,51 @@ async def _kept(
     return kept
 
 
-async def listed_answers(service: HttpService, owner: str) -> list[tuple[RequestId, bytes, bytes]]:
-    """Return the requests of this owner's answers that are in lists, and as in `KeptAnswer` what
-    they are listed by and their labels."""
+@dataclass(frozen=True, slots=True)
+class AnswersTold:
+    """A page of answers, whether there are more behind it, and whose are missing, with why."""
+
+    answers: tuple[dialect.KeptAnswer, ...]
+    has_more: bool
+    missing: tuple[str, ...]
+
+
+async def listed_answers(
+    service: HttpService,
+    owner: str,
+    asked: api_table.AskedList,
+) -> AnswersTold:
+    """Return a page of this owner's answers on all nodes; those that go meanwhile are left out.
+    Raises BadRequest where it is to begin behind one that is not there."""
+    after = None
+    if asked.after is not None:
+        last = await found_answer(service, owner, request_id_of(asked.after))
+        if last is None or not last.listed:
+            raise bad_field("after", f"nothing here has the id '{asked.after[:80]}'")
+        after = last.listed
+    query = ListedQuery(
+        asked.limit + 1, asked.descends, after, asked.model, tuple(asked.labels.items())
+    )
     with records_told():
-        found = await service.answers.listed(owner)
-    return [(one.request, one.listed, one.labels) for one in found]
+        listed = await service.answers.listed(owner, query)
+        shown = listed.requests[: asked.limit]
+        found = await asyncio.gather(*(_found_or_missing(service, owner, one) for one in shown))
+    gone = {missing_of(one): None for one in found if isinstance(one, RecordsElsewhere)}
+    return AnswersTold(
+        tuple(one for one in found if isinstance(one, dialect.KeptAnswer)),
+        len(listed.requests) > asked.limit,
+        tuple({**dict.fromkeys(listed.missing), **gone}),
+    )
+
+
+async def _found_or_missing(
+    service: HttpService, owner: str, request: RequestId
+) -> dialect.KeptAnswer | RecordsElsewhere | None:
+    """Return an answer; or why its node, which was there just now, does not tell it."""
+    try:
+        return await service.answers.find(owner, request)
+    except RecordsElsewhere as error:
+        return error
 
 
 async def found_answer(

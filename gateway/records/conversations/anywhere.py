@@ -146,9 +146,12 @@ class ConversationRecords:
         """Remove an item; False where there is none of that name."""
         return await self._asked(_DROP, owner, request, name) is True
 
-    async def add(self, owner: str, request: RequestId, items: Sequence[NamedItem]) -> Added:
-        """Add items, all or none; of another node's conversation at most `FAR_BYTES`."""
-        added: Added | None = await self._asked(_ADD, owner, request, list(items))
+    async def add(
+        self, owner: str, request: RequestId, items: Sequence[NamedItem], by: RequestId
+    ) -> Added:
+        """Add items, all or none, which the request `by` brings; of another node's conversation at
+        most `FAR_BYTES`."""
+        added: Added | None = await self._asked(_ADD, owner, request, list(items), by)
         return added or "gone"
 
     async def end(self, turn: EndedTurn) -> str:
@@ -211,7 +214,7 @@ class ConversationRecords:
 
     async def _named_here(self, which: OfOwner, name: str) -> list[bytes]:
         [rows] = await self._read(table.named(which, [name]))
-        return [content for _, content in rows]
+        return [content for content, _ in rows]
 
     async def _label_here(self, which: OfOwner, labels: bytes) -> bool:
         return (await self._records.write(table.labelled(which, labels, wall())))[0] > 0
@@ -222,21 +225,20 @@ class ConversationRecords:
     async def _drop_here(self, which: OfOwner, name: str) -> bool:
         return (await self._records.write(table.item_removed(which, name, wall())))[0] > 0
 
-    async def _add_here(self, which: OfOwner, items: Sequence[Sequence[Any]]) -> Added:
+    async def _add_here(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str) -> Added:
         given = [(str(name), bytes(content)) for name, content in items]
         names = table.named(which, [name for name, _ in given])
         there, already = await self._read(table.found(which), names)
         if not there:
             return "gone"
         _, _, count, size_bytes = there[0]
-        if {(str(name), bytes(content)) for name, content in already} == set(given):
-            return "added"  # a question that was repeated
         if already:
-            return "there"
+            # a question that is repeated has added them itself
+            return "added" if {by for _, by in already} == {run} else "there"
         size_bytes += sum(len(content) for _, content in given)
         if count + len(given) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
             return "full"
-        changed = await self._records.write(table.added(which, given, wall()))
+        changed = await self._records.write(table.added(which, given, wall(), run=RequestId(run)))
         return "added" if changed[0] else "gone"
 
     async def _end_here(

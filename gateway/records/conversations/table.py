@@ -58,22 +58,23 @@ def added(
     items: Sequence[NamedItem],
     now_s: float,
     *,
-    run: RequestId | None = None,
+    run: RequestId,
     job: RequestId | None = None,
 ) -> list[Statement]:
     """Return what adds items, of which those whose names are there already are left out; the first
     statement changes a row where there is such a conversation, else nothing is changed. `run` is
-    the request that brought them, a run of `job`."""
+    the request that brought them, a run of `job`, whose other runs' items go, where it is of
+    one."""
     statements = [used(which, now_s)]
-    if run is not None:
+    if job is not None:
         statements.append(
             Statement(
                 f"DELETE FROM conversation_item WHERE conversation = {_MINE} "
                 f"AND run != :run AND {_OF_JOB}",
-                which.values(run=run, job=job or run),
+                which.values(run=run, job=job),
             )
         )
-    return [*statements, *_items_added(which, items, run or "")]
+    return [*statements, *_items_added(which, items, run)]
 
 
 def used(which: OfOwner, now_s: float) -> Statement:
@@ -104,7 +105,8 @@ def _items_added(which: OfOwner, items: Sequence[NamedItem], run: str) -> list[S
             f"SELECT {_MINE}, told.key + 1 + coalesce((SELECT max(place) FROM conversation_item "
             f"WHERE conversation = {_MINE}), 0), json_extract(told.value, '$[0]'), :run, item.id "
             "FROM json_each(:order) AS told JOIN item ON item.owner = :owner "
-            f"AND item.digest = json_extract(told.value, '$[1]') WHERE {_MINE} IS NOT NULL",
+            f"AND item.digest = json_extract(told.value, '$[1]') WHERE {_MINE} IS NOT NULL "
+            "ORDER BY told.key",
             which.values(run=run, order=told),
         ),
         # what was left out
@@ -149,9 +151,9 @@ def page(which: OfOwner, limit: int, after: str, *, descends: bool) -> Statement
 
 
 def named(which: OfOwner, names: Sequence[str]) -> Statement:
-    """Return the question for (name, content) of the items that have these names."""
+    """Return the question for (content, run) of the items that have these names."""
     return Statement(
-        "SELECT name, item.content FROM conversation_item "
+        "SELECT item.content, run FROM conversation_item "
         "JOIN item ON item.id = conversation_item.item "
         f"WHERE conversation = {_MINE} AND name IN (SELECT value FROM json_each(:names))",
         which.values(names=json_bytes(list(names)).decode()),

@@ -22,13 +22,13 @@ class ConversationItems(ConversationResource):
         """Add items, all or none: they are on the disk when they are answered with. 404 for a
         conversation that is not there, 400 for one without room."""
         service = self.service
-        _, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
+        asked, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
         owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
         size_bytes = sum(len(content) for _, content in items)
         if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
             raise HttpFaultRaised(faults.conversation_too_far("items", FAR_BYTES))
         with records_told():
-            became = await service.conversations.add(owner, request, items)
+            became = await service.conversations.add(owner, request, items, asked.request)
         match became:
             case "gone":
                 raise HttpFaultRaised(faults.conversation_not_found(conversation_id))
