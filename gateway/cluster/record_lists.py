@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.wire.ids import NodeId
-from gateway.cluster.record_questions import Questions, RecordsElsewhere
+from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RecordLists:
     among them."""
 
     def __init__(
-        self, questions: Questions, own: NodeId, everyone: Callable[[], Iterable[NodeId]]
+        self, questions: RecordQuestions, own: NodeId, everyone: Callable[[], Iterable[NodeId]]
     ) -> None:
         self.questions = questions
         self._own = own

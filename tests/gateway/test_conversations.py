@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,6 +23,7 @@ from tests.harness.second_gateway import ELSEWHERE, SecondGateway
 
 ONE, TWO = {"Authorization": "Bearer sk-one"}, {"Authorization": "Bearer sk-two"}
 PROCESSES = 2
+PAGE = Path(__file__).parents[2] / "docs/operations/http-api.md"
 
 
 def ready(made: GatewayTestbed) -> bool:
@@ -142,6 +144,14 @@ def test_another_key_finds_nothing(testbed: GatewayTestbed) -> None:
     assert texts(url, name) == [("user", "secret")]
 
 
+def test_the_example_of_the_page_begins_one(testbed: GatewayTestbed) -> None:
+    printed = PAGE.read_text().partition("/v1/conversations -H")[2]
+    body = json.loads(printed.partition("-d '")[2].partition("'\n")[0])
+    made = call(testbed.url, "POST", json=body).json()
+    assert made["metadata"] == {"topic": "fish"}
+    assert texts(testbed.url, made["id"]) == [("developer", "Answer in one sentence.")]
+
+
 def test_a_conversation_takes_no_more_than_it_may(testbed: GatewayTestbed) -> None:
     url, name = testbed.url, begun(testbed.url)
     large = {"role": "user", "content": "x" * (5 << 20)}
@@ -170,14 +180,19 @@ def test_a_response_adds_what_was_asked_and_said_and_the_next_reads_it(
         *(("user", "tokens=2 again"), ("assistant", words(second))),
     ]
     assert texts(url, name) == told
-    heard = testbed.runners[-1].heard("submit")[-1]
-    assert json.dumps(heard).count("before") == 1, "the model was told what came before"
     page = httpx.get(f"{url}/v1/responses/{second['id']}/input_items?order=asc", headers=ONE)
     assert [one["content"][0]["text"] for one in page.json()["data"]] == [
         text for _, text in told[:4]
     ]
     gone = httpx.delete(f"{url}/v1/responses/{second['id']}", headers=ONE)
     assert gone.status_code == 200 and texts(url, name) == told, "its items stay"
+
+
+def test_the_model_is_told_the_items_of_a_conversation(testbed: GatewayTestbed) -> None:
+    url, name = testbed.url, begun(testbed.url, "tokens=5")
+    response = ask(url, name, None).json()  # type: ignore[arg-type]
+    assert len(words(response).split()) == 5, "it does what an item of the conversation says"
+    assert [role for role, _ in texts(url, name)] == ["user", "assistant"]
 
 
 def test_a_response_that_is_not_kept_is_added_all_the_same(testbed: GatewayTestbed) -> None:
