@@ -95,7 +95,7 @@ class HttpService:
             processes=options.processes,
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
-            is_node=self._is_node,
+            is_node=lambda node: node in self._everyone(),
         )
         self.record_lists = RecordLists(
             RecordQuestions(
@@ -261,9 +261,6 @@ class HttpService:
         return self.answers.stop_here(request_id, owner)
 
     # --- below ---------------------------------------------------------------------------------
-
-    def _is_node(self, node: NodeId) -> bool:
-        return node in self._everyone()
 
     def _everyone(self) -> set[NodeId]:
         """Return the nodes that the cluster has, ours included."""

@@ -54,7 +54,6 @@ COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
 TRUNCATED_HEADER = "x-shoal-truncated"
 NOT_KEPT_HEADER = "x-shoal-not-kept"
-MISSING_HEADER = "x-shoal-missing-nodes"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE = "shoal.receive", "shoal.leave"
 """Where a request's scope has its connection's `receive`, and what is called at its end."""
@@ -138,7 +137,7 @@ def tell_not_kept(resp: Response, why: str) -> None:
 def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
     """Name in the answer's header the nodes whose part of a list is missing, each with why."""
     if nodes:
-        resp.set_header(MISSING_HEADER, _one_line(", ".join(nodes)))
+        resp.set_header("x-shoal-missing-nodes", _one_line(", ".join(nodes)))
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,7 @@ conversations that later requests go on from, for those who asked with the same 
 another node keeps, that node is asked for.
 """
 
-from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswers
+from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent
 from gateway.records.conversations import (
     FAR_BYTES,
     MOST_BYTES,
@@ -48,6 +48,7 @@ __all__ = [
     "Added",
     "AnswerBounds",
     "AnswerRecords",
+    "AnswersListed",
     "AnswersSilent",
     "Asgi",
     "Conversation",
@@ -62,7 +63,6 @@ __all__ = [
     "JobsAnywhere",
     "JobsFull",
     "Kind",
-    "ListedAnswers",
     "ListedQuery",
     "LogBounds",
     "NewJob",

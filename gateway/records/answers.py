@@ -37,7 +37,7 @@ class AnswersSilent(ShoalError):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedAnswers:
+class AnswersListed:
     """Answers in a list, by the requests that made them, and the nodes whose are missing, with
     why."""
 
@@ -156,14 +156,14 @@ class AnswerRecords:
         being made. Raises AnswersSilent, RecordsElsewhere."""
         return await self._asked("stop", request, owner) is True
 
-    async def listed(self, owner: str, asked: ListedQuery) -> ListedAnswers:
+    async def listed(self, owner: str, asked: ListedQuery) -> AnswersListed:
         """Return the answers of this owner that are in lists, of all nodes, in their order. Raises
         RecordsUnavailable."""
         found = await self._far.ask(_LIST, [owner, *astuple(asked)])
         rows = [tuple(one) for answer in found.answers for one in answer]
         rows.sort(key=lambda row: (row[1], row[2]), reverse=asked.descends)
         requests = tuple(RequestId(row[0]) for row in rows[: asked.limit])
-        return ListedAnswers(requests, found.missing)
+        return AnswersListed(requests, found.missing)
 
     # --- below -----------------------------------------------------------------------------------
 

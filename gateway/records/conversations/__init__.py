@@ -6,12 +6,12 @@ an answer adds is written in one transaction with the answer, where both are of 
 
 from gateway.records.conversations.anywhere import (
     FAR_BYTES,
-    Added,
     Conversation,
     ConversationRecords,
     EndedTurn,
     FewItems,
 )
+from gateway.records.conversations.here import Added
 from gateway.records.conversations.table import MOST_BYTES, MOST_ITEMS
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bus.process.clock import wall
 from bus.wire.errors import ShoalError
@@ -20,10 +20,10 @@ from gateway.cluster.record_questions import Questions, ask_home
 from gateway.dialects.dialect import KeptAnswer, NamedItem
 from gateway.records.answers import AnswerRecords
 from gateway.records.conversations import table
+from gateway.records.conversations.here import Added, ConversationsHere
 from gateway.records.conversations.table import OfOwner
-from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.file import RecordsUnavailable
 from gateway.records.node_records import NodeRecords
-from gateway.records.statements import Statement
 
 FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
 """The most that is added at once to a conversation of another node."""
@@ -31,9 +31,6 @@ _FIND, _ITEMS, _PAGE, _NAMED, _LABEL, _REMOVE, _DROP, _ADD, _END = (
     f"conversation.{verb}"
     for verb in ("find", "items", "page", "named", "label", "remove", "drop", "add", "end")
 )
-
-Added = Literal["added", "gone", "full", "there"]
-"""What became of items: there is no such conversation; it has no room; a name is there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +79,17 @@ class ConversationRecords:
         self._answers = answers
         self._far = far
         self._node = node
+        here = ConversationsHere(records)
         verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            _FIND: self._find_here,
-            _ITEMS: self._items_here,
-            _PAGE: self._page_here,
-            _NAMED: self._named_here,
-            _LABEL: self._label_here,
-            _REMOVE: self._remove_here,
-            _DROP: self._drop_here,
-            _ADD: self._add_here,
-            _END: self._end_here,
+            _FIND: here.find,
+            _ITEMS: here.items,
+            _PAGE: here.page,
+            _NAMED: here.named,
+            _LABEL: here.label,
+            _REMOVE: here.remove,
+            _DROP: here.drop,
+            _ADD: here.add,
+            _END: here.end,
         }
         for verb, by in verbs.items():
             far.answer(verb, _answered(by))
@@ -193,67 +191,6 @@ class ConversationRecords:
     async def _asked(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
         """Return what the node says that a conversation's id names; None where there is none."""
         return await ask_home(self._far, request, verb, [owner, request, *more])
-
-    async def _find_here(self, which: OfOwner) -> list[Any] | None:
-        [rows] = await self._read(table.found(which))
-        return list(rows[0]) if rows else None
-
-    async def _items_here(self, which: OfOwner, job: str) -> list[bytes] | None:
-        there, rows = await self._read(table.found(which), table.contents(which, job))
-        return [content for (content,) in rows] if there else None
-
-    async def _page_here(
-        self, which: OfOwner, limit: int, after: str, descends: bool
-    ) -> list[bytes] | None:
-        there, at, rows = await self._read(
-            table.found(which),
-            table.named(which, [after]),
-            table.page(which, limit + 1, after, descends=descends),
-        )
-        return [content for (content,) in rows] if there and (at or not after) else None
-
-    async def _named_here(self, which: OfOwner, name: str) -> list[bytes]:
-        [rows] = await self._read(table.named(which, [name]))
-        return [content for content, _ in rows]
-
-    async def _label_here(self, which: OfOwner, labels: bytes) -> bool:
-        return (await self._records.write(table.labelled(which, labels, wall())))[0] > 0
-
-    async def _remove_here(self, which: OfOwner) -> bool:
-        return (await self._records.write([table.removed(which)]))[0] > 0
-
-    async def _drop_here(self, which: OfOwner, name: str) -> bool:
-        return (await self._records.write(table.item_removed(which, name, wall())))[0] > 0
-
-    async def _add_here(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str) -> Added:
-        given = [(str(name), bytes(content)) for name, content in items]
-        names = table.named(which, [name for name, _ in given])
-        there, already = await self._read(table.found(which), names)
-        if not there:
-            return "gone"
-        _, _, count, size_bytes = there[0]
-        if already:
-            # a question that is repeated has added them itself
-            return "added" if {by for _, by in already} == {run} else "there"
-        size_bytes += sum(len(content) for _, content in given)
-        if count + len(given) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
-            return "full"
-        changed = await self._records.write(table.added(which, given, wall(), run=RequestId(run)))
-        return "added" if changed[0] else "gone"
-
-    async def _end_here(
-        self, which: OfOwner, items: Sequence[Sequence[Any]], run: str, job: str
-    ) -> bool:
-        given = [(str(name), bytes(content)) for name, content in items]
-        added = table.added(which, given, wall(), run=RequestId(run), job=RequestId(job))
-        return (await self._records.write(added))[0] > 0
-
-    async def _read(self, *questions: Statement) -> list[list[Sequence[Any]]]:
-        def ask(file: RecordsFile) -> list[list[Sequence[Any]]]:
-            """Read them, all of one moment."""
-            return file.read(questions)
-
-        return await self._records.ask(ask)
 
 
 GONE = "the conversation was removed meanwhile"

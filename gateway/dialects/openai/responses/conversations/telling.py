@@ -1,7 +1,7 @@
 """Conversations and their items, as they are told.
 
 Pure. Of an item is told what it has, but log-probabilities and packed thinking only where the query
-asks for them; whatever else may be asked for is in no item here.
+asks for them; all else that may be asked for is in no item here.
 """
 
 from __future__ import annotations
