@@ -35,6 +35,7 @@ from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
+from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
@@ -44,6 +45,7 @@ from gateway.fetching import open_tools
 from gateway.records import (
     AnswerRecords,
     Asgi,
+    ConversationRecords,
     JobBounds,
     JobRecords,
     JobRunner,
@@ -93,27 +95,34 @@ class HttpService:
             processes=options.processes,
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
-            is_node=self._is_node,
+            is_node=lambda node: node in self._everyone(),
         )
-        self.record_questions = RecordQuestions(
-            self.bus,
-            number=self.http_processes.number,
-            processes=options.processes,
-            standing=self._standing,
+        self.record_lists = RecordLists(
+            RecordQuestions(
+                self.bus,
+                number=self.http_processes.number,
+                processes=options.processes,
+                standing=self._standing,
+            ),
+            options.node,
+            self._everyone,
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
             records=self.records,
             bounds=answer_bounds(options),
             near=self.http_processes,
-            far=self.record_questions,
+            far=self.record_lists,
             node=options.node,
             processes=options.processes,
             stop=self._own_cancels.cancel,
             log=self.log,
         )
+        self.conversations = ConversationRecords(
+            self.records, self.answers, self.record_lists.questions, options.node
+        )
         self.jobs = JobsAnywhere(
-            JobRecords(self.records, _job_bounds(options)), self.record_questions, options.node
+            JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
         )
         self.job_runner = JobRunner(
             self.jobs.here,
@@ -132,7 +141,6 @@ class HttpService:
         )
         self.tools = open_tools(options, self.log)
         self.running = 0  # exchanges whose last byte has not been made
-        self._loop = loop
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(
@@ -169,7 +177,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
-        self.record_questions.close()
+        self.record_lists.questions.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -201,7 +209,9 @@ class HttpService:
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
         """Ask the holder. Raises HttpFaultRaised with its refusal."""
-        waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
+        waiting: asyncio.Future[Acknowledged | CommandRefused] = (
+            asyncio.get_running_loop().create_future()
+        )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
             """Give the waiting its answer, if it still waits."""
@@ -252,9 +262,10 @@ class HttpService:
 
     # --- below ---------------------------------------------------------------------------------
 
-    def _is_node(self, node: NodeId) -> bool:
+    def _everyone(self) -> set[NodeId]:
+        """Return the nodes that the cluster has, ours included."""
         cards = self.readings.cards(self.reactor.now())
-        return node in self.bus.state.nodes or any(card.node == node for card in cards)
+        return {NodeId(one) for one in self.bus.state.nodes} | {card.node for card in cards}
 
     def _standing(self, node: NodeId) -> Standing | None:
         now = self.reactor.now()

@@ -78,9 +78,6 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/vector_stores": _not_kept("files"),
     "/v1/assistants": _not_kept("assistants"),
     "/v1/threads": _not_kept("threads"),
-    "/v1/conversations": _not_kept(
-        "conversations", "send 'previous_response_id' to /v1/responses, or the items themselves"
-    ),
     "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/api/push": NotOffered(

@@ -69,7 +69,7 @@ _CORS = (
     (
         "access-control-expose-headers",
         "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
-        "x-shoal-not-kept",
+        "x-shoal-not-kept, x-shoal-missing-nodes",
     ),
 )
 
@@ -131,7 +131,17 @@ def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
 def tell_not_kept(resp: Response, why: str) -> None:
     """Say in the answer's header why it is not kept though it was to be; empty: it is."""
     if why:
-        resp.set_header(NOT_KEPT_HEADER, " ".join(why.encode("ascii", "replace").decode().split()))
+        resp.set_header(NOT_KEPT_HEADER, _one_line(why))
+
+
+def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
+    """Name in the answer's header the nodes whose part of a list is missing, each with why."""
+    if nodes:
+        resp.set_header("x-shoal-missing-nodes", _one_line(", ".join(nodes)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.encode("ascii", "replace").decode().split())
 
 
 async def read_body(

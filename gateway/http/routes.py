@@ -23,6 +23,7 @@ from gateway.dialects.api_table import (
     FetchesModel,
     Generates,
     KeepsAnswers,
+    KeepsConversations,
     KeepsListed,
     ListsModels,
     PagesModels,
@@ -38,6 +39,7 @@ from gateway.http.resources import (
     answers,
     cluster,
     collectives,
+    conversations,
     deletions,
     diagnostics,
     instances,
@@ -135,6 +137,8 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 yield post(resource, body=body, streams=streams, errors=errors)
             case KeepsAnswers():
                 yield from _rows_of_kept(api, endpoint)
+            case KeepsConversations():
+                yield from _rows_of_conversations(api, endpoint)
             case Says(answer=said):
                 yield get(partial(pages.Constant, answer=said), errors=(401,))
 
@@ -157,6 +161,32 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     items = partial(answers.AnswerItems, endpoint=endpoint)
     told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
     yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
+
+
+def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[Route]:
+    one = f"{endpoint.path}/{{conversation_id}}"
+    items, item = f"{one}/items", f"{one}/items/{{item_id}}"
+    row = partial(
+        Route,
+        tag=api.title,
+        envelope=api.envelope,
+        errors=(400, 401, 404, 413, 503, 504),
+        scope=_scope_of(endpoint),
+    )
+    begins = partial(conversations.ConversationList, endpoint=endpoint)
+    told = partial(conversations.OneConversation, endpoint=endpoint)
+    listed = partial(conversations.ConversationItems, endpoint=endpoint)
+    single = partial(conversations.ConversationItem, endpoint=endpoint)
+    what = endpoint.summary
+    yield row("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
+    yield row("GET", one, f"A {what}, without its items", resource=told)
+    yield row("POST", one, f"Give a {what} other labels", resource=told, body=endpoint.labels_body)
+    yield row("DELETE", one, f"Remove a {what} and its items", resource=told)
+    yield row("POST", items, f"Add items to a {what}", resource=listed, body=endpoint.items_body)
+    page = f"The items of a {what} (?limit=, ?order=, ?after=, ?include=)"
+    yield row("GET", items, page, resource=listed)
+    yield row("GET", item, f"An item of a {what} (?include=)", resource=single)
+    yield row("DELETE", item, f"Remove an item of a {what}", resource=single)
 
 
 def _words(items_at: str) -> str:

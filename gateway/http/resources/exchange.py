@@ -38,11 +38,11 @@ from gateway.http.middleware import (
     receive_of,
     sharer_of,
     tell_ignored,
+    tell_missing,
     tell_not_kept,
     tell_truncated,
 )
 from gateway.http.resources.answers import (
-    found_answer,
     listed_answers,
     owner_of_answers,
     recalled,
@@ -129,12 +129,13 @@ class ListedAnswers(GenerateResource):
     endpoint: api_table.KeepsListed
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of them; those that go meanwhile are left out."""
+        """Answer with a page of them, of all nodes; those that go meanwhile are left out, and nodes
+        whose are missing named."""
         service, owner = self.service, owner_of_answers(req, self.service)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
-        page = self.endpoint.page(await listed_answers(service, owner), query)
-        answers = [await found_answer(service, owner, one["request"]) for one in page.shown]
-        resp.data = self.endpoint.listing([kept for kept in answers if kept is not None], page)
+        page = await listed_answers(service, owner, self.endpoint.asked(query))
+        tell_missing(resp, page.missing)
+        resp.data = self.endpoint.listing(page.answers, page.has_more)
 
 
 @dataclass(frozen=True)
@@ -369,7 +370,7 @@ async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGe
             return
         if renderer.ended:
             last = renderer.close()
-            if piece and running.keeps:
+            if piece and running.writes:
                 yield piece  # its text does not wait for the disk
                 piece = b""
             yield piece + await running.keep_streamed(renderer) + last

@@ -16,7 +16,7 @@ from gateway.records.file import RecordsFile
 from gateway.records.jobs import table
 from gateway.records.jobs.events import Ending
 from gateway.records.jobs.job import Job, NewJob
-from gateway.records.jobs.table import JobBounds, RunName
+from gateway.records.jobs.table import JobBounds, JobPlace, RunName
 from gateway.records.node_records import NodeRecords
 from gateway.records.statements import Statement
 
@@ -82,9 +82,9 @@ class JobRecords:
         [[count]] = await self._rows(table.before(job))
         return count
 
-    async def listed(self, owner: str, limit: int, after: int | None) -> list[Job]:
-        """Return the latest jobs of this owner's, those before the one numbered `after`."""
-        return [table.row(one) for one in await self._rows(table.listed(owner, limit, after))]
+    async def listed(self, owner: str, limit: int, before: JobPlace | None) -> list[Job]:
+        """Return the latest jobs of this owner's, those before a place in the list."""
+        return [table.row(one) for one in await self._rows(table.listed(owner, limit, before))]
 
     async def more(
         self, request: RequestId, owner: str, first: int

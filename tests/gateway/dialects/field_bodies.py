@@ -158,6 +158,7 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ResponsesBody: [
         RESPONSE,
         {"model": "m", "input": "u"},
+        {"model": "m", "input": "u", "conversation": {"id": "conv_1"}},
         *({**RESPONSE, "text": {"format": {"type": one}}} for one in ("text", "json_object")),
         *_choices(
             RESPONSE,

@@ -236,7 +236,7 @@ def test_broken_files_are_not_heaped_up_without_end(disk: Disk) -> None:
 
 
 def test_a_full_disk_is_said_and_goes_on_once_there_is_room(disk: Disk) -> None:
-    file = disk.file(max_pages=30)
+    file = disk.file(max_pages=40)
     written = 0
     with pytest.raises(RecordsUnavailable, match="full"):
         while True:

@@ -103,6 +103,12 @@ class ResponseError(TypedDict):
     message: str
 
 
+class ResponseConversation(TypedDict):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
 class ResponseAnswer(TypedDict):
     """A response: every key is there in every answer."""
 
@@ -117,6 +123,7 @@ class ResponseAnswer(TypedDict):
     error: ResponseError | None
     usage: ResponseUsage | None
     previous_response_id: str | None
+    conversation: ResponseConversation | None
     instructions: str | None
     tools: list[dict[str, Any]]
     tool_choice: str | dict[str, Any]

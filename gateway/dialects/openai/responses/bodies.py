@@ -18,6 +18,7 @@ from gateway.dialects.body import (
     Unused,
     by_field,
     by_shape,
+    by_type,
     honoured,
     no_effect,
     only,
@@ -35,7 +36,6 @@ HARMLESS = {
 """Fields that change nothing about the answer, and why."""
 
 REFUSED = {
-    "conversation": "send 'previous_response_id', or the items themselves",
     "prompt": "prompts are not stored here; send 'instructions' and 'input'",
     "moderation": "there is no moderation",
     "messages": "send 'input'",
@@ -196,6 +196,20 @@ class ResponsesStreamOptionsBody(Closed):
     )
 
 
+# --- the conversation -----------------------------------------------------------------------
+
+
+class ResponsesConversationBody(Closed):
+    """A conversation by its id."""
+
+    id: str
+
+
+ResponsesConversation = Annotated[
+    Annotated[str, Tag("~id")] | Annotated[ResponsesConversationBody, Tag("~object")],
+    by_type("a conversation's id, or an object that has it", {str: "~id", dict: "~object"}),
+]
+
 # --- the body -----------------------------------------------------------------------------
 
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -234,6 +248,9 @@ class ResponsesBody(Closed):
         "labels, said back"
     )
     previous_response_id: str | None = None
+    conversation: ResponsesConversation | None = honoured(
+        "the conversation whose items come before, and which gains those of this response"
+    )
     store: bool | None = None
     background: bool | None = honoured("answer at once, and make the response without the client")
     service_tier: TierBody | None = honoured(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -27,7 +28,8 @@ from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, P
 from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.background import in_background
-from gateway.dialects.openai.responses.echo import said_back, summary_of
+from gateway.dialects.openai.responses.conversations import begun_turn, turn_of
+from gateway.dialects.openai.responses.echo import conversation_of, said_back, summary_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
     item_named,
@@ -70,8 +72,10 @@ class OpenAIResponses:
         _check_offered(asked)
         found = items_of(asked.input)
         _check_count(len(found), context.limits)
-        if not found and asked.previous_response_id is None:
-            raise bad_field("input", "must have at least one item, or text")
+        conversation = conversation_of(asked)
+        goes_on = asked.previous_response_id is not None or conversation is not None
+        if not found and not goes_on:
+            raise _no_input()
         tools, choice = _tools_of(asked, context.limits)
         turns = _instructions_of(asked) + turns_of(found)
         thinking = _thinking_of(asked)
@@ -90,7 +94,7 @@ class OpenAIResponses:
         )
         keeps = asked.store is not False
         named = references_of(found)
-        held = keeps or asked.previous_response_id is not None or bool(named)
+        held = keeps or goes_on or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
         parsed = Parsed(
             requests=(thinking.asked_of(request),),
@@ -106,7 +110,13 @@ class OpenAIResponses:
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             affinity=asked.prompt_cache_key or "",
             cuts=asked.truncation == "auto",
-            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
+            to_keep=ToKeep(
+                kept,
+                previous=asked.previous_response_id,
+                keep=keeps,
+                named=named,
+                turn=None if conversation is None else begun_turn(conversation),
+            ),
         )
         if not asked.background:
             return parsed
@@ -122,24 +132,32 @@ class OpenAIResponses:
         previous: KeptAnswer | None,
         limits: Limits,
         named: Mapping[str, bytes] = NONE_NAMED,
+        conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the conversation of an earlier answer, and that answer, before
-        its own, and with the items that it names by their ids. BadRequest where they are too many
-        together."""
+        """Return the request with the conversation of an earlier answer, and that answer, or with
+        the items of a conversation before its own, and with the items that it names by their ids.
+        BadRequest where they are none or too many together, or one is there twice."""
         kept, request = parsed.to_keep, parsed.requests[0]
         prompt = request.prompt
         if kept is None or not isinstance(prompt, ChatPrompt):
             return parsed
-        before = () if previous is None else (*previous.items, *output_of(previous))
-        together = (*before, *resolved(kept.items, named))
+        before = conversation if previous is None else (*previous.items, *output_of(previous))
+        own = resolved(kept.items, named)
+        together = (*before, *own)
         _check_count(len(together), limits)
+        if not together:
+            raise _no_input()
         again, _ = validate(ResponsesItems, {"items": read_items(together)})
         first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
         made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
         return replace(
             parsed,
             requests=(request.model_copy(update={"prompt": made}),),
-            to_keep=replace(kept, items=together),
+            to_keep=replace(
+                kept,
+                items=together,
+                turn=None if kept.turn is None else turn_of(kept.turn, before, own),
+            ),
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
@@ -159,7 +177,17 @@ def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
     return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
 
 
+def _no_input() -> BadRequest:
+    return bad_field("input", "must have at least one item, or text")
+
+
 def _check_offered(asked: bodies.ResponsesBody) -> None:
+    if asked.conversation is not None and asked.previous_response_id is not None:
+        raise BadRequest(
+            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'. Ensure you "
+            "are only providing one of: 'previous_response_id' or 'conversation'.",
+            field="conversation",
+        )
     if asked.background and asked.store is False:
         raise bad_field("background", "needs an answer that is kept: leave 'store' out")
     if asked.stream_options is not None and not asked.stream:

@@ -14,8 +14,10 @@ from gateway.dialects.openai.responses import bodies
 
 def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
     """Return the members of a response that its body decides."""
+    named = conversation_of(asked)
     return {
         "previous_response_id": asked.previous_response_id,
+        "conversation": None if named is None else {"id": named},
         "instructions": asked.instructions,
         "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
         "tool_choice": _choice(asked.tool_choice),
@@ -41,6 +43,12 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "safety_identifier": asked.safety_identifier,
         "prompt_cache_key": asked.prompt_cache_key,
     }
+
+
+def conversation_of(asked: bodies.ResponsesBody) -> str | None:
+    """Return the id of the conversation that a body names; None for none."""
+    said = asked.conversation
+    return said.id if isinstance(said, bodies.ResponsesConversationBody) else said
 
 
 def _verbosity(asked: bodies.ResponsesBody) -> str:

@@ -32,7 +32,16 @@ USAGE = {
 }
 KEYS = {
     *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model"),
-    *("output", "error", "usage", "previous_response_id", "instructions", "tools", "tool_choice"),
+    *(
+        "output",
+        "error",
+        "usage",
+        "previous_response_id",
+        "conversation",
+        "instructions",
+        "tools",
+        "tool_choice",
+    ),
     *("parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "presence_penalty"),
     *("frequency_penalty", "top_logprobs", "max_output_tokens", "max_tool_calls", "truncation"),
     *("background", "store", "service_tier", "metadata", "user", "safety_identifier"),
