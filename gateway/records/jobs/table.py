@@ -45,6 +45,7 @@ def _among(column: str, names: Iterable[str]) -> str:
 
 _HELD, _OPEN = _among("state", HELD), _among("state", OPEN)
 _MINE = f"request = :request AND runner = :runner AND attempts = :attempt AND {_HELD}"
+_OWNED = "(:owner IS NULL OR owner = :owner)"
 _OF_CLIENT = f"owner = :owner AND client = :client AND address = :address AND {_OPEN}"
 
 
@@ -84,9 +85,16 @@ def room(new: NewJob) -> Statement:
     )
 
 
-def found(request: RequestId, owner: str) -> Statement:
-    """Return the question for a job of this owner's."""
-    return Statement(f"{_SELECT} WHERE request = ? AND owner = ?", (request, owner))
+def found(request: RequestId, owner: str | None) -> Statement:
+    """Return the question for a job of this owner's; None: of anybody's."""
+    return Statement(
+        f"{_SELECT} WHERE request = :request AND {_OWNED}", {"request": request, "owner": owner}
+    )
+
+
+def body_of(request: RequestId, owner: str) -> Statement:
+    """Return the question for the body of a job of this owner's."""
+    return Statement("SELECT body FROM job WHERE request = ? AND owner = ?", (request, owner))
 
 
 def before(job: Job) -> Statement:
@@ -97,11 +105,11 @@ def before(job: Job) -> Statement:
     )
 
 
-def listed(owner: str, limit: int, after: int | None) -> Statement:
-    """Return the question for the latest jobs of an owner's, those before the job numbered
-    `after`."""
+def listed(owner: str | None, limit: int, after: int | None) -> Statement:
+    """Return the question for the latest jobs of an owner's (None: of all), those before the job
+    numbered `after`."""
     return Statement(
-        f"{_SELECT} WHERE owner = :owner AND (:after IS NULL OR number < :after) "
+        f"{_SELECT} WHERE {_OWNED} AND (:after IS NULL OR number < :after) "
         "ORDER BY number DESC LIMIT :limit",
         {"owner": owner, "after": after, "limit": limit},
     )

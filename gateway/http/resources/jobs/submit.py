@@ -31,7 +31,7 @@ from gateway.http.middleware import (
     tell_ignored,
 )
 from gateway.http.resources.answers import owner_of_answers
-from gateway.http.resources.jobs.found import found_job, recorded, submitted
+from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
 from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
 from gateway.service import HttpService
 
@@ -93,8 +93,9 @@ class JobList(Resource):
         answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of the client's own jobs, the latest first, without results."""
-        service, owner = self.service, owner_of_answers(req, self.service)
+        """Answer with a page of the client's own jobs, the latest first, without results; with
+        `?all=true` of everybody's, which an admin key may ask for."""
+        service, owner = self.service, owner_of_jobs(req, self.service)
         limit, after = _limit_of(req), req.get_param("after")
         number: int | None = None
         if after is not None:
