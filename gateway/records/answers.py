@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from bus.process.clock import wall
@@ -96,7 +97,9 @@ class AnswerRecords:
         if not self._bounds.rows:
             return "this node keeps no answers"
         try:
-            await self._records.write(kept_answers.added(owner, request, kept, wall()))
+            await self._records.write_made(
+                partial(kept_answers.added, owner, request, kept, wall())
+            )
         except RecordsUnavailable as error:
             return str(error)
         return ""

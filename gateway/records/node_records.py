@@ -46,6 +46,8 @@ CLOSE_S = 3.0
 CLOCK_SLACK_S = 300.0
 _T = TypeVar("_T")
 Ask = Callable[[RecordsFile], Any]
+Make = Callable[[], Sequence[Statement]]
+"""Makes statements, in the thread: what they have may be much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class _Question(_Waiting):
 
 @dataclass(frozen=True, slots=True)
 class _Write(_Waiting):
-    statements: Sequence[Statement]
+    make: Make
 
 
 class NodeRecords:
@@ -178,8 +180,12 @@ class NodeRecords:
     async def write(self, statements: Sequence[Statement]) -> list[int]:
         """Run statements, all or none; they are on the disk when this returns. Return how many rows
         each changed. Raises RecordsUnavailable; then they may have been written all the same."""
+        return await self.write_made(lambda: statements)
+
+    async def write_made(self, make: Make) -> list[int]:
+        """Run the statements that `make` makes in the thread, as `write` does."""
         loop = asyncio.get_running_loop()
-        wanted = _Write(loop, loop.create_future(), statements)
+        wanted = _Write(loop, loop.create_future(), make)
         return await self._waited(wanted, self._writes, MOST_WRITES, WRITTEN_S)
 
     async def _waited(self, one: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
@@ -259,8 +265,9 @@ class NodeRecords:
     def _written(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
         """Write some in one transaction, with what is to be removed then, and say so; return False
         where that has to be tried one by one."""
-        statements = [a for one in some for a in one.statements]
         try:
+            made = [one.make() for one in some]
+            statements = [statement for each in made for statement in each]
             changed = file.write([*statements, *self._upkeep(self._wall_s())], durable=True)
         except RecordsUnavailable as error:
             self._failed(str(error))
@@ -275,8 +282,8 @@ class NodeRecords:
             return True
         self._worked()
         left = iter(changed)
-        for one in some:
-            one.say(list(islice(left, len(one.statements))), None)
+        for one, each in zip(some, made, strict=True):
+            one.say(list(islice(left, len(each))), None)
         return True
 
     def _write(self, file: RecordsFile) -> None:
