@@ -114,8 +114,10 @@ class NodeRecords:
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
         self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
-        self._ailing = False
-        self._clock_said = False
+        self._ailing = ""
+        """Why the file could not be written, the last time; empty: it could."""
+        self._ahead_s = 0.0
+        """How far what is logged is ahead of the clock, where that is much."""
         self._retry_at = 0.0
         self._looked_at = float("-inf")
         self._closing = False
@@ -136,6 +138,18 @@ class NodeRecords:
     def dropped(self) -> int:
         """Return how many rows of this process found no room."""
         return self._dropped.count
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what people are to know of the file as it is now; none where all is well."""
+        found: list[str] = []
+        if why := self._ailing:
+            text = "records cannot be written, so answers are not kept and jobs wait"
+            found.append(f"{text}: {why}; it is tried again until it works")
+        if ahead_s := self._ahead_s:
+            text = "the clock was set back, or was ahead: what is kept is of up to"
+            found.append(f"{text} {ahead_s:.0f} s from now, and goes so much later")
+        return found
 
     def log_request(self, row: RequestRow) -> None:
         """Have a row written soon; dropped and counted where too many wait."""
@@ -236,7 +250,8 @@ class NodeRecords:
 
         def due_at() -> float:
             """Return when there is something to write, or to look at."""
-            return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
+            waits = self._rows or self._ailing
+            return max(self._retry_at, now() if waits else self._looked_at + IDLE_LOOK_S)
 
         with self._wake:
             while not self._is_called() and (left_s := due_at() - now()) > 0:
@@ -290,7 +305,7 @@ class NodeRecords:
         """Write the rows that wait, remove those beyond the bounds, and look at the file when that
         is due; what fails is tried again later."""
         at = now()
-        looks = at >= self._looked_at + IDLE_LOOK_S
+        looks = bool(self._ailing) or at >= self._looked_at + IDLE_LOOK_S
         if at < self._retry_at or not (self._rows or looks):
             return
         try:
@@ -335,27 +350,28 @@ class NodeRecords:
         if is_beyond:
             self._looked_at -= IDLE_LOOK_S - MORE_S
         ahead_s = 0.0 if latest_s is None else latest_s - now_s
-        if ahead_s > CLOCK_SLACK_S and not self._clock_said:
+        is_ahead = ahead_s > CLOCK_SLACK_S
+        if is_ahead and not self._ahead_s:
             self._log.warning(
                 "the clock was set back, or was ahead: some logged requests end in the future",
                 seconds=round(ahead_s),
             )
-        self._clock_said = ahead_s > CLOCK_SLACK_S
+        self._ahead_s = ahead_s if is_ahead else 0.0
 
     def _failed(self, why: str) -> None:
         self._retry_at = now() + self._retry_s
         if not self._ailing:
-            self._ailing = True
             self._log.critical(
                 "records cannot be written; requests wait in memory to be logged, and answers are "
                 "not kept",
                 why=why,
             )
+        self._ailing = why or "for no reason that was told"
 
     def _worked(self) -> None:
         self._retry_at = 0.0
         if self._ailing:
-            self._ailing = False
+            self._ailing = ""
             self._log.info("records are written again", not_logged=self._dropped.count)
 
 
