@@ -23,6 +23,7 @@ from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log
 from gateway.cluster.options import Options
 from gateway.records import kept_answers, request_log
+from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
 from gateway.records.statements import Statement
@@ -43,7 +44,6 @@ MORE_S = 0.25
 IDLE_LOOK_S = 60.0
 """Rows grow too old while none is written."""
 CLOSE_S = 3.0
-CLOCK_SLACK_S = 300.0
 _T = TypeVar("_T")
 Ask = Callable[[RecordsFile], Any]
 Make = Callable[[], Sequence[Statement]]
@@ -114,10 +114,7 @@ class NodeRecords:
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
         self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
-        self._ailing = ""
-        """Why the file could not be written, the last time; empty: it could."""
-        self._ahead_s = 0.0
-        """How far what is logged is ahead of the clock, where that is much."""
+        self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
         self._closing = False
@@ -138,18 +135,6 @@ class NodeRecords:
     def dropped(self) -> int:
         """Return how many rows of this process found no room."""
         return self._dropped.count
-
-    @property
-    def problems(self) -> list[str]:
-        """Return what people are to know of the file as it is now; none where all is well."""
-        found: list[str] = []
-        if why := self._ailing:
-            text = "records cannot be written, so answers are not kept and jobs wait"
-            found.append(f"{text}: {why}; it is tried again until it works")
-        if ahead_s := self._ahead_s:
-            text = "the clock was set back, or was ahead: what is kept is of up to"
-            found.append(f"{text} {ahead_s:.0f} s from now, and goes so much later")
-        return found
 
     def log_request(self, row: RequestRow) -> None:
         """Have a row written soon; dropped and counted where too many wait."""
@@ -250,7 +235,7 @@ class NodeRecords:
 
         def due_at() -> float:
             """Return when there is something to write, or to look at."""
-            waits = self._rows or self._ailing
+            waits = self._rows or self.condition.is_ailing
             return max(self._retry_at, now() if waits else self._looked_at + IDLE_LOOK_S)
 
         with self._wake:
@@ -295,7 +280,8 @@ class NodeRecords:
             self._log.error("what was to be kept failed here", error=repr(error))
             some[0].say(None, RecordsUnavailable("keeping it failed here; see the log"))
             return True
-        self._worked()
+        self._retry_at = 0.0
+        self.condition.worked(self._dropped.count)
         left = iter(changed)
         for one, each in zip(some, made, strict=True):
             one.say(list(islice(left, len(each))), None)
@@ -305,7 +291,7 @@ class NodeRecords:
         """Write the rows that wait, remove those beyond the bounds, and look at the file when that
         is due; what fails is tried again later."""
         at = now()
-        looks = bool(self._ailing) or at >= self._looked_at + IDLE_LOOK_S
+        looks = self.condition.is_ailing or at >= self._looked_at + IDLE_LOOK_S
         if at < self._retry_at or not (self._rows or looks):
             return
         try:
@@ -321,7 +307,8 @@ class NodeRecords:
         except RecordsUnavailable as error:
             self._failed(str(error))
         else:
-            self._worked()
+            self._retry_at = 0.0
+            self.condition.worked(self._dropped.count)
 
     def _write_some(self, file: RecordsFile) -> int:
         """Write some rows and remove some; return how many were taken. Raises
@@ -350,29 +337,11 @@ class NodeRecords:
         if is_beyond:
             self._looked_at -= IDLE_LOOK_S - MORE_S
         ahead_s = 0.0 if latest_s is None else latest_s - now_s
-        is_ahead = ahead_s > CLOCK_SLACK_S
-        if is_ahead and not self._ahead_s:
-            self._log.warning(
-                "the clock was set back, or was ahead: some logged requests end in the future",
-                seconds=round(ahead_s),
-            )
-        self._ahead_s = ahead_s if is_ahead else 0.0
+        self.condition.latest(ahead_s)
 
     def _failed(self, why: str) -> None:
         self._retry_at = now() + self._retry_s
-        if not self._ailing:
-            self._log.critical(
-                "records cannot be written; requests wait in memory to be logged, and answers are "
-                "not kept",
-                why=why,
-            )
-        self._ailing = why or "for no reason that was told"
-
-    def _worked(self) -> None:
-        self._retry_at = 0.0
-        if self._ailing:
-            self._ailing = ""
-            self._log.info("records are written again", not_logged=self._dropped.count)
+        self.condition.failed(why)
 
 
 def _answer(file: RecordsFile, question: _Question, log: Log) -> None:

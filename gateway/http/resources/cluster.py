@@ -58,7 +58,7 @@ class StateResource(Resource):
                 "nodeHealth": {
                     node: node_health(
                         *readings.get(node, (None, 0.0)),
-                        service.records.problems if node == service.options.node else (),
+                        service.records.condition.problems if node == service.options.node else (),
                     )
                     for node in nodes
                 },
@@ -105,7 +105,7 @@ class HealthResource(Resource):
         """Answer 200 while it serves at all; the words say how well, the rest only to who has a
         key where keys are needed."""
         service = self.service
-        problems = [*_problems(service), *service.records.problems]
+        problems = [*_problems(service), *service.records.condition.problems]
         status = "degraded" if problems else "ok"
         if caller_of(req) is None:
             answer_json(resp, {"status": status})

@@ -1,4 +1,4 @@
-"""How a node is said to be: silence, what it found itself, what its gateway knows of its records."""
+"""How a node is said to be: silence, what it found itself, what is known of its records."""
 
 from __future__ import annotations
 
