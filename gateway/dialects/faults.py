@@ -183,7 +183,7 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     where `field` names it."""
     text = (
         f"{what} with id '{answer_id[:200]}' not found: an answer is kept on the node that made "
-        "it, for the API key that asked, until it makes room for others or the node is restarted"
+        "it, for the API key that asked, until it is deleted, too old, or makes room for others"
     )
     if field is None:
         return HttpFault(404, "not_found", text)
@@ -224,6 +224,19 @@ def no_such_item(conversation_id: str, item_id: str) -> HttpFault:
     """Return the 404 for an item that a conversation does not have."""
     text = f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id[:200]}'"
     return HttpFault(404, "not_found", text)
+
+
+def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> HttpFault:
+    """Return the 400 for a body that goes on from an answer that is not there yet, or never will
+    be."""
+    told = "in_progress" if state in ("loading", "running") else state
+    rest = (
+        f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then go on from it"
+        if is_open
+        else "it has no answer to go on from; go on from the one before it"
+    )
+    text = f"Previous response with id '{answer_id[:200]}' is '{told}': {rest}"
+    return HttpFault(400, "previous_response_not_completed", text, field)
 
 
 def item_not_found(item_id: str) -> HttpFault:

@@ -277,9 +277,11 @@ class AccessControl:
         check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
             keys = self._handle.service.api_keys
-            if (over := keys.over_budget(caller.key_id)) is not None:
+            run = job_run_of(req.scope)
+            counted = run is not None and run.counted
+            if (over := keys.over_budget(caller.key_id, counted=counted)) is not None:
                 raise spent(over)
-            req.scope[LEAVE] = keys.come(caller.key_id)
+            req.scope[LEAVE] = keys.come(caller.key_id, counted=counted)
 
     async def _identify(self, req: Request) -> None:
         """Note who asks. Raises HttpFaultRaised for one who has no key where one is needed, but on

@@ -158,7 +158,8 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     else:
         stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
         yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
-    items = partial(answers.AnswerItems, endpoint=endpoint)
+    of_items = answers.AnswerItems if listed else jobs.BackgroundItems
+    items = partial(of_items, endpoint=endpoint)
     told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
     yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
 
@@ -216,17 +217,19 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/jobs", "Submit a request that runs without its client", JOBS,
           jobs.JobList, body=jobs.JobBody, errors=(400, 401, 404, 413, 429, 503),
           scope="inference"),
-    Route("GET", "/v1/jobs", "The client's jobs, the latest first (?limit=, ?after=)", JOBS,
-          jobs.JobList, errors=(400, 401, 404, 503), scope="inference"),
+    Route("GET", "/v1/jobs",
+          "The client's jobs, the latest first (?limit=, ?after=; ?all=true: everybody's)", JOBS,
+          jobs.JobList, errors=(400, 401, 403, 404, 503), scope="inference"),
     Route("GET", "/v1/jobs/{job}", "A job, and its result when it has ended", JOBS,
-          jobs.JobResource, errors=(401, 404, 503), scope="inference"),
+          jobs.JobResource, errors=(400, 401, 403, 404, 503), scope="inference"),
     Route("DELETE", "/v1/jobs/{job}", "Remove a job that has ended, and its result", JOBS,
-          jobs.JobResource, errors=(401, 404, 409, 503), scope="inference"),
+          jobs.JobResource, errors=(400, 401, 403, 404, 409, 503), scope="inference"),
     Route("GET", "/v1/jobs/{job}/events",
           "What a job says, as it comes, and at its end the job (?starting_after=)", JOBS,
-          jobs.JobEvents, streams=SSE, errors=(400, 401, 404, 429, 503), scope="inference"),
+          jobs.JobEvents, streams=SSE, errors=(400, 401, 403, 404, 429, 503),
+          scope="inference"),
     Route("POST", "/v1/jobs/{job}/cancel", "Stop a job", JOBS,
-          jobs.JobCancel, errors=(401, 404, 409, 503), scope="inference"),
+          jobs.JobCancel, errors=(400, 401, 403, 404, 409, 503), scope="inference"),
     Route("POST", "/place_instance", "Load a copy of a model", CLUSTER,
           instances.PlaceInstance, body=instances.PlaceBody, errors=PLACES),
     Route("GET", "/instance/placement", "What placing ?model= would do", CLUSTER,

@@ -34,6 +34,7 @@ from gateway.records.jobs import (
     job_request,
     job_run_of,
     job_told,
+    mark_of,
     runner_name,
 )
 from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
@@ -77,6 +78,7 @@ __all__ = [
     "job_request",
     "job_run_of",
     "job_told",
+    "mark_of",
     "open_records",
     "runner_name",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, cast
 
 from bus.process.clock import wall
@@ -22,7 +23,7 @@ from gateway.dialects.dialect import KeptAnswer
 from gateway.records import kept_answers
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
-from gateway.records.node_records import NodeRecords
+from gateway.records.node_records import Make, NodeRecords
 from gateway.records.statements import Statement
 
 _LIST = "answer.list"
@@ -47,9 +48,9 @@ class AnswersListed:
 
 @dataclass(frozen=True, slots=True)
 class HowKept:
-    """What keeps an answer; or `why` nothing does."""
+    """What makes the statements that keep an answer; or `why` nothing does."""
 
-    statements: tuple[Statement, ...] = ()
+    make: Make = tuple[Statement, ...]
     why: str = ""
 
 
@@ -106,7 +107,7 @@ class AnswerRecords:
         why = how.why
         if not why:
             try:
-                await self._records.write(how.statements)
+                await self._records.write_made(how.make)
             except RecordsUnavailable as error:
                 why = str(error)
         return why and self.tell_lost(request, why)
@@ -120,7 +121,7 @@ class AnswerRecords:
             return HowKept(why=f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept")
         if not self.keeps_any:
             return HowKept(why="this node keeps no answers")
-        return HowKept(tuple(kept_answers.added(owner, request, kept, wall())))
+        return HowKept(partial(kept_answers.added, owner, request, kept, wall()))
 
     def tell_lost(self, request: RequestId, why: str) -> str:
         """Say in the log why something of an answer is not kept, and return that."""

@@ -77,8 +77,8 @@ def size_of(kept: KeptAnswer) -> int:
 
 def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> list[Statement]:
     """Return what keeps an answer, in place of one of the same request."""
-    items = {blake2b(item, digest_size=16).hexdigest(): item for item in kept.items}
     order = [blake2b(item, digest_size=16).hexdigest() for item in kept.items]
+    items = dict(zip(order, kept.items, strict=True))
     row_bytes = size_of(kept) - sum(map(len, kept.items)) + ROW_BYTES + PLACE_BYTES * len(order)
     values = (request, owner, now_s, kept.answer, kept.listed, kept.labels)
     return [
@@ -96,11 +96,12 @@ def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> lis
             )
             for digest, item in items.items()
         ),
+        # CROSS: each digest is looked up; the planner would go through all items of the owner
         Statement(
             "INSERT INTO answer_item (answer, place, item) "
             "SELECT (SELECT id FROM answer WHERE request = :request), told.key, item.id "
             "FROM json_each(:order) AS told "
-            "JOIN item ON item.owner = :owner AND item.digest = told.value",
+            "CROSS JOIN item ON item.owner = :owner AND item.digest = told.value",
             {"request": request, "owner": owner, "order": json_bytes(order).decode()},
         ),
     ]

@@ -53,8 +53,7 @@ async def recalled(
     if to_keep.previous is not None:
         previous = await found_answer(service, owner, request_id_of(to_keep.previous))
         if previous is None or previous.listed:
-            name = to_keep.previous
-            raise HttpFaultRaised(faults.answer_not_found("Response", name, "previous_response_id"))
+            raise HttpFaultRaised(await _not_gone_on_from(service, owner, to_keep.previous))
     named = await named_items(service, made_by.item_named, to_keep.named, owner)
     limits = service.parse_context().limits
     before = () if previous is None else previous.items
@@ -66,6 +65,16 @@ async def recalled(
     return await read_aside(
         length, lambda: made_by.continued(parsed, previous, limits, named, conversation)
     )
+
+
+async def _not_gone_on_from(service: HttpService, owner: str, answer_id: str) -> HttpFault:
+    """Return the 400 for an answer that cannot be gone on from: one that is being made without its
+    client, or was and failed, or is not here."""
+    with records_told():
+        job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
+    if job is None or job.kind != "response" or job.state == "done":
+        return faults.answer_not_found("Response", answer_id, "previous_response_id")
+    return faults.answer_not_made(answer_id, job.state, "previous_response_id", job.is_open)
 
 
 async def named_items(
@@ -160,12 +169,13 @@ class AnswerItems(Resource):
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
         """Answer with them, those of the conversation before included."""
         kept = await _kept(self.service, req, self.endpoint, answer_id)
-        query = {
-            name: value
-            for name in ("limit", "order", "after")
-            if (value := req.get_param(name)) is not None
-        }
-        resp.data = self.endpoint.items(kept, query)
+        resp.data = self.endpoint.items(kept, items_query(req))
+
+
+def items_query(req: Request) -> dict[str, str]:
+    """Return what a query says of which items are told."""
+    names = ("limit", "order", "after")
+    return {name: value for name in names if (value := req.get_param(name)) is not None}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,11 @@ class StateResource(Resource):
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {
-                    node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
+                    node: node_health(
+                        *readings.get(node, (None, 0.0)),
+                        service.records.condition.problems if node == service.options.node else (),
+                    )
+                    for node in nodes
                 },
             },
         )
@@ -101,7 +105,7 @@ class HealthResource(Resource):
         """Answer 200 while it serves at all; the words say how well, the rest only to who has a
         key where keys are needed."""
         service = self.service
-        problems = _problems(service)
+        problems = [*_problems(service), *service.records.condition.problems]
         status = "degraded" if problems else "ok"
         if caller_of(req) is None:
             answer_json(resp, {"status": status})

@@ -162,10 +162,10 @@ class ConversationRecords:
         which = OfOwner(turn.owner, turn.conversation)
         added = table.added(which, turn.items, wall(), run=turn.run, job=turn.answer)
         try:
-            changed = await self._records.write([*kept.statements, *added])
+            changed = await self._records.write_made(lambda: [*kept.make(), *added])
         except RecordsUnavailable as error:
             return self._answers.tell_lost(turn.answer, str(error))
-        if not changed[len(kept.statements)]:
+        if not changed[-len(added)]:
             return self._answers.tell_lost(turn.answer, GONE)
         return kept.why and self._answers.tell_lost(turn.answer, kept.why)
 

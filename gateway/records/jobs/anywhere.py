@@ -18,7 +18,7 @@ from gateway.records.jobs.job import Job, job_of_run
 from gateway.records.jobs.records import JobRecords
 
 Events = list[tuple[int, bytes]]
-FIND, POSITION, MORE = "job.find", "job.position", "job.more"
+FIND, BODY, POSITION, MORE = "job.find", "job.body", "job.position", "job.more"
 STOP, REMOVE, LIST = "job.stop", "job.remove", "job.list"
 
 
@@ -42,6 +42,7 @@ class JobsAnywhere:
         self._far = far
         for verb, by in (
             (FIND, self._find),
+            (BODY, self._body),
             (POSITION, self._position),
             (MORE, self._more),
             (STOP, self._stop),
@@ -55,10 +56,15 @@ class JobsAnywhere:
         home = owner_of(job_of_run(request))
         return home is not None and home[0] == self.node
 
-    async def find(self, request: RequestId, owner: str) -> Job | None:
-        """Return a job of this owner's; None where there is none, or no such node."""
+    async def find(self, request: RequestId, owner: str | None) -> Job | None:
+        """Return a job of this owner's (None: of anybody's); None where there is none, or no such
+        node."""
         found = await self._asked(FIND, request, owner)
         return None if found is None else _job(found)
+
+    async def body(self, request: RequestId, owner: str) -> bytes | None:
+        """Return the body of a job of this owner's; None where there is none, or no such node."""
+        return await self._asked(BODY, request, owner)
 
     async def position(self, job: Job) -> int | None:
         """Return how many jobs are before a queued one; None of any other."""
@@ -72,8 +78,9 @@ class JobsAnywhere:
         job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], found)
         return _job(job), [(number, data) for number, data in events]
 
-    async def listed(self, owner: str, limit: int, after: Job | None) -> ListedJobs:
-        """Return the latest jobs of this owner's on all nodes, those before `after`."""
+    async def listed(self, owner: str | None, limit: int, after: Job | None) -> ListedJobs:
+        """Return the latest jobs of this owner's (None: of all) on all nodes, those before
+        `after`."""
         place = None if after is None else table.place_of(after)
         found = await self._far.ask(LIST, [owner, limit, place])
         jobs = [_job(one) for answer in found.answers for one in answer]
@@ -99,6 +106,9 @@ class JobsAnywhere:
         request, owner = asked
         job = await self.here.find(request, owner)
         return None if job is None else astuple(job)
+
+    async def _body(self, asked: Sequence[Any]) -> Any:
+        return await self.here.body(*asked)
 
     async def _position(self, asked: Sequence[Any]) -> Any:
         request, owner = asked

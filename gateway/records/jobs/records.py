@@ -70,10 +70,15 @@ class JobRecords:
 
         return await self._records.ask(ask)
 
-    async def find(self, request: RequestId, owner: str) -> Job | None:
-        """Return a job of this owner's; None where there is none."""
+    async def find(self, request: RequestId, owner: str | None) -> Job | None:
+        """Return a job of this owner's (None: of anybody's); None where there is none."""
         rows = await self._rows(table.found(request, owner))
         return table.row(rows[0]) if rows else None
+
+    async def body(self, request: RequestId, owner: str) -> bytes | None:
+        """Return the body of a job of this owner's; None where there is none."""
+        rows = await self._rows(table.body_of(request, owner))
+        return rows[0][0] if rows else None
 
     async def position(self, job: Job) -> int | None:
         """Return how many jobs are before a queued one; None of any other."""
@@ -82,8 +87,9 @@ class JobRecords:
         [[count]] = await self._rows(table.before(job))
         return count
 
-    async def listed(self, owner: str, limit: int, before: JobPlace | None) -> list[Job]:
-        """Return the latest jobs of this owner's, those before a place in the list."""
+    async def listed(self, owner: str | None, limit: int, before: JobPlace | None) -> list[Job]:
+        """Return the latest jobs of this owner's (None: of all), those before a place in the
+        list."""
         return [table.row(one) for one in await self._rows(table.listed(owner, limit, before))]
 
     async def more(

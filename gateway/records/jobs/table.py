@@ -49,6 +49,7 @@ def _among(column: str, names: Iterable[str]) -> str:
 
 _HELD, _OPEN = _among("state", HELD), _among("state", OPEN)
 _MINE = f"request = :request AND runner = :runner AND attempts = :attempt AND {_HELD}"
+_OWNED = "(:owner IS NULL OR owner = :owner)"
 _OF_CLIENT = f"owner = :owner AND client = :client AND address = :address AND {_OPEN}"
 
 
@@ -88,9 +89,16 @@ def room(new: NewJob) -> Statement:
     )
 
 
-def found(request: RequestId, owner: str) -> Statement:
-    """Return the question for a job of this owner's."""
-    return Statement(f"{_SELECT} WHERE request = ? AND owner = ?", (request, owner))
+def found(request: RequestId, owner: str | None) -> Statement:
+    """Return the question for a job of this owner's; None: of anybody's."""
+    return Statement(
+        f"{_SELECT} WHERE request = :request AND {_OWNED}", {"request": request, "owner": owner}
+    )
+
+
+def body_of(request: RequestId, owner: str) -> Statement:
+    """Return the question for the body of a job of this owner's."""
+    return Statement("SELECT body FROM job WHERE request = ? AND owner = ?", (request, owner))
 
 
 def before(job: Job) -> Statement:
@@ -101,11 +109,12 @@ def before(job: Job) -> Statement:
     )
 
 
-def listed(owner: str, limit: int, before: JobPlace | None) -> Statement:
-    """Return the question for the latest jobs of an owner's, those before a place in the list."""
+def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
+    """Return the question for the latest jobs of an owner's (None: of all), those before a place in
+    the list."""
     at_s, request = (None, None) if before is None else before
     return Statement(
-        f"{_SELECT} WHERE owner = :owner AND "
+        f"{_SELECT} WHERE {_OWNED} AND "
         "(:at IS NULL OR (created_at_s, request) < (:at, :request)) "
         "ORDER BY created_at_s DESC, request DESC LIMIT :limit",
         {"owner": owner, "at": at_s, "request": request, "limit": limit},

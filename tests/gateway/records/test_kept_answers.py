@@ -68,6 +68,20 @@ def _kept(size: int, *items: bytes) -> KeptAnswer:
     return KeptAnswer(b"x" * size, items, b"", b"{}")
 
 
+def test_nothing_that_is_asked_goes_through_all_answers_or_items_of_an_owner(
+    shelf: Shelf,
+) -> None:
+    shelf.keep("a", "1", _kept(10, b"{}"))
+    adding = kept_answers.added("a", RequestId("2"), _kept(10, b"{}", b"[]"), 1000.0)
+    finding = kept_answers.found("a", RequestId("1"))
+    for one in (*adding, *finding):
+        steps = shelf.file.read([Statement(f"EXPLAIN QUERY PLAN {one.text}", one.values)])[0]
+        for *_, step in steps:
+            if " item " in step or " answer " in step:
+                by = step.partition("(")[2]
+                assert any(f"{name}=" in by for name in ("digest", "request", "rowid")), step
+
+
 def test_an_owner_finds_its_answers_whole_and_no_others(shelf: Shelf) -> None:
     kept = KeptAnswer(b'{"\xc3\xa9":1}', (b"{}", b"[]", b"{}"), b'{"model":"m"}', b'{"a":"b"}')
     shelf.keep("a", "1", kept)

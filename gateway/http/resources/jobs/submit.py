@@ -32,7 +32,7 @@ from gateway.http.middleware import (
     tell_missing,
 )
 from gateway.http.resources.answers import owner_of_answers
-from gateway.http.resources.jobs.found import found_job, recorded, submitted
+from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
 from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
 from gateway.service import HttpService
 
@@ -95,8 +95,9 @@ class JobList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the client's own jobs on all nodes, the latest first, without
-        results; those of nodes that do not answer are missing, and these are named."""
-        service, owner = self.service, owner_of_answers(req, self.service)
+        results; with `?all=true` of everybody's, which an admin key may ask for. Jobs of nodes that
+        do not answer are missing, and these are named."""
+        service, owner = self.service, owner_of_jobs(req, self.service)
         limit, after = _limit_of(req), req.get_param("after")
         job = None
         if after is not None:
