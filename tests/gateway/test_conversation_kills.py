@@ -23,8 +23,9 @@ def killed(points: int, seed: int) -> None:
         assert kills.check() > points / 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_what_was_acknowledged_is_in_its_conversation_once_after_20_kills() -> None:
+def test_what_was_acknowledged_is_in_its_conversation_once_after_a_score_of_kills() -> None:
     killed(20, seed=31)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually
-from tests.harness.http_clients import ready
 from tests.harness.job_kills import http_processes, persistent
 
 OPEN = ("queued", "in_progress")
@@ -69,13 +68,17 @@ class ConversationKills:
             thread.join(60)
             assert not thread.is_alive()
         eventually(self.testbed.is_ready, 20, "new processes serve")
-        eventually(lambda: ready(self.testbed), 10, "they know the instance")
+        eventually(self._knows_the_instance, 10, "they know the instance")
+
+    def _knows_the_instance(self) -> bool:
+        answer = httpx.get(f"{self.testbed.url}/health", timeout=10)
+        return MODEL in answer.json().get("models_ready", ())
 
     def _order(self) -> tuple[Any, tuple[Any, ...]]:
         self.count += 1
         book = self.chance.choice(self.books)
         text = f"tokens={self.chance.choice((1, 2, 6))} every_ms={self.chance.choice((0, 8))} "
-        asked = Asked(f"{text} n{self.count}")
+        asked = Asked(f"{text}n{self.count};")
         book.asked.append(asked)
         act = self.chance.choice((self._streamed, self._streamed, self._added, self._background))
         return act, (book.name, asked)

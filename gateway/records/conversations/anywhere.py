@@ -184,9 +184,9 @@ class ConversationRecords:
                 why = str(error)
         if why:
             self._answers.tell_lost(turn.answer, why)
-        if turn.kept is None:
-            return why
-        return why or await self._answers.keep(turn.owner, turn.answer, turn.kept)
+        if turn.kept is not None:
+            why = await self._answers.keep(turn.owner, turn.answer, turn.kept) or why
+        return why
 
     async def _asked(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
         """Return what the node says that a conversation's id names; None where there is none."""
