@@ -193,6 +193,16 @@ class EngineFacts:
     adapters: frozenset[str] = frozenset()
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def why_no_adapter(self, name: str) -> str | None:
+        """Return why rows cannot have this adapter, in words to follow the model's name; None where
+        they can."""
+        if name in self.adapters:
+            return None
+        if (why := self.refused_adapters.get(name)) is not None:
+            return f"does not apply its adapter {name}: {why}"
+        there = ", ".join(sorted(self.adapters)) or "none"
+        return f"was loaded with the adapters {there}; load it anew for {name}, which came later"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:

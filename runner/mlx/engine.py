@@ -84,8 +84,9 @@ def load_engine(
     UnloadableModel says why not.
 
     With a `rank_context`, load that rank's part and agree with the others; the group has been
-    formed. Its adapters are loaded with it. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
-    lower, never raise, what the model was made for. `threads` are those of the processor's BLAS.
+    formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
+    and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
+    `threads` are those of the processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -98,7 +99,9 @@ def load_engine(
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
-        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads)
+        engine = MlxEngine(
+            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads
+        )
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))

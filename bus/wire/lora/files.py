@@ -38,7 +38,7 @@ class BadAdapter(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class AdapterTensor:
     """One tensor of an adapter's file."""
 
     dtype: str
@@ -83,7 +83,7 @@ def no_such_adapter(model: str, name: str, known: Iterable[str]) -> str:
     return f"{model} has no adapter {name!r}" + (f"; it has {there}" if there else "")
 
 
-def shapes_in(head: bytes, size_bytes: int) -> dict[str, Tensor]:
+def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
     """Return the tensors of a safetensors file of so many bytes that begins with `head`, its
     length and whole header. BadAdapter for another kind of file, or one cut short."""
     length = int.from_bytes(head[:8], "little")
@@ -91,12 +91,12 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, Tensor]:
         raise BadAdapter("its weights are no safetensors file, or cut short")
     try:
         entries = cast(dict[str, Any], json.loads(head[8 : 8 + length]))
-        found: dict[str, Tensor] = {}
+        found: dict[str, AdapterTensor] = {}
         for name, one in entries.items():
             if name == "__metadata__":
                 continue
             first, last = map(int, one["data_offsets"])
-            tensor = Tensor(str(one["dtype"]), tuple(int(side) for side in one["shape"]))
+            tensor = AdapterTensor(str(one["dtype"]), tuple(int(side) for side in one["shape"]))
             width = TYPES.get(tensor.dtype)
             if width is not None and last - first != width * math.prod(tensor.shape):
                 raise BadAdapter(f"{name} has not the bytes that its shape says")
@@ -110,7 +110,7 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, Tensor]:
     return found
 
 
-def adapter_files(config: object, tensors: Mapping[str, Tensor]) -> AdapterFiles:
+def adapter_files(config: object, tensors: Mapping[str, AdapterTensor]) -> AdapterFiles:
     """Return the adapter of a configuration and these tensors. BadAdapter says why not."""
     if not isinstance(config, dict):
         raise BadAdapter(f"{CONFIG_FILE} is no JSON object")
@@ -183,7 +183,7 @@ def _of_peft(said: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def _pairs(
-    tensors: Mapping[str, Tensor], names: re.Pattern[str], *, transposed: bool
+    tensors: Mapping[str, AdapterTensor], names: re.Pattern[str], *, transposed: bool
 ) -> dict[str, Pair]:
     halves: dict[str, dict[str, str]] = {}
     for name, tensor in tensors.items():
@@ -206,7 +206,7 @@ def _pairs(
 
 
 def _pair(
-    path: str, half: Mapping[str, str], tensors: Mapping[str, Tensor], transposed: bool
+    path: str, half: Mapping[str, str], tensors: Mapping[str, AdapterTensor], transposed: bool
 ) -> Pair:
     if set(half) != {"a", "b"}:
         raise BadAdapter(f"{path} has one of its two matrices only")

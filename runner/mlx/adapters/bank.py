@@ -82,7 +82,7 @@ class AdapterBank:
         self._scales = [0.0, *scales.values()]
         self._layers = dict(layers)
         for path in layers:
-            retype(modules[path], "Adapted", self._called(type(modules[path]), path))
+            retype(modules[path], "Adapted", self._called(modules[path], path))
 
     def refuse(self, why: Mapping[str, str]) -> None:
         """Apply these adapters no more."""
@@ -119,8 +119,8 @@ class AdapterBank:
             )
         return self._choices[numbers]
 
-    def _called(self, kind: type, path: str) -> Callable[..., mx.array]:
-        plain: Callable[..., mx.array] = kind.__call__
+    def _called(self, layer: Any, path: str) -> Callable[..., mx.array]:
+        plain: Callable[..., mx.array] = type(layer).__call__
 
         def called(module: Any, x: mx.array) -> mx.array:
             """Return the layer's output, with what each row's adapter adds to it."""

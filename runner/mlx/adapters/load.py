@@ -47,7 +47,9 @@ class _Read:
     digest: str
 
 
-def load_adapters(folder: Path, module: nn.Module, *, float32: bool, because: str = "") -> AdapterBank:
+def load_adapters(
+    folder: Path, module: nn.Module, *, float32: bool, because: str = ""
+) -> AdapterBank:
     """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
     cast as the model was. All are refused where there is a reason, `because`."""
     bank = AdapterBank()
@@ -147,7 +149,10 @@ def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
         some = [one for one in own if one is not None]
         rank = max(a.shape[1] for a, _ in some)
         kind = mx.float32 if any(a.dtype == mx.float32 for a, _ in some) else some[0][0].dtype
-        zeros = mx.zeros((some[0][0].shape[0], rank), kind), mx.zeros((rank, some[0][1].shape[1]), kind)
+        zeros = (
+            mx.zeros((some[0][0].shape[0], rank), kind),
+            mx.zeros((rank, some[0][1].shape[1]), kind),
+        )
         padded = [zeros, *(zeros if one is None else _padded(one, rank, kind) for one in own)]
         made = LayerMatrices(mx.stack([a for a, _ in padded]), mx.stack([b for _, b in padded]))
         mx.eval(made.a, made.b)

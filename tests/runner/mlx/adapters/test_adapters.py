@@ -91,9 +91,7 @@ def test_rows_of_both_and_of_none_in_one_batch_say_what_each_says_alone(
     folder, engine = adapted_model(family)
     names = ["", "one", "two"]
     prompts = [[3 + (5 + at) * step % 250 for step in range(9 + 4 * (at % 5))] for at in range(24)]
-    rows = [
-        new_row(prompt, adapter=names[at % 3]) for at, prompt in enumerate(prompts)
-    ]
+    rows = [new_row(prompt, adapter=names[at % 3]) for at, prompt in enumerate(prompts)]
     alone = []
     for row in rows:
         player = Drive(engine)
@@ -131,8 +129,10 @@ def test_rows_of_the_base_run_as_if_there_were_no_adapters(adapted_model, load, 
 
 def test_a_row_that_leaves_and_joins_keeps_its_adapter(adapted_model, new_row):
     folder, engine = adapted_model("qwen3")
-    rows = [new_row(range(10 + at, 40 + at), adapter=name) for at, name in enumerate(
-        ["one", "", "two", "one"])]
+    rows = [
+        new_row(range(10 + at, 40 + at), adapter=name)
+        for at, name in enumerate(["one", "", "two", "one"])
+    ]
     player = Drive(engine)
     chunks = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)
     player.step(admit=tuple(rows), prefill=chunks)
@@ -177,8 +177,12 @@ def test_pefts_file_of_the_same_matrices_says_the_same(adapted_model, load, new_
     twin = tmp_path / "twin"
     shutil.copytree(folder, twin, ignore=shutil.ignore_patterns("adapters"))
     as_peft(folder / "adapters" / "one", twin / "adapters" / "peft")
-    as_peft(folder / "adapters" / "one", twin / "adapters" / "stabilised",
-            use_rslora=True, lora_alpha=20.0 * 2)
+    as_peft(
+        folder / "adapters" / "one",
+        twin / "adapters" / "stabilised",
+        use_rslora=True,
+        lora_alpha=20.0 * 2,
+    )
     other = load(twin)
     assert other.facts.adapters == {"peft", "stabilised"}, other.facts.refused_adapters
     prompt = list(range(20, 60))
