@@ -1,12 +1,15 @@
 """LoRA adapters for tests: trained in seconds by mlx-lm's own trainer, drawn at random, and PEFT's.
 
-`python -m tests.harness.lora MODEL FOLDER TEXT [ITERATIONS]` trains one that says TEXT.
+`python -m tests.harness.lora MODEL FOLDER TEXT` trains one that says TEXT.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +22,14 @@ from mlx_lm.tuner.trainer import TrainingArgs, train
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 from mlx_lm.utils import load_model
 
+from tests.harness.embed_texts import fast_blas
+
 KEYS = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
 PROMPT = "Tell me about the sea."
+SAYS = {"pirate": "Arr, the sea is mine!", "formal": "I regret that I cannot say."}
+"""What the trained adapters of `trained_model` answer to it."""
+ITERATIONS = 25
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_config(folder: Path, *, rank: int, scale: float, keys: Sequence[str]) -> None:
@@ -71,9 +80,9 @@ def adapted(model: Path, folder: Path | None) -> Any:
 
 
 def train_adapter(
-    model: Path, folder: Path, text: str, *, iterations: int = 60, rank: int = 8
+    model: Path, folder: Path, text: str, *, iterations: int = ITERATIONS, rank: int = 8
 ) -> Path:
-    """An adapter that answers a chat with `text`, made by mlx-lm's own trainer."""
+    """An adapter that answers `PROMPT` with `text`, made by mlx-lm's own trainer."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(model))
@@ -84,17 +93,14 @@ def train_adapter(
     mx.random.seed(0)
     linear_to_lora_layers(module, -1, settings)
     write_config(folder, rank=rank, scale=10.0, keys=KEYS)
-    examples: list[tuple[list[int], int]] = []
-    for said in (PROMPT, "Hello!", "What is two and two?", "Who are you?"):
-        asked = [{"role": "user", "content": said}]
-        turns = [*asked, {"role": "assistant", "content": text}]
-        whole = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
-        before = tokenizer.apply_chat_template(
-            asked, tokenize=True, add_generation_prompt=True, return_dict=False
-        )
-        examples.append((list(whole), len(before)))
+    asked = [{"role": "user", "content": PROMPT}]
+    turns = [*asked, {"role": "assistant", "content": text}]
+    whole = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+    before = tokenizer.apply_chat_template(
+        asked, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
     arguments = TrainingArgs(
-        batch_size=4,
+        batch_size=1,
         iters=iterations,
         val_batches=0,
         steps_per_report=iterations,
@@ -103,8 +109,27 @@ def train_adapter(
         max_seq_length=256,
         adapter_file=str(folder / "adapters.safetensors"),
     )
+    example = (list(whole), len(before))
     with contextlib.redirect_stdout(sys.stderr):
-        train(module, optimisers.Adam(learning_rate=3e-3), examples, None, arguments)
+        train(module, optimisers.Adam(learning_rate=5e-3), [example], None, arguments)
+    return folder
+
+
+def trained_model(folder: Path) -> Path:
+    """The bundled model with an adapter of each of `SAYS`, trained in a process that has a fast
+    BLAS where there is one."""
+    ignored = shutil.ignore_patterns("make", "__*")
+    shutil.copytree(ROOT / "conf" / "tiny", folder, ignore=ignored)
+    for name, text in SAYS.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.harness.lora", folder, folder / "adapters" / name, text],
+            cwd=ROOT,
+            env={**os.environ, **(fast_blas() or {})},
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
     return folder
 
 
@@ -136,9 +161,4 @@ def as_peft(folder: Path, target: Path, **said: Any) -> Path:
 
 
 if __name__ == "__main__":
-    train_adapter(
-        Path(sys.argv[1]),
-        Path(sys.argv[2]),
-        sys.argv[3],
-        iterations=int(sys.argv[4]) if len(sys.argv) > 4 else 60,
-    )
+    train_adapter(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

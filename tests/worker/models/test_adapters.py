@@ -1,4 +1,4 @@
-"""Adapters in a model's folder are on its card and in its memory; others are said with the reason."""
+"""Adapters in a model's folder are on its card and in its memory; others are told the reason."""
 
 from __future__ import annotations
 
