@@ -23,6 +23,8 @@ WEIGHTS_FILES = ("adapters.safetensors", "adapter_model.safetensors")
 MAX_ADAPTERS = 16
 """Adapters of one model; all of them are in memory while it is loaded."""
 MAX_RANK = 256
+MOST_SAID = 300
+"""Characters of a reason, which may quote a file."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 TYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
@@ -34,7 +36,10 @@ _HEADS = ("embed", "wte", "wpe", "lm_head", "tok_embeddings", "word_embeddings")
 
 
 class BadAdapter(ValueError):
-    """An adapter that cannot be applied; `args[0]` says why, in words for who put it there."""
+    """An adapter that cannot be applied; its text says why, for the person who put it there."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why[:MOST_SAID])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,14 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
             found[name] = tensor
     except BadAdapter:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise BadAdapter("its weights are no safetensors file") from error
     return found
 
