@@ -20,8 +20,8 @@ ModelKind = Literal["text", "embedding"]
 
 class AdapterCard(Message):
     """A LoRA adapter that lies beside a model, and is asked for as `MODEL:NAME`. `rank` is the
-    largest of its layers, `size_bytes` is on disk, `digest` is of its configuration and the header
-    of its weights."""
+    largest of its layers, `size_bytes` is on disk, `digest` is of its configuration and the
+    beginning of its weights."""
 
     name: str
     rank: int

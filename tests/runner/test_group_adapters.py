@@ -74,7 +74,7 @@ def test_an_adapter_that_one_rank_lacks_is_refused_by_all(model: Path, tmp_path:
     other = tmp_path / "llama"
     shutil.copytree(model, other)
     shutil.rmtree(other / "adapters" / "two")
-    draw_adapter(other, other / "adapters" / "two", seed=9, rank=16)
+    draw_adapter(other, other / "adapters" / "two", seed=9, rank=8, scale=12.0)
     with ready_group(model, "pipeline", [(2, 4), (0, 2)], models={1: other}) as (_, gateway):
         assert "not every node" in refusal(gateway, "two")
         asked = gateway.submit(request("one", adapter="one"))

@@ -2,7 +2,7 @@
 
 An adapter is a folder in `adapters/` of the model's, as mlx-lm's trainer or PEFT leaves it, and
 its name is asked for behind the model's: `MODEL:NAME`. Its files are read by the rule that the
-runner reads them by; only the header of the weights is.
+runner reads them by; of the weights only the beginning is.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from bus.wire.lora import (
 )
 from worker.models.model_card import FoundAdapters
 from worker.models.passed_over import Unfit, adapter_remedy, unreadable
+
+DIGESTED_BYTES = 1 << 20
+"""Bytes behind the header that tell adapters of like shapes apart."""
 
 
 def adapters_in(folder: Path, *, float32: bool, embeds: bool = False) -> FoundAdapters:
@@ -91,6 +94,7 @@ def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
         seen = os.fstat(file.fileno())
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
+        digest = sha256(said + head + file.read(DIGESTED_BYTES)).hexdigest()
     try:
         config: object = json.loads(said)
     except (ValueError, RecursionError) as error:
@@ -100,7 +104,7 @@ def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
         name=folder.name,
         rank=files.rank,
         size_bytes=seen.st_size,
-        digest=sha256(said + head).hexdigest(),
+        digest=digest,
         modified_at_s=int(seen.st_mtime),
     )
     return card, files

@@ -103,6 +103,8 @@ def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
         if "weight" not in modules[at]:
             continue  # another rank's
         _check(name, pair, modules[at])
+        if at in matrices:
+            raise BadAdapter(f"{name} is adapted twice")
         a, b = arrays[pair.a], arrays[pair.b]
         if files.transposed:
             a, b = a.T, b.T
@@ -111,7 +113,9 @@ def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
         if not (mx.isfinite(a).all() & mx.isfinite(b).all()).item():
             raise BadAdapter(f"the matrices of {name} hold what is no finite number")
         matrices[at] = a, b
-    return _Read(files, matrices, hashlib.sha256(said + head).hexdigest()[:32])
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(said + hashlib.file_digest(file, "sha256").digest())
+    return _Read(files, matrices, digest.hexdigest()[:32])
 
 
 def _layer(name: str, modules: Mapping[str, Any]) -> str:

@@ -54,6 +54,13 @@ def test_adapters_are_on_the_card_and_their_bytes_in_each_layer(model: Path) -> 
     assert (card.digest, card.parameters) == (before.digest, before.parameters)
 
 
+def test_adapters_of_like_shapes_have_digests_of_their_own(model: Path) -> None:
+    for seed in (1, 2):
+        draw_adapter(model, model / "adapters" / f"a{seed}", seed=seed)
+    _, card = look(model.parent)
+    assert len({one.digest for one in card.adapters}) == 2
+
+
 def test_an_adapter_that_comes_or_is_mended_is_seen_at_the_next_look(model: Path) -> None:
     weights, card = look(model.parent)
     assert not card.adapters
