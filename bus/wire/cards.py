@@ -18,10 +18,23 @@ ModelKind = Literal["text", "embedding"]
 """What a model makes of a prompt: more text, or a vector."""
 
 
+class AdapterCard(Message):
+    """A LoRA adapter that lies beside a model, and is asked for as `MODEL:NAME`. `rank` is the
+    largest of its layers, `size_bytes` is on disk, `digest` is of its configuration and the
+    beginning of its weights."""
+
+    name: str
+    rank: int
+    size_bytes: int
+    digest: str = ""
+    modified_at_s: int = 0
+
+
 class ModelCard(Message):
     """One model on disk, with what placement needs to know before it is loaded.
 
-    Bytes are of the weights as they will lie in memory (after the cast to `dtype`).
+    Bytes are of the weights as they will lie in memory (after the cast to `dtype`), and of all
+    `adapters` beside them, which are loaded with the model.
     `kv_bytes_per_token` is for the whole model; `kv_bytes_fixed` per row. `size_bytes` is on disk.
 
     Parts, for splitting it: `layer_bytes` of each layer's weights, `layer_active_bytes` of those
@@ -78,6 +91,7 @@ class ModelCard(Message):
     dimensions: int = 0
     dimension_choices: tuple[int, ...] = ()
     dimensions_at_most: int = 0
+    adapters: tuple[AdapterCard, ...] = ()
 
 
 class PartialModel(Message):

@@ -175,7 +175,8 @@ class DeletesModel(AsksOfModel):
 class AskedDerivation:
     """What a body about a new derived model says: its name, what it is made of, and what it has
     (`DerivedModel`) beside its source's. `system` and `template` None: as its source; `template`
-    empty: that of the model which answers. `is_copy`: it is what its source is, under another
+    empty: that of the model which answers. `adapter` names one of that model's; empty: as its
+    source. `is_copy`: it is what its source is, under another
     name."""
 
     name: ModelId
@@ -185,6 +186,7 @@ class AskedDerivation:
     turns: tuple[DerivedTurn, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     license: str = ""
+    adapter: str = ""
     is_copy: bool = False
     stream: bool = True
     ignored: tuple[str, ...] = ()

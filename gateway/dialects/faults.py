@@ -11,11 +11,12 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.wire import errors
 from bus.wire.cards import PassedOver
+from bus.wire.lora import no_such_adapter
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -146,7 +147,8 @@ def unknown_model(
     is what lies on a node's disk under that name and is not taken."""
     if seen is not None:
         node, one = seen
-        said = f"model '{model}' not found: {one.path} on {node} is not taken for a model, "
+        kind = "applied as an adapter" if ":" in one.name else "taken for a model"
+        said = f"model '{model}' not found: {one.path} on {node} is not {kind}, "
         return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
@@ -156,6 +158,12 @@ def unknown_model(
         f"model '{model}' not found; {hint}: shoal pull {model}",
         field="model",
     )
+
+
+def unknown_adapter(name: str, model: str, adapter: str, known: Iterable[str]) -> HttpFault:
+    """Return the 404 for a name behind that of a model, none of whose adapters has it."""
+    text = f"model '{name}' not found: {no_such_adapter(model, adapter, known)}"
+    return HttpFault(404, "model_not_found", text, field="model")
 
 
 def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:

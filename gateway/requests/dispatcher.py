@@ -94,9 +94,10 @@ class Dispatcher:
         model = self._catalog.named(parsed.model)
         self._catalog.check_makes(model, parsed.requests)
         derived = self._catalog.derived(parsed.model)
+        adapter = self._catalog.adapters.meant(parsed.model, self._catalog.names(), derived)
         wires = tuple(
             in_manner(completed(one, model, derived), parsed.manner).model_copy(
-                update={"key_id": key_id}
+                update={"key_id": key_id, "adapter": adapter}
             )
             for one in parsed.requests
         )

@@ -203,16 +203,12 @@ def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> 
     assert "noted" in listed.stdout, "it is a model all the same"
 
 
-def test_c14_an_adapter_beside_the_weights_is_said_and_not_counted(littered: Node) -> None:
-    plain, adapted = (
-        json.loads(littered.shoal("show", name, "--json").stdout) for name in ("good", "adapted")
-    )
-    assert adapted["parameters"] == plain["parameters"] == 128
-    assert adapted["weights_bytes"] == plain["weights_bytes"]
+def test_c14_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Node) -> None:
+    assert littered.shoal("show", "adapted", "--json").returncode
     listed = littered.shoal("ls")
     folder = littered.home / "data" / "models" / "adapted"
     lines = [line for line in listed.stderr.splitlines() if str(folder) in line]
-    assert lines and "adapters.safetensors" in lines[0] and "not applied" in lines[0]
+    assert lines and "adapters.safetensors" in lines[0] and "adapters/NAME" in lines[0]
 
 
 def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:

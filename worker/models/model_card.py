@@ -13,10 +13,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, cast
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
 from worker.models import layers
 from worker.models.passed_over import Unfit
@@ -69,6 +70,21 @@ class Notes:
     backend_preference: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FoundAdapters:
+    """The adapters of a model: `cards` of those that can be applied, `unfit` the folders of the
+    others with the reason, `layer_bytes` what all of them take in memory, by layer."""
+
+    cards: tuple[AdapterCard, ...] = ()
+    unfit: tuple[tuple[Path, Unfit], ...] = ()
+    layer_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what their files take on disk."""
+        return sum(card.size_bytes for card in self.cards)
+
+
 def tensors_in(header: bytes) -> list[Tensor]:
     """Return the tensors in the header (JSON) of a safetensors file. Raises ValueError, KeyError,
     TypeError or AttributeError for anything else."""
@@ -100,7 +116,7 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
 
 def unknown_keys(table: Mapping[str, Any]) -> Unfit | None:
     """Return what is said of the keys of a `card.toml` that have no effect; None without any."""
-    known = [field.name for field in fields(Notes)]
+    known = [one.name for one in fields(Notes)]
     strange = sorted(table.keys() - {*known, *FOR_PEOPLE})
     if not strange:
         return None
@@ -126,6 +142,7 @@ def model_card(
     tensors: Sequence[Tensor],
     template: str,
     notes: Notes,
+    adapters: FoundAdapters,
     size_bytes: int,
     digest: str,
     modified_at_s: int,
@@ -134,7 +151,7 @@ def model_card(
 ) -> ModelCard:
     """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
     convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
-    to 32 bits when loaded.
+    to 32 bits when loaded. `adapters` lie beside it.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -145,6 +162,7 @@ def model_card(
     caches = layers.layer_kv(text, count, value_bytes)
     grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
     sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
+    sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
     return ModelCard(
@@ -153,7 +171,7 @@ def model_card(
         family=family,
         layers=count,
         weights_bytes=sum(size for _, size in sizes),
-        size_bytes=size_bytes,
+        size_bytes=size_bytes + adapters.size_bytes,
         kv_bytes_per_token=sum(grows),
         kv_bytes_fixed=sum(fixed),
         context_tokens=min(_context(text), notes.context_tokens or _context(text)),
@@ -181,6 +199,7 @@ def model_card(
         fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
+        adapters=adapters.cards,
     )
 
 

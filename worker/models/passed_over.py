@@ -80,8 +80,8 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         if (first := next((name for name in sorted(names) if kind.fullmatch(name)), None))
     }
     if not weights and (found := ADAPTERS & set(names)):
-        remedy = "fuse it with its model: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
-        return Unfit(f"a LoRA adapter alone ({min(found)}), which shoal does not apply", remedy)
+        remedy = "move it into its model's folder as adapters/NAME, and ask for MODEL:NAME"
+        return Unfit(f"a LoRA adapter alone ({min(found)}), which is applied to no model", remedy)
     if not weights and _GGUF in by_kind:
         return _gguf(by_kind[_GGUF])
     if _UNFINISHED in by_kind:
@@ -140,13 +140,19 @@ def unreadable(error: Exception) -> Unfit:
     return Unfit(f"it cannot be read: {said or type(error).__name__}", remedy)
 
 
-def adapter_beside(names: Collection[str]) -> Unfit | None:
-    """Return what is said of a LoRA adapter in the folder of a model that is taken."""
-    found = sorted(name for name in names if name.startswith("adapter") or name in ADAPTERS)
+def adapter_beside(names: Iterable[str]) -> Unfit | None:
+    """Return why a model is not taken whose folder holds an adapter's files beside the weights:
+    requests for it would get the model without."""
+    found = sorted(ADAPTERS.intersection(names))
     if not found:
         return None
-    remedy = "fuse it into the weights: `mlx_lm.fuse --model FOLDER --adapter-path FOLDER`"
-    return Unfit(f"{', '.join(found)}: a LoRA adapter is not applied", remedy)
+    remedy = "move them into adapters/NAME in that folder, and ask for MODEL:NAME; or fuse them"
+    return Unfit(f"{', '.join(found)} beside the weights would not be applied", remedy)
+
+
+def adapter_remedy() -> str:
+    """Return the way out for an adapter that cannot be applied."""
+    return "mend it or take it away, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
 
 
 def sayable(name: str) -> str:

@@ -15,7 +15,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +23,11 @@ from typing import Any, cast
 from bus.wire.cards import ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId
+from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.model_card import (
+    FoundAdapters,
     Notes,
     Tensor,
     model_card,
@@ -35,6 +37,7 @@ from worker.models.model_card import (
     unknown_keys,
 )
 from worker.models.passed_over import (
+    ADAPTERS,
     CONFIG,
     Unfit,
     UnfitModel,
@@ -71,12 +74,13 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A folder as it was read last: its card, or why it has none, and what is to be said of a model
-    that is taken."""
+    """A folder as it was read last: its card, or why it has none, what is to be said of a model
+    that is taken, and which of its adapters cannot be applied."""
 
     mark: tuple[object, ...]
     card: ModelCard | None
     unfit: tuple[Unfit, ...]
+    adapters: FoundAdapters = field(default_factory=FoundAdapters)
 
 
 class Weights:
@@ -106,6 +110,10 @@ class Weights:
                 continue
             known = self._read_or_known(found)
             said += [_passed_over(found, one, taken=known.card is not None) for one in known.unfit]
+            said += [
+                _passed_over(replace(found, name=f"{found.name}:{path.name}", path=path), one)
+                for path, one in known.adapters.unfit
+            ]
             if known.card is not None:
                 cards[found.name] = known.card
         self.passed_over = tuple(said)
@@ -128,21 +136,24 @@ class Weights:
             yield from snapshots_in(self._shelf.hugging_face)
 
     def _read_or_known(self, found: Found) -> _Known:
-        mark = _mark(found.entries)
+        mark = (*_mark(found.entries), *adapter_marks(found.path))
         self._used.add(found.path)
         known = self._known.get(found.path)
         if known is None or known.mark != mark:
             try:
-                card, unfit = self._read(found)
+                known = _Known(mark, *self._read(found))
             except UnfitModel as error:
-                card, unfit = None, (error.unfit,)
+                known = _Known(mark, None, (error.unfit,))
             except OSError as error:
-                card, unfit = None, (unreadable(error),)
-            known = self._known[found.path] = _Known(mark, card, unfit)
+                known = _Known(mark, None, (unreadable(error),))
+            self._known[found.path] = known
         return known
 
-    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...]]:
-        """Return the card, and what is to be said of the model. Raises OSError, UnfitModel."""
+    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
+        """Return the card, what is to be said of the model, and its adapters. Raises OSError,
+        UnfitModel."""
+        if (beside := adapter_beside(found.entries)) is not None:
+            raise UnfitModel(*beside)
         folder, weights = found.path, weights_among(found.entries)
         config = _config(folder / CONFIG)
         tensors: list[Tensor] = []
@@ -153,6 +164,8 @@ class Weights:
             digest.update(header)
             tensors += inside
         notes, unknown = _notes(folder)
+        float32, is_text = self._shelf.float32, embeds is None
+        adapters = adapters_in(folder, float32=float32, embeds=not is_text)
         files = [found.entries[name].stat() for name in weights]
         try:
             card = model_card(
@@ -162,10 +175,11 @@ class Weights:
                 tensors=tensors,
                 template=_template(folder),
                 notes=notes,
+                adapters=adapters,
                 size_bytes=sum(file.st_size for file in files),
                 digest=digest.hexdigest(),
                 modified_at_s=int(max(file.st_mtime for file in files)),
-                float32=self._shelf.float32,
+                float32=float32,
                 bundled=found.bundled,
             )
         except KeyError as error:
@@ -174,8 +188,7 @@ class Weights:
             raise UnfitModel(f"{CONFIG}: {error}", NOT_A_MODEL) from error
         if embeds is not None:
             card = embedding_card(card, embeds)
-        adapter = adapter_beside(found.entries.keys())
-        return card, tuple(filter(None, (adapter, unknown, no_more_context(notes, card))))
+        return card, tuple(filter(None, (unknown, no_more_context(notes, card)))), adapters
 
 
 def hugging_face_cache() -> Path:
@@ -199,7 +212,7 @@ def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOv
 def _mark(entries: Entries) -> tuple[object, ...]:
     """Return what tells a folder from itself after a change, of the files that are read."""
     named = {CONFIG, NOTES_FILE, *TEMPLATE_FILES, *weights_among(entries), *files_read(entries)}
-    mark: list[object] = [name for name in entries if name.startswith("adapter")]
+    mark: list[object] = [name for name in entries if name in ADAPTERS]
     paths = [entries[name].path for name in sorted(named & entries.keys())]
     for path in [*paths, *(f"{entries[name].path}/{CONFIG}" for name in files_read(entries))]:
         with contextlib.suppress(OSError):

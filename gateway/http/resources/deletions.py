@@ -45,13 +45,19 @@ class ModelToDelete(Resource):
             body, dialect.Limits(depth=options.body_depth, strict_fields=True)
         )
         await self.service.catalog.wait_known()
-        derived = self.service.catalog.derived(asked.name)
+        catalog = self.service.catalog
+        derived = catalog.derived(asked.name)
         if derived is not None:
             told = ForgetDerived(command_id=self.service.command_id(), name=derived.name)
             await self.service.noticed(await self.service.command(told))
             self.service.log.info("a client deleted a derived model", model=derived.name)
             return
-        model = self.service.catalog.named(asked.name)
+        model = catalog.named(asked.name)
+        if (adapter := catalog.adapters.meant(asked.name, catalog.names(), None)) is not None:
+            raise _kept(
+                f"{adapter} is an adapter of {model}, which stays; take the folder "
+                f"adapters/{adapter} out of the model's on its nodes"
+            )
         card = self._card_here(model)
         await self._check_owner(req)
         await self._unloaded(model)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bus.process.clock import wall
-from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.cards import AdapterCard, ModelCard, PartialModel
 from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
@@ -24,25 +24,18 @@ def ls(invocation: Invocation) -> None:
     output.document(
         {
             "models": [_fields(one, state.nodes_of(one.model)) for one in models],
+            "adapters": [
+                {"model": f"{one.model}:{own.name}", **own.model_dump(mode="json")}
+                for one in models
+                for own in one.adapters
+            ],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
             "passed_over": [
                 {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
             ],
         }
     )
-    rows = [
-        (
-            one.model,
-            one.family,
-            one.makes,
-            _count(one.parameters),
-            one.quantization,
-            size(one.size_bytes),
-            one.context_tokens,
-            _age(one),
-        )
-        for one in models
-    ]
+    rows = [row for one in models for row in _rows(one)]
     rows += [part_row(node, part) for node, part in state.parts]
     columns = (
         "model",
@@ -66,7 +59,9 @@ def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
     state = invocation.state()
     output = invocation.output
-    card = state.find_model(model)
+    base, _, tag = model.rpartition(":")
+    adapted = base in state.models and any(tag == one.name for one in state.models[base].adapters)
+    card = state.find_model(base if adapted and model not in state.models else model)
     loaded = [one for one in state.instances if one.model == card.model]
     found = _fields(card, state.nodes_of(card.model))
     output.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
@@ -83,6 +78,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
+        ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
         ("digest", card.digest or "-"),
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
@@ -129,6 +125,35 @@ def rm(
     output.note("the node notices within half a minute")
 
 
+def _rows(card: ModelCard) -> list[tuple[Any, ...]]:
+    """Return the lines of a model and of its adapters."""
+    plain = (card.makes, _count(card.parameters), card.quantization)
+    first = (
+        card.model,
+        card.family,
+        *plain,
+        size(card.size_bytes),
+        card.context_tokens,
+        _age(card),
+    )
+    return [
+        first,
+        *(
+            (
+                f"{card.model}:{one.name}",
+                f"LoRA, rank {one.rank}",
+                card.makes,
+                "-",
+                "-",
+                size(one.size_bytes),
+                card.context_tokens,
+                _age(one),
+            )
+            for one in card.adapters
+        ),
+    ]
+
+
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
@@ -154,5 +179,5 @@ def _count(parameters: int) -> str:
     return "-"
 
 
-def _age(card: ModelCard) -> str:
+def _age(card: ModelCard | AdapterCard) -> str:
     return f"{span(max(0.0, wall() - card.modified_at_s))} ago" if card.modified_at_s else "-"
