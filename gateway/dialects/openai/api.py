@@ -16,10 +16,13 @@ from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.embeddings import EmbeddingsBody, OpenAIEmbeddings
 from gateway.dialects.openai.responses import (
+    InputTokensAnswer,
+    OpenAIInputTokens,
     OpenAIResponses,
     ResponseAnswer,
     ResponseEvent,
     ResponsesBody,
+    ResponsesCountBody,
     as_it_stands,
     is_made,
     last_event,
@@ -81,6 +84,9 @@ OPENAI = api_table.Api(
                             answers.CompletionAnswer, answers.CompletionChunk),
         api_table.Generates("/v1/responses", "A response, whole or streamed",
                             OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
+        api_table.ReadsPrompt("/v1/responses/input_tokens",
+                              "How many tokens a response's prompt has",
+                              OpenAIInputTokens(), ResponsesCountBody, InputTokensAnswer),
         api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
                          answers.EmbeddingsAnswer),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",

@@ -28,7 +28,7 @@ LABELS_BYTES = 64 << 10
 
 
 async def recalled(
-    service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
+    service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
     """Return a body with the conversation that it goes on from, and the items that it has by their
     ids alone, where it names any.
@@ -53,7 +53,7 @@ async def recalled(
 
 async def _named(
     service: HttpService,
-    made_by: dialect.KeepingDialect,
+    made_by: dialect.RecallingDialect,
     wanted: Sequence[tuple[str, RequestId]],
     owner: str,
 ) -> dict[str, bytes]:

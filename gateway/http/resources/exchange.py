@@ -23,8 +23,8 @@ from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
     DatedRenderer,
     Dialect,
-    KeepingDialect,
     Parsed,
+    RecallingDialect,
     StreamRenderer,
     WholeDialect,
 )
@@ -82,10 +82,7 @@ class GenerateResource(Resource):
             resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
             return
         with refusals_recorded(service, asked):
-            if parsed.to_keep is not None:
-                # only a dialect that keeps answers says what is to be kept
-                keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
-                parsed = await recalled(service, keeping, parsed, owner)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             if parsed.background is not None and asked.run is None:
                 await answer_in_background(service, req, resp, parsed)
                 return
@@ -149,6 +146,7 @@ class ReadPromptResource(Resource):
         asked = _asked(service, "ask", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
             collected = await _collected(running)
@@ -241,6 +239,17 @@ async def _parsed(
     unheeded = extras.for_thinking if not _thinks(service, parsed) else ()
     tell_ignored(service, resp, dialect.name, (*extras.ignored, *unheeded))
     return parsed
+
+
+async def _recalled(
+    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request
+) -> Parsed:
+    """Return a body with the conversation that it goes on from, where it names any."""
+    if parsed.to_keep is None:
+        return parsed
+    # only a dialect that recalls answers says what is to be kept
+    recalling = cast(RecallingDialect, dialect)
+    return await recalled(service, recalling, parsed, owner_of_answers(req, service))
 
 
 def _thinks(service: HttpService, parsed: Parsed) -> bool:
