@@ -267,13 +267,8 @@ class KeepingStream(StreamRenderer, Protocol):
         ...
 
 
-class KeepingDialect(Dialect, Protocol):
-    """A dialect whose answers may be kept and gone on from; those that nothing goes on from are
-    asked for their stream alone."""
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> KeepingStream:
-        """Return a renderer for a streamed answer, which gives the whole at its end."""
-        ...
+class RecallingDialect(Protocol):
+    """A dialect whose bodies may go on from answers that are kept, or name items of them."""
 
     def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
         """Return an item of a kept answer, or of what that was made from; None without it."""

@@ -38,7 +38,7 @@ LABELS_BYTES = 64 << 10
 
 
 async def recalled(
-    service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
+    service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
     """Return a body with the answer or the conversation that it goes on from, and the items that it
     has by their ids alone, where it names any.

@@ -23,8 +23,8 @@ from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
     DatedRenderer,
     Dialect,
-    KeepingDialect,
     Parsed,
+    RecallingDialect,
     StreamRenderer,
     WholeDialect,
 )
@@ -82,10 +82,7 @@ class GenerateResource(Resource):
             resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
             return
         with refusals_recorded(service, asked):
-            if parsed.to_keep is not None:
-                # only a dialect that keeps answers says what is to be kept
-                keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
-                parsed = await recalled(service, keeping, parsed, owner)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             if parsed.background is not None and asked.run is None:
                 await answer_in_background(service, req, resp, parsed)
                 return
@@ -150,6 +147,7 @@ class ReadPromptResource(Resource):
         asked = _asked(service, "ask", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
             collected = await _collected(running)
@@ -244,6 +242,17 @@ async def _parsed(
     return parsed
 
 
+async def _recalled(
+    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request
+) -> Parsed:
+    """Return a body with the conversation that it goes on from, where it names any."""
+    if parsed.to_keep is None:
+        return parsed
+    # only a dialect that recalls answers says what is to be kept
+    recalling = cast(RecallingDialect, dialect)
+    return await recalled(service, recalling, parsed, owner_of_answers(req, service))
+
+
 def _thinks(service: HttpService, parsed: Parsed) -> bool:
     """Return whether the model may think, as far as its card says; asked only where it matters."""
     return not parsed.extras.for_thinking or service.catalog.may_think(parsed.model)
@@ -318,9 +327,11 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
 async def _streamed(
     running: RunningExchange, dialect: Dialect, again: Again
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, from its first to its last. One piece per wake-up. A body that
-    does not fit and may be cut is asked again."""
+    """Yield the bytes of a stream, from its first to its last. One piece per wake-up; of lines of
+    JSON, one line, for clients take what comes at once as one value. A body that does not fit and
+    may be cut is asked again."""
     outcome = "client_closed"
+    by_line = dialect.stream_content_type != sse.CONTENT_TYPE
     renderer: StreamRenderer | None = None
     try:
         while True:
@@ -340,7 +351,11 @@ async def _streamed(
         if inbox.fault is None:
             yield renderer.open()
         async for piece in _pieces(running, renderer):
-            yield piece
+            if by_line:
+                for line in piece.splitlines(keepends=True):
+                    yield line
+            else:
+                yield piece
         outcome = running.outcome
     except HttpFaultRaised as refused:
         yield dialect.stream(running.parsed).error(refused.fault)

@@ -4,9 +4,13 @@ Pure. Entered by the dialect, its body, the types of its answers, how kept ones 
 is read and told of conversations.
 """
 
-from gateway.dialects.openai.responses.answers import ResponseAnswer, ResponseEvent
+from gateway.dialects.openai.responses.answers import (
+    InputTokensAnswer,
+    ResponseAnswer,
+    ResponseEvent,
+)
 from gateway.dialects.openai.responses.background import as_it_stands, is_made, last_event
-from gateway.dialects.openai.responses.bodies import ResponsesBody
+from gateway.dialects.openai.responses.bodies import ResponsesBody, ResponsesCountBody
 from gateway.dialects.openai.responses.conversations import (
     CONVERSATION_PREFIX,
     ConversationBody,
@@ -20,7 +24,7 @@ from gateway.dialects.openai.responses.conversations import (
     render_conversation_removed,
     with_named,
 )
-from gateway.dialects.openai.responses.dialect import OpenAIResponses
+from gateway.dialects.openai.responses.dialect import OpenAIInputTokens, OpenAIResponses
 from gateway.dialects.openai.responses.listing import item_named, render_deleted, render_items
 from gateway.dialects.openai.responses.replay import replayed
 
@@ -28,10 +32,13 @@ __all__ = [
     "CONVERSATION_PREFIX",
     "ConversationBody",
     "ConversationItemsBody",
+    "InputTokensAnswer",
+    "OpenAIInputTokens",
     "OpenAIResponses",
     "ResponseAnswer",
     "ResponseEvent",
     "ResponsesBody",
+    "ResponsesCountBody",
     "as_it_stands",
     "is_made",
     "item_named",
