@@ -23,6 +23,7 @@ from bus.wire.messages.readings import (
     KeyUseReading,
     LinkReading,
     NodeReading,
+    PullReading,
     RunnerReading,
     UndoneReading,
     WeightsReading,
@@ -44,6 +45,7 @@ TOPICS = (
     "reading.peers",
     "reading.link",
     "reading.weights",
+    "reading.pulls",
     "reading.collective",
     "reading.undone",
     "reading.keys",
@@ -57,6 +59,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     DemandReading: attrgetter("node", "process"),
     PeersReading: attrgetter("node"),
     WeightsReading: attrgetter("node"),
+    PullReading: attrgetter("node"),
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
     UndoneReading: attrgetter("node"),
@@ -146,6 +149,10 @@ class ClusterReadings:
     def weights(self, now: float) -> list[WeightsReading]:
         """Return the fresh readings of what nodes fetch."""
         return self._fresh(WeightsReading, now)
+
+    def pulls(self, now: float) -> list[PullReading]:
+        """Return the fresh readings of what nodes pull from hubs."""
+        return self._fresh(PullReading, now)
 
     def links(self, now: float) -> list[LinkReading]:
         """Return what nodes measured towards each other in the last ten minutes."""

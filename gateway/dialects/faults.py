@@ -16,6 +16,7 @@ from typing import Any
 
 from bus.wire import errors
 from bus.wire.cards import PassedOver
+from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -78,6 +79,25 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
+PULL_FAILURES: Mapping[PullRefusal, _Row] = {
+    "bad_name": _Row(400, "invalid_value"),
+    "offline": _Row(409, "offline"),
+    "unauthorized": _Row(502, "hub_unauthorized"),
+    "gated": _Row(502, "hub_gated"),
+    "not_found": _Row(404, "hub_model_not_found"),
+    "no_revision": _Row(404, "hub_revision_not_found"),
+    "rate_limited": _Row(429, "hub_rate_limited", 60.0),
+    "unreachable": _Row(502, "hub_unreachable", UNAVAILABLE_RETRY_S),
+    "unfit": _Row(400, "unsupported"),
+    "conflict": _Row(409, "conflict"),
+    "disk_full": _Row(507, "insufficient_storage"),
+    "spoilt": _Row(502, "hub_spoilt"),
+    "changed": _Row(502, "hub_changed"),
+    "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
+    "broken": _Row(500, "internal_error"),
+}
+"""What a hub refuses is no refusal of ours: 401 and 403 would speak of the client's key."""
+
 FAILURES: Mapping[errors.FailReason, _Row] = {
     "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
@@ -97,6 +117,13 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
         facts["position"] = refusal.position
     row = REFUSALS[refusal.reason]
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
+
+
+def of_pull(state: PullState) -> HttpFault:
+    """Return the fault of a pull that failed."""
+    row = PULL_FAILURES[state.reason or "broken"]
+    field = "model" if row.status in (400, 404) else None
+    return _by_row(row, state.message, field, state.retry_after_s, {})
 
 
 def of_failed(failed: Failed) -> HttpFault:

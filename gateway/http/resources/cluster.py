@@ -53,6 +53,7 @@ class StateResource(Resource):
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
                     "weights": _plain(known.weights(now)),
+                    "pulls": _plain(known.pulls(now)),
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {

@@ -104,34 +104,6 @@ class ModelOfBody(Resource):
 
 
 @dataclass(frozen=True)
-class ModelToFetch(Resource):
-    """A path by which clients have a model fetched; only one that is here can be had."""
-
-    endpoint: api_table.FetchesModel
-
-    async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer that the model is here, or that it would have to be put here."""
-        options = self.service.options
-        body = await read_body(req, COMMAND_BYTES, options.body_s)
-        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
-        await self.service.catalog.wait_known()
-        catalog = self.service.catalog
-        known = model_named(asked.name, catalog.names()) or catalog.derived(asked.name)
-        if known is None:
-            text = (
-                f"model '{asked.name}' not found, and fetching models from the internet is not "
-                "there yet: put its folder into <data>/models, or into Hugging Face's cache"
-            )
-            raise HttpFaultRaised(HttpFault(404, "not_there_yet", text))
-        resp.data = self.endpoint.done
-        if asked.stream:
-            resp.content_type = self.endpoint.streams
-            resp.data += b"\n"
-
-
-@dataclass(frozen=True)
 class ModelToDerive(Resource):
     """A path by which clients make a model of another."""
 
