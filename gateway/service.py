@@ -34,7 +34,6 @@ from gateway.cluster.http_processes import HttpProcesses
 from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
-from gateway.cluster.pulls import PullWorkers
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.dialects.dialect import Limits, ParseContext
@@ -86,7 +85,6 @@ class HttpService:
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
         self.catalog = ModelCatalog(self.bus, self.readings, self._clients, options.pull_names)
-        self.pull_workers = PullWorkers(self.bus, self.readings)
         self.bodies = BodyBudget()
         self._wishes = KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)

@@ -21,8 +21,9 @@ from gateway.cluster.readings import ClusterReadings
 
 ASK_S = 1.0
 LOOK_S = 0.1
+AGAIN_S = 5.0
 SILENT_S = 15.0
-"""A worker that was asked and says nothing for so long is not there; one starts again within that."""
+"""A worker that says nothing for so long is not there; one starts again within that."""
 
 
 class PullWorkers:
@@ -33,7 +34,8 @@ class PullWorkers:
         self._readings = readings
 
     async def follow(self, node: NodeId, target: PullTarget) -> AsyncGenerator[PullState]:
-        """Have a node pull, and yield how far it is until it has ended, each state once. Leaving it
+        """Have a node pull, and yield how far it is until it has ended, each state once
+        and again after `AGAIN_S`. Leaving it
         early stops the pull, unless others wait for it too. Raises OwnerSilent."""
         question = PullAsked(
             question=new_name("pull"),
@@ -43,7 +45,7 @@ class PullWorkers:
         )
         topic = f"pull.asked.{node}"
         loop = asyncio.get_running_loop()
-        asked_at, heard_at, last = loop.time() - ASK_S, loop.time(), None
+        asked_at, heard_at, said_at, last = loop.time() - ASK_S, loop.time(), 0.0, None
         try:
             while True:
                 now = loop.time()
@@ -53,8 +55,8 @@ class PullWorkers:
                 state = self._state_of(question.question)
                 if state is not None:
                     heard_at = now
-                    if state != last:
-                        last = state
+                    if state != last or now - said_at >= AGAIN_S:
+                        last, said_at = state, now
                         yield state
                     if state.phase in ("done", "failed"):
                         return

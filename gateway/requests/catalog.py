@@ -86,7 +86,7 @@ class ModelCatalog:
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
         pulled = known_repository(name, self._pull_names)
-        if found is None and pulled in names:
+        if found is None and pulled is not None and pulled in names:
             return pulled
         if found is None:
             seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))

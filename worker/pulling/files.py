@@ -121,7 +121,7 @@ class PullFiles:
         if self._spoilt[path] >= MOST_SPOILT:
             text = (
                 f"{path} came {MOST_SPOILT} times with another hash than the hub lists "
-                f"({digest[:12]}, not {file.digest[:12]}): what lies between spoils it, or the hub is wrong"
+                f"({digest[:12]}, not {file.digest[:12]}): spoilt on its way, or the list is wrong"
             )
             self.refusal = self.refusal or PullFailed("spoilt", text)
         self.done_bytes -= file.size_bytes

@@ -7,12 +7,8 @@ bounded.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-
-for _name in ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"):
-    os.environ[_name] = "1"  # read when the library is imported
 
 import httpx2
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url, set_client_factory
@@ -21,12 +17,10 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import build_hf_headers
-from huggingface_hub.utils._http import hf_request_event_hook
+from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
 from bus.wire.ids import ModelId
 from worker.pulling.failures import (
@@ -84,11 +78,8 @@ class _BoundedTransport(httpx2.HTTPTransport):
 
 
 def _client() -> httpx2.Client:
-    hooks = {"request": [hf_request_event_hook]}
     transport = _BoundedTransport(trust_env=True)
-    return httpx2.Client(
-        event_hooks=hooks, follow_redirects=True, timeout=LIST_S, transport=transport
-    )
+    return httpx2.Client(follow_redirects=True, timeout=LIST_S, transport=transport)
 
 
 class Hub:
@@ -97,16 +88,18 @@ class Hub:
     def __init__(self) -> None:
         set_client_factory(_client)
         self.address = constants.ENDPOINT.rstrip("/")
-        self.is_offline = constants.is_offline_mode()
         self._api = HfApi(library_name="shoal")
 
     def headers(self) -> dict[str, str]:
         """Return what requests to the hub carry: who asks."""
-        return build_hf_headers(library_name="shoal")
+        made: dict[str, str] = build_hf_headers(library_name="shoal")
+        return made
 
     def list(self, model: ModelId, revision: str) -> Listing:
         """Return what is taken of a repository, at a branch, tag or commit ("": the newest). Raises
         PullFailed."""
+        if constants.is_offline_mode():
+            raise PullFailed("offline", "HF_HUB_OFFLINE is set: nothing is asked of a hub")
         try:
             info = self._api.model_info(
                 model, revision=revision or None, files_metadata=True, timeout=LIST_S
@@ -118,10 +111,6 @@ class Hub:
             raise no_repository(model, self.address, status, has_token=bool(get_token())) from None
         except RevisionNotFoundError:
             raise no_revision(model, revision, self.address) from None
-        except OfflineModeIsEnabled:
-            raise PullFailed(
-                "offline", "HF_HUB_OFFLINE is set: nothing is asked of the hub"
-            ) from None
         except HFValidationError as error:
             raise PullFailed("bad_name", f"{model} is no name of a repository: {error}") from None
         except HfHubHTTPError as error:

@@ -28,4 +28,5 @@ class PullOrder:
 
 def order_of(said: dict[str, Any]) -> PullOrder:
     """Return the order that `dataclasses.asdict` made this of."""
-    return PullOrder(**{**said, "timing": PullTiming(**said["timing"])})
+    timing: dict[str, Any] = said.pop("timing")
+    return PullOrder(**said, timing=PullTiming(**timing))

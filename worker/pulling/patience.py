@@ -68,5 +68,5 @@ class Patience:
             return None
         if self.last is not None:
             return self.last
-        text = f"the hub sent nothing for {silent_s:.0f} s; what came is kept, and pulling again goes on"
+        text = f"the hub sent nothing for {silent_s:.0f} s; what came is kept: pull again to go on"
         return PullFailed("unreachable", text)

@@ -1,7 +1,7 @@
 """Talks to the processes that pull: starts one for each pull, hears how far it is, ends it.
 
-A thread waits for each; what it hears comes back in the worker's loop. A process whose input ends
-is gone at once, so none outlives its worker.
+A thread waits for each, so that the worker's loop never does. A process whose input ends is gone at
+once, so none outlives its worker.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -25,26 +24,27 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 64 << 10
 END_S = 5.0
-Post = Callable[[Callable[[], None]], None]
+QUIET = dict.fromkeys(
+    ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1"
+)
+"""Read by `huggingface_hub` when it is imported: bytes come by HTTP, and nothing is told of us."""
 
 
 class PullProcess:
-    """One process. `told` is called, in the loop's thread, with each state and, once, with None at
-    the end. `post` runs a callback there."""
+    """One process. `state` is what it said last, `ended` whether it will say no more; both may be
+    read from any thread."""
 
-    def __init__(
-        self, order: PullOrder, post: Post, told: Callable[[PullState | None], None]
-    ) -> None:
+    def __init__(self, order: PullOrder) -> None:
+        self.state: PullState | None = None
+        self.ended = False
         self._order = order
-        self._post = post
-        self._told = told
         self._stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="pull", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; what came so far stays. Nothing is told any more."""
+        """End it; what came so far stays."""
         self._stopped.set()
         self._hang_up()
 
@@ -52,12 +52,12 @@ class PullProcess:
         try:
             self._listen()
         finally:
-            self._tell(None)
+            self.ended = True
 
     def _listen(self) -> None:
         command = [sys.executable, "-P", "-m", "worker.pulling"]
         process = self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **QUIET}
         )
         assert process.stdin is not None and process.stdout is not None
         with process.stdout:
@@ -68,7 +68,7 @@ class PullProcess:
                 self._hang_up()
             while line := process.stdout.readline(MAX_LINE_BYTES):
                 with contextlib.suppress(ValidationError):
-                    self._tell(PullState.model_validate_json(line))
+                    self.state = PullState.model_validate_json(line)
         try:
             process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -81,7 +81,3 @@ class PullProcess:
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 process.stdin.close()
-
-    def _tell(self, state: PullState | None) -> None:
-        if not self._stopped.is_set():
-            self._post(partial(self._told, state))

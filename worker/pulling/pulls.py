@@ -8,7 +8,6 @@ for. `Pulls.tick` and `looked` are called by the worker; how each pull stands is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bus.wire.errors import Refusal
@@ -134,10 +133,11 @@ class Pulls:
         pull = _Pull(asked.model, asked.revision, state, {asked.question: now})
         self._pulls.append(pull)
         if same is not None and same.revision != asked.revision:
-            text = f"{asked.model} is being pulled at another revision ({same.revision or 'the newest'})"
+            other = same.revision or "the newest"
+            text = f"{asked.model} is being pulled at another revision ({other})"
             self._fail(pull, "conflict", text)
         elif same is not None or len(live) >= MOST_PULLS:
-            text = f"this node has {MOST_PULLS} pulls open, or {MOST_QUESTIONS} clients wait for this one"
+            text = f"this node has {MOST_PULLS} pulls open, or {MOST_QUESTIONS} wait for this one"
             self._fail(pull, "busy", text)
         elif not is_model_id(asked.model) or asked.model.count("/") != 1 or ":" in asked.model:
             text = f"{asked.model} is no name of a repository: it is OWNER/NAME"
@@ -154,9 +154,11 @@ class Pulls:
     # --- how it goes on ---
 
     def _go_on(self, pull: _Pull, now: float) -> None:
-        if pull.state.phase == "copying":
+        if pull.process is not None:
+            self._heard(pull, pull.process)
+        elif pull.state.phase == "copying":
             self._copied(pull)
-        elif pull.state.phase == "waiting" and pull.process is None:
+        else:
             self._start(pull, now)
 
     def _start(self, pull: _Pull, now: float) -> None:
@@ -184,22 +186,20 @@ class Pulls:
         here = "" if card is None else card.path
         order = PullOrder(pull.model, pull.revision, str(self._settings.models), here)
         self._client.log.info("pulls a model", model=pull.model, revision=pull.revision)
-        post = self._client.reactor.call
-        pull.process = PullProcess(order, post, partial(self._told, pull))
+        pull.process = PullProcess(order)
 
-    def _told(self, pull: _Pull, state: PullState | None) -> None:
-        """Take in what a process says; None: it has ended."""
-        if pull.ended_at is not None or pull.came:
-            return
-        if state is None:
-            self._fail(pull, "broken", "the process that pulled ended; see `shoal logs worker`")
-        elif state.phase == "done":
+    def _heard(self, pull: _Pull, process: PullProcess) -> None:
+        """Take in what a process said last."""
+        has_ended, state = process.ended, process.state
+        if state is not None and state.phase == "done":
             pull.came = True
             pull.state = state.model_copy(update={"phase": "publishing"})
-        elif state.phase == "failed":
+        elif state is not None and state.phase == "failed":
             pull.state = state
             self._fail(pull, state.reason or "broken", state.message)
-        else:
+        elif has_ended:
+            self._fail(pull, "broken", "the process that pulled ended; see `shoal logs worker`")
+        elif state is not None:
             pull.state = state
 
     def _copied(self, pull: _Pull) -> None:
@@ -256,7 +256,7 @@ class Pulls:
         return [pull for pull in self._pulls if pull.ended_at is None]
 
     def _publish(self, now: float) -> None:
-        """Publish when something but a figure has changed, and twice a second while there is any."""
+        """Publish when more than a figure has changed, and twice a second while there are any."""
         pulls = tuple(
             pull.state.model_copy(update={"questions": tuple(pull.heard)}) for pull in self._pulls
         )

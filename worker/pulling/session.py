@@ -119,7 +119,7 @@ class PullSession:
                 time.sleep(TELL_S)
 
     def _check_here(self, listing: Listing) -> None:
-        """Raise PullFailed where the model that lies here is not of the commit that is asked for."""
+        """Raise PullFailed where the model that lies here is not of the commit asked for."""
         here = pulled_revision(Path(self._order.here))
         if here == listing.commit:
             return

@@ -22,6 +22,7 @@ from bus.wire.messages.readings import (
     FetchReading,
     LinkReading,
     ProcessReading,
+    PullReading,
     RunnerReading,
     ThunderboltReading,
     UndoneReading,

@@ -21,6 +21,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pull_names import PullTarget, pull_target
+from gateway.cluster.pulls import PullWorkers
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
@@ -36,6 +37,7 @@ from gateway.requests.routing import model_named
 
 QUICK_S = 5.0
 """So long a streamed answer waits for its status."""
+AGAIN_S = 4.0
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
 CONTENT_TYPE = "application/x-ndjson"
 UNDECIDED = ("waiting", "listing")
@@ -124,7 +126,7 @@ class PullModel(Resource):
             resp.data = told(await running.whole())
 
     def _node(self, word: str | None) -> NodeId:
-        """Return the node that is meant. Raises HttpFaultRaised (404) for none, or more than one."""
+        """Return the node that is meant. Raises HttpFaultRaised (404) unless it is one."""
         service = self.service
         if word is None:
             return service.bus.speaker.node
@@ -139,12 +141,12 @@ class PullModel(Resource):
 
 
 class _RunningPull:
-    """One client's pull at a node. Raises HttpFaultRaised where it fails before anything is said."""
+    """One client's pull at a node. Raises HttpFaultRaised where it fails before a word is said."""
 
     def __init__(self, at: Resource, req: Request, node: NodeId, target: PullTarget) -> None:
         self._service = at.service
         self._target = target
-        self._states = at.service.pull_workers.follow(node, target)
+        self._states = PullWorkers(at.service.bus, at.service.readings).follow(node, target)
         self._gone = asyncio.ensure_future(_hang_up(req))
         self._next: asyncio.Future[PullState] | None = None
 
@@ -187,18 +189,18 @@ class _RunningPull:
         line: Callable[[PullState], bytes],
         error_line: Callable[[HttpFault], bytes],
     ) -> AsyncGenerator[bytes]:
-        said = b""
+        said, said_at, now = b"", 0.0, asyncio.get_running_loop().time
         try:
-            for state in first:
-                if (told := line(state)) != said:
-                    yield told
-                    said = told
             while True:
-                state = await (self._next or anext(states))
-                self._next = None
-                if (told := line(state)) != said:
+                if first:
+                    state = first.pop(0)
+                else:
+                    state = await (self._next or anext(states))
+                    self._next = None
+                # what has not changed is said now and then, so that nobody takes us for dead
+                if (told := line(state)) != said or now() - said_at >= AGAIN_S:
+                    said, said_at = told, now()
                     yield told
-                    said = told
         except StopAsyncIteration:
             return
         except HttpFaultRaised as refused:
