@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import PullState
+from bus.wire.messages.readings import PullReading, PullState
 from bus.wire.messages.weights import PullAsked
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pull_names import PullTarget
@@ -67,9 +67,6 @@ class PullWorkers:
             self._bus.publish(topic, question.model_copy(update={"leaves": True}))
 
     def _state_of(self, question: str) -> PullState | None:
-        pulls = (
-            one
-            for reading in self._readings.pulls(self._bus.reactor.now())
-            for one in reading.pulls
-        )
+        readings = self._readings.fresh(PullReading, self._bus.reactor.now())
+        pulls = (one for reading in readings for one in reading.pulls)
         return next((one for one in pulls if question in one.questions), None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from bus.wire.messages.weights import PIECE_BYTES
-from worker.pulling.listing import HubFile, Listing, PullFailed
+from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 RUN_PIECES = 64
 """Pieces that one question asks for at most."""
@@ -20,7 +20,7 @@ LANDED, GIVEN, MISSING = 1, 2, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PieceRun:
     """The pieces of a file from `first` on, up to and without `last`; `begin` and `end` are the
     same in bytes."""
 
@@ -39,7 +39,7 @@ class PullFiles:
     """
 
     def __init__(
-        self, listing: Listing, have: Mapping[str, bytes], checked: Set[str] = frozenset()
+        self, listing: HubListing, have: Mapping[str, bytes], checked: Set[str] = frozenset()
     ) -> None:
         self.refusal: PullFailed | None = None
         self.total_bytes = listing.total_bytes
@@ -71,7 +71,7 @@ class PullFiles:
         """Return whether all bytes are here, right or not."""
         return self.done_bytes == self.total_bytes
 
-    def next(self) -> Run | None:
+    def next(self) -> PieceRun | None:
         """Return what to ask for next; None where nothing is left to give out."""
         for path in self._order:
             pieces = self._pieces[path]
@@ -83,7 +83,7 @@ class PullFiles:
                 pieces[last] = GIVEN
                 last += 1
             size = self._files[path].size_bytes
-            return Run(path, first, last, first * PIECE_BYTES, min(size, last * PIECE_BYTES))
+            return PieceRun(path, first, last, first * PIECE_BYTES, min(size, last * PIECE_BYTES))
         return None
 
     def take(self, path: str, index: int) -> None:
@@ -93,7 +93,7 @@ class PullFiles:
             pieces[index] = LANDED
             self.done_bytes += self._length(self._files[path], index)
 
-    def put_back(self, run: Run) -> None:
+    def put_back(self, run: PieceRun) -> None:
         """Put back what of a run has not landed: it is given out again."""
         pieces = self._pieces[run.path]
         for index in range(run.first, run.last):

@@ -31,7 +31,7 @@ from worker.pulling.failures import (
     retry_after_of,
     unreachable,
 )
-from worker.pulling.listing import ListedFile, Listing, PullFailed, listing_of
+from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_of
 
 LIST_S = 20.0
 LIST_WHOLE_S = 60.0
@@ -95,7 +95,7 @@ class Hub:
         made: dict[str, str] = build_hf_headers(library_name="shoal")
         return made
 
-    def list(self, model: ModelId, revision: str) -> Listing:
+    def list(self, model: ModelId, revision: str) -> HubListing:
         """Return what is taken of a repository, at a branch, tag or commit ("": the newest). Raises
         PullFailed."""
         if constants.is_offline_mode():
@@ -134,6 +134,6 @@ class Hub:
         ]
         return listing_of(model, str(info.sha), listed)
 
-    def url_of(self, listing: Listing, path: str) -> str:
+    def url_of(self, listing: HubListing, path: str) -> str:
         """Return where a file of a listing is."""
         return hf_hub_url(listing.model, path, revision=listing.commit, endpoint=self.address)

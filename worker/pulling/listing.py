@@ -74,7 +74,7 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class HubListing:
     """The files of one commit of a repository that are taken, by path."""
 
     model: ModelId
@@ -93,7 +93,7 @@ class Listing:
         return hashlib.sha256(f"{self.model}\n{''.join(lines)}".encode()).hexdigest()
 
 
-def listing_of(model: ModelId, commit: str, listed: Sequence[ListedFile]) -> Listing:
+def listing_of(model: ModelId, commit: str, listed: Sequence[ListedFile]) -> HubListing:
     """Return what is taken of a repository. Raises PullFailed where nothing of it can be run, or
     where it is not to be believed."""
     if not _COMMIT.fullmatch(commit):
@@ -114,7 +114,7 @@ def listing_of(model: ModelId, commit: str, listed: Sequence[ListedFile]) -> Lis
         )
     files = tuple(sorted(map(_file, taken), key=lambda one: one.path))
     _check_distinct(one.path for one in files)
-    return Listing(model, commit, files)
+    return HubListing(model, commit, files)
 
 
 def _is_taken(name: str) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.pulling.files import pieces_of
-from worker.pulling.listing import HubFile, Listing, PullFailed
+from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 FOLDER = ".pulling"
 PULLED_FILE = ".pulled.json"
@@ -36,7 +36,7 @@ class Partial:
     """The partial model of one listing, below the folder of all models; locked for this process
     until that ends. Raises OSError, and PullFailed where another process has it."""
 
-    def __init__(self, models: Path, listing: Listing) -> None:
+    def __init__(self, models: Path, listing: HubListing) -> None:
         self._models = models
         self._listing = listing
         owner, _, name = listing.model.partition("/")
@@ -137,7 +137,7 @@ def pulled_revision(folder: Path) -> str | None:
 
 
 def sweep_partial(models: Path, now_wall: float) -> None:
-    """Remove partial models that nobody went on with for a week."""
+    """Remove partial models that no pull went on with for a week."""
     with contextlib.suppress(FileNotFoundError):
         for folder in (models / FOLDER).iterdir():
             with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ def sweep_partial(models: Path, now_wall: float) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _locked(path: Path, listing: Listing) -> int:
+def _locked(path: Path, listing: HubListing) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     gives_up_at = time.monotonic() + LOCK_S
     while True:

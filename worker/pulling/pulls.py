@@ -144,7 +144,7 @@ class Pulls:
             self._fail(pull, "bad_name", text)
 
     def _expire(self, pull: _Pull, now: float) -> None:
-        """Stop a pull for which nobody waits any more."""
+        """Stop a pull for which no client waits any more."""
         pull.heard = {q: at for q, at in pull.heard.items() if now - at < LEASE_S}
         if not pull.heard and not pull.came:
             self._client.log.info("stops a pull that nobody waits for", model=pull.model)

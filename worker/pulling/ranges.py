@@ -1,4 +1,4 @@
-"""Talks HTTP to a hub and to where it leads: some bytes of a file, as they come.
+"""Talks to a hub, and to where it leads: some bytes of a file, as they come.
 
 Of an answer only what was asked for is taken: the range and the whole size are held to the listing,
 and what is packed is refused. Redirects are followed a few times, from https never to http, and

@@ -18,9 +18,9 @@ from typing import Any
 
 from bus.wire.messages.readings import PullPhase, PullState
 from bus.wire.messages.weights import PIECE_BYTES
-from worker.pulling.files import PullFiles, Run
+from worker.pulling.files import PieceRun, PullFiles
 from worker.pulling.hub import Hub
-from worker.pulling.listing import HubFile, Listing, PullFailed
+from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.order import PullOrder
 from worker.pulling.partial import Partial, pulled_revision, sweep_partial
 from worker.pulling.patience import Patience
@@ -61,7 +61,7 @@ class PullSession:
         self._patience = Patience(time.monotonic(), order.timing)
         self._received = ReceivedBytes()
         self._changed = threading.Condition()
-        self._listing: Listing | None = None
+        self._listing: HubListing | None = None
         self._files: PullFiles | None = None
         self._end: PullFailed | None = None
 
@@ -105,7 +105,7 @@ class PullSession:
         self._tell(self._state("publishing"))
         partial.publish()
 
-    def _list(self) -> Listing:
+    def _list(self) -> HubListing:
         while True:
             self._tell(self._state("listing"))
             try:
@@ -118,7 +118,7 @@ class PullSession:
                 self._tell(self._state("listing"))
                 time.sleep(TELL_S)
 
-    def _check_here(self, listing: Listing) -> None:
+    def _check_here(self, listing: HubListing) -> None:
         """Raise PullFailed where the model that lies here is not of the commit asked for."""
         here = pulled_revision(Path(self._order.here))
         if here == listing.commit:
@@ -197,7 +197,7 @@ class PullSession:
                     self._plan().put_back(run)
                     self._changed.notify_all()
 
-    def _next_run(self) -> Run | None:
+    def _next_run(self) -> PieceRun | None:
         """Return what to fetch next, once there is something; None where all is right, or lost."""
         with self._changed:
             while self._end is None and not self._plan().complete:
@@ -208,7 +208,7 @@ class PullSession:
                 self._changed.wait(TELL_S if pause_s <= 0 else min(pause_s, TELL_S))
             return None
 
-    def _fetch(self, reader: RangeReader, partial: Partial, file: HubFile, run: Run) -> None:
+    def _fetch(self, reader: RangeReader, partial: Partial, file: HubFile, run: PieceRun) -> None:
         assert self._listing is not None
         url, index, held = self._hub.url_of(self._listing, file.path), run.first, bytearray()
         for part in reader.read(url, file, run.begin, run.end):

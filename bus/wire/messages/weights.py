@@ -1,7 +1,7 @@
 """Weights on their way: between workers piece by piece, and the word that has one pull a model.
 
 Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
-for as long as a client waits, and what nobody asks for any more is stopped.
+for as long as a client waits, and a pull that no client repeats is stopped.
 
 Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
 answer for each), so the server never has more to send than was asked for. An answer is an

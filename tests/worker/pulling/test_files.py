@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES
-from worker.pulling.files import MOST_SPOILT, PullFiles, Run, pieces_of
-from worker.pulling.listing import HubFile, Listing, PullFailed
+from worker.pulling.files import MOST_SPOILT, PieceRun, PullFiles, pieces_of
+from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.patience import Patience, PullTiming
 
 RIGHT = hashlib.sha256(b"right").hexdigest()
@@ -20,12 +20,12 @@ WRONG = hashlib.sha256(b"wrong").hexdigest()
 sizes = st.lists(st.integers(0, 5 * PIECE_BYTES), min_size=1, max_size=4)
 
 
-def listing(of_sizes: list[int]) -> Listing:
+def listing(of_sizes: list[int]) -> HubListing:
     files = [HubFile(f"{n}.json", size, "sha256", RIGHT) for n, size in enumerate(of_sizes)]
-    return Listing(ModelId("a/b"), "0" * 40, tuple(files))
+    return HubListing(ModelId("a/b"), "0" * 40, tuple(files))
 
 
-def check_sums(files: PullFiles, known: Listing, disk: dict[str, set[int]]) -> None:
+def check_sums(files: PullFiles, known: HubListing, disk: dict[str, set[int]]) -> None:
     """`done_bytes` is what the disk holds, and nothing is whole that is not."""
     held = sum(
         min(PIECE_BYTES, file.size_bytes - index * PIECE_BYTES)
@@ -45,7 +45,7 @@ def test_any_order_of_pieces_and_drops_ends_right_or_refused(
 ) -> None:
     known = listing(of_sizes)
     files, disk = PullFiles(known, {}), {file.path: set[int]() for file in known.files}
-    given_out: list[tuple[Run, list[int]]] = []
+    given_out: list[tuple[PieceRun, list[int]]] = []
     dice = random.Random(seed)
     faults = dice.randint(0, 3)
     for _ in range(500):
@@ -65,7 +65,9 @@ def test_any_order_of_pieces_and_drops_ends_right_or_refused(
         assert files.next() is None
 
 
-def _carry_on(files: PullFiles, disk: dict[str, set[int]], given_out: Any, dice: random.Random) -> None:
+def _carry_on(
+    files: PullFiles, disk: dict[str, set[int]], given_out: Any, dice: random.Random
+) -> None:
     """Let some of what was asked for land, and drop the rest now and then."""
     if not given_out:
         return
@@ -80,7 +82,7 @@ def _carry_on(files: PullFiles, disk: dict[str, set[int]], given_out: Any, dice:
         files.put_back(run)
 
 
-def _hash(files: PullFiles, known: Listing, disk: Any, dice: random.Random, faults: int) -> int:
+def _hash(files: PullFiles, known: HubListing, disk: Any, dice: random.Random, faults: int) -> int:
     """Tell of the hash of a file that is whole, a wrong one while there are faults left."""
     for file in files.unchecked():
         if files.hashable(file.path) < file.size_bytes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bus.wire.ids import ModelId
 from worker.models.manifest import belongs
 from worker.pulling.failures import retry_after_of
-from worker.pulling.listing import ListedFile, Listing, PullFailed, listing_of
+from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_of
 
 COMMIT = "a" * 40
 SHA = "b" * 64
@@ -24,7 +24,7 @@ def listed(*names: str) -> list[ListedFile]:
     ]
 
 
-def taken(*names: str) -> Listing:
+def taken(*names: str) -> HubListing:
     return listing_of(ModelId("a/b"), COMMIT, listed("config.json", "model.safetensors", *names))
 
 

@@ -1,4 +1,4 @@
-"""The process that pulls, against a hub on loopback: what it leaves on the disk, and what it says."""
+"""The process that pulls, against a hub on loopback: what is on the disk, and what it says."""
 
 from __future__ import annotations
 

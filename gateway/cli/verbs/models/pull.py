@@ -71,7 +71,7 @@ class _Remarks:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._said = ("", "")
+        self._said: tuple[Any, Any] = ("", "")
         self._said_at = 0.0
 
     def say(self, event: dict[str, Any]) -> None:
