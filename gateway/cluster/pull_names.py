@@ -63,7 +63,7 @@ def known_repository(name: str, names: Mapping[str, str]) -> ModelId | None:
 def pull_target(asked: str, revision: str, names: Mapping[str, str]) -> PullTarget:
     """Return what is to be pulled for a name with or without `@REVISION`. Raises BadRequest."""
     name, _, said = asked.strip().partition("@")
-    for prefix in HUB_PREFIXES:
+    for prefix in (*HUB_PREFIXES, "library/"):
         name = name.removeprefix(prefix)
     if said and revision and said != revision:
         raise BadRequest(f"{asked!r} names another revision than {revision!r}", field="revision")
