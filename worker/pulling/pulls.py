@@ -8,7 +8,7 @@ for. `Pulls.tick` and `looked` are called by the worker; how each pull stands is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, is_model_id
@@ -170,10 +170,10 @@ class Pulls:
         if not is_here and not pull.revision and not pull.no_copy:
             if not self._downloads.elsewhere(now).has_heard:
                 return
-            if self._downloads.has_source(pull.model, now):
+            if givers := self._downloads.givers(pull.model, now):
                 self._client.log.info("copies a model that it is to pull", model=pull.model)
                 self._downloads.hold(pull.model, now)
-                pull.state = pull.state.model_copy(update={"phase": "copying"})
+                pull.state = pull.state.model_copy(update={"phase": "copying", "sources": givers})
                 return
         if self._settings.offline:
             text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
@@ -226,7 +226,7 @@ class Pulls:
                     "done_bytes": reading.done_bytes,
                     "total_bytes": reading.total_bytes,
                     "bytes_per_s": reading.bytes_per_s,
-                    "sources": reading.sources,
+                    "sources": reading.sources or pull.state.sources,
                 }
             )
 
@@ -237,7 +237,10 @@ class Pulls:
 
     def _end(self, pull: _Pull, phase: PullPhase, note: str = "") -> None:
         pull.ended_at = self._client.reactor.now()
-        update = {"phase": phase, "bytes_per_s": 0.0, "note": note}
+        update: dict[str, Any] = {"phase": phase, "bytes_per_s": 0.0, "note": note}
+        card = self._here.cards.get(pull.model)
+        if phase == "done" and card is not None and not pull.state.total_bytes:
+            update |= {"done_bytes": card.size_bytes, "total_bytes": card.size_bytes}
         pull.state = pull.state.model_copy(update=update)
         if phase == "done" and not note:
             self._client.log.info(

@@ -14,7 +14,7 @@ from pathlib import Path
 from bus.client import BusClient
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
 from worker.models.layer_bytes import Layers
@@ -112,9 +112,9 @@ class Downloads:
             held=frozenset(self._held),
         )
 
-    def has_source(self, model: ModelId, now: float) -> bool:
-        """Return whether another node gives this model."""
-        return bool(self._sources.stores_with(model, now))
+    def givers(self, model: ModelId, now: float) -> tuple[NodeId, ...]:
+        """Return the nodes that give this model."""
+        return tuple(sorted({one.node for one in self._sources.stores_with(model, now)}))
 
     def hold(self, model: ModelId, now: float) -> None:
         """Get a whole model though no slot waits for it, until it is let go."""
