@@ -21,6 +21,7 @@ import pytest
 from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, TREE, Node, eventually
+from worker.models.manifest import belongs
 
 pytestmark = pytest.mark.nodes
 REPOSITORY = "someone/tiny"
@@ -31,7 +32,7 @@ MB = 1 << 20
 def tiny() -> dict[str, bytes]:
     """The bundled model as a repository; without its card, which no hub's word replaces."""
     found = files_of(bundled_models()[MODEL])
-    return {name: content for name, content in found.items() if name != "card.toml"}
+    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
 
 
 @pytest.fixture(scope="module")
