@@ -10,6 +10,7 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from worker.pulling.patience import USUAL_TIMING, PullTiming
 
 CONNECTIONS = 4
+HERE_ALREADY = "it is here already"
 
 
 @dataclass(frozen=True, slots=True)

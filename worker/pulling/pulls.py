@@ -15,7 +15,7 @@ from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.readings import PullPhase, PullReading, PullRefusal, PullState
 from bus.wire.messages.weights import PullAsked
 from bus.wire.topics import reading_topic
-from worker.pulling.order import PullOrder
+from worker.pulling.order import HERE_ALREADY, PullOrder
 from worker.pulling.processes import PullProcess
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Pulls:
             if not pull.came:
                 continue
             if pull.model in self._here.cards:
-                self._end(pull, "done")
+                self._end(pull, "done", pull.state.note)
                 continue
             found = [one for one in self._here.passed_over if one.name == pull.model]
             said = "; ".join(f"{one.why} ({one.remedy})" for one in found)
@@ -165,7 +165,7 @@ class Pulls:
         """Begin, by the shortest way that there is, unless it has to wait."""
         is_here = pull.model in self._here.cards
         if is_here and not pull.revision:
-            self._end(pull, "done", note="it is here already")
+            self._end(pull, "done", note=HERE_ALREADY)
             return
         if not is_here and not pull.revision and not pull.no_copy:
             if not self._downloads.elsewhere(now).has_heard:

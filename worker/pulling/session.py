@@ -21,7 +21,7 @@ from bus.wire.messages.weights import PIECE_BYTES
 from worker.pulling.files import PieceRun, PullFiles
 from worker.pulling.hub import Hub
 from worker.pulling.listing import HubFile, HubListing, PullFailed
-from worker.pulling.order import PullOrder
+from worker.pulling.order import HERE_ALREADY, PullOrder
 from worker.pulling.partial import Partial, pulled_revision, sweep_partial
 from worker.pulling.patience import Patience
 from worker.pulling.ranges import RangeReader
@@ -73,7 +73,8 @@ class PullSession:
             return self._failed(failure)
         except OSError as error:
             return self._failed(disk_failure(error))
-        return self._state("done")
+        note = HERE_ALREADY if self._order.here else ""
+        return self._state("done").model_copy(update={"note": note})
 
     def _pull(self) -> None:
         order, models = self._order, Path(self._order.models)

@@ -12,7 +12,9 @@ import pytest
 from bus.wire.messages.readings import PullState
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.pulling import REPOSITORY, pull
+from worker.pulling.order import HERE_ALREADY
 
+pytestmark = pytest.mark.slow
 MB = 1 << 20
 TAKEN = (
     "1_Pooling/config.json",
@@ -312,7 +314,8 @@ def test_a_model_of_that_commit_is_here_already(hub: HubServer, models: Path) ->
     pull(hub, models)
     hub.forget()
     here = str(models / REPOSITORY)
-    assert pull(hub, models, here=here, revision="main")[-1].phase == "done"
+    last = pull(hub, models, here=here, revision="main")[-1]
+    assert (last.phase, last.note) == ("done", HERE_ALREADY)
     assert hub.sent.body_bytes == 0
     hub.commit = "9" * 40
     assert "shoal rm" in failed(pull(hub, models, here=here, revision="main"), "conflict").message

@@ -6,7 +6,8 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.progress import DownloadColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, ProgressColumn, Task
+from rich.text import Text
 
 from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
@@ -38,7 +39,7 @@ def pull(
     try:
         with (
             api.json_lines("/models/pull", {"model": model, "to": to}) as events,
-            output.progress(f"pulling {model}", DownloadColumn(), TransferSpeedColumn()) as show,
+            output.progress(f"pulling {model}", DownloadColumn(), _PaceColumn()) as show,
         ):
             remarks = _Remarks(output)
             for event in events:
@@ -48,7 +49,8 @@ def pull(
                 remarks.say(event)
                 show(
                     _words(event),
-                    description=_words(event),
+                    description=f"{event['model'].rpartition('/')[2]} {event['status']}",
+                    pace=_pace(event),
                     completed=event["completed"],
                     total=event["total"] or None,
                 )
@@ -64,6 +66,14 @@ def pull(
     came = "copied from other nodes" if last["sources"] else f"{size(last['received_bytes'])} came"
     output.say(f"pulled {last['model']} ({size(last['total'])}, {came})")
     output.note(f'`shoal run {last["model"]} "..."` asks it something')
+
+
+class _PaceColumn(ProgressColumn):
+    """How fast it comes, and for how long yet, as the node says it."""
+
+    def render(self, task: Task) -> Text:
+        """Return the words."""
+        return Text(task.fields.get("pace", ""), style="dim")
 
 
 class _Remarks:
@@ -84,16 +94,19 @@ class _Remarks:
         self._output.note(_words(event))
 
 
+def _pace(event: dict[str, Any]) -> str:
+    pace = [f"{size(event['bytes_per_s'])}/s"] if event["bytes_per_s"] else []
+    pace += [f"{span(event['eta_s'])} left"] if event["eta_s"] is not None else []
+    return event["note"] or ", ".join(pace)
+
+
 def _words(event: dict[str, Any]) -> str:
     """Return how far a pull is, in a line."""
-    status, note, total = event["status"], event["note"], event["total"]
+    status, total = event["status"], event["total"]
     words = [f"{status} {event['model']}"]
     if total and status in ("fetching", "copying"):
         words.append(f"{100 * event['completed'] // total} % of {size(total)}")
-        if event["bytes_per_s"]:
-            words.append(f"{size(event['bytes_per_s'])}/s")
-        if event["eta_s"] is not None:
-            words.append(f"{span(event['eta_s'])} left")
     if event["sources"]:
         words.append(f"from {', '.join(event['sources'])}")
-    return ", ".join(words) + (f": {note}" if note else "")
+    pace = _pace(event)
+    return ", ".join(words) + (f": {pace}" if pace else "")
