@@ -86,7 +86,7 @@ class HttpService:
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
-        self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
+        self.catalog = ModelCatalog(self.bus, self.readings, self._clients, options.pull_names)
         self.bodies = BodyBudget()
         self._wishes = KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)

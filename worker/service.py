@@ -26,6 +26,7 @@ from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.local_models import LocalModels
 from worker.models.weights import Weights
+from worker.pulling import Pulls, PullSettings
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.control import SlotControl
@@ -55,6 +56,7 @@ class WorkerSettings:
     ring_ports: tuple[int, int]
     plan_ports: tuple[int, int]
     weights: WeightsSettings
+    pulls: PullSettings
     launched_by: str = ""
     spare: bool = False
     group_connect_s: float = 20.0
@@ -78,6 +80,7 @@ class Worker:
         self._settings = settings
         self._models = LocalModels(weights, settings.weights.models)
         self._downloads = Downloads(client, settings.weights)
+        self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
@@ -107,6 +110,7 @@ class Worker:
         """Leave; the runners stay."""
         self._reactor.unwatch(self._link)
         self._link.close()
+        self._pulls.close()
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
@@ -174,6 +178,7 @@ class Worker:
         passed_over = self._say_passed_over()
         addresses = self._downloads.addresses
         self._downloads.looked(self._models)
+        self._pulls.looked()
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models, parts = self._models.cards, self._models.parts
         announced = (models, parts, addresses, ports, devices, passed_over)
@@ -218,7 +223,8 @@ class Worker:
         self._slots.tick(now)
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         self._awake.look((hello for hello in living if hello is not None), now)
-        if self._downloads.tick(now):
+        came, pulled = self._downloads.tick(now), self._pulls.tick(now)
+        if came or pulled:
             self._look()
         self._slots.reconcile()
 

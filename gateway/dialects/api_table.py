@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.derived import DerivedModel, DerivedTurn
+from bus.wire.messages.readings import PullState
 from gateway.dialects.dialect import (
     Dialect,
     ErrorAnswer,
@@ -160,9 +161,12 @@ class ShowsAsked(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
-    """`POST path` answers `done` for a model that is here: as it is, or as a line of a stream."""
+    """`POST path` has a model pulled: `answer` says that it is here, `line` how far it is in a line
+    of a stream, `error_line` that it failed."""
 
-    done: bytes
+    answer: Callable[[], bytes]
+    line: Callable[[PullState], bytes]
+    error_line: Callable[[HttpFault], bytes]
     streams: str
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from bus.wire import errors
 from bus.wire.cards import PassedOver
 from bus.wire.lora import no_such_adapter
+from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -79,6 +80,25 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
+PULL_FAILURES: Mapping[PullRefusal, _Row] = {
+    "bad_name": _Row(400, "invalid_value"),
+    "offline": _Row(409, "offline"),
+    "unauthorized": _Row(502, "hub_unauthorized"),
+    "gated": _Row(502, "hub_gated"),
+    "not_found": _Row(404, "hub_model_not_found"),
+    "no_revision": _Row(404, "hub_revision_not_found"),
+    "rate_limited": _Row(429, "hub_rate_limited", 60.0),
+    "unreachable": _Row(502, "hub_unreachable", UNAVAILABLE_RETRY_S),
+    "unfit": _Row(400, "unsupported"),
+    "conflict": _Row(409, "conflict"),
+    "disk_full": _Row(507, "insufficient_storage"),
+    "spoilt": _Row(502, "hub_spoilt"),
+    "changed": _Row(502, "hub_changed"),
+    "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
+    "broken": _Row(500, "internal_error"),
+}
+"""What a hub refuses is no refusal of ours: 401 and 403 would speak of the client's key."""
+
 FAILURES: Mapping[errors.FailReason, _Row] = {
     "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
@@ -98,6 +118,13 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
         facts["position"] = refusal.position
     row = REFUSALS[refusal.reason]
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
+
+
+def of_pull(state: PullState) -> HttpFault:
+    """Return the fault of a pull that failed."""
+    row = PULL_FAILURES[state.reason or "broken"]
+    field = "model" if row.status in (400, 404) else None
+    return _by_row(row, state.message, field, state.retry_after_s, {})
 
 
 def of_failed(failed: Failed) -> HttpFault:
@@ -198,40 +225,6 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     return HttpFault(
         400, "previous_response_not_found", f"Previous {text[:1].lower()}{text[1:]}", field
     )
-
-
-def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
-    """Return the 404 for a conversation that is not kept here, in a path or in a body's `field`."""
-    text = (
-        f"Conversation with id '{conversation_id[:200]}' not found: it is kept on the node that "
-        "took it, for the API key that asked, until it makes room for what was used later"
-    )
-    return HttpFault(404, "not_found" if field is None else "conversation_not_found", text, field)
-
-
-def conversation_full(field: str, most_items: int, most_bytes: int) -> HttpFault:
-    """Return the 400 for a conversation that would have more than it may."""
-    text = (
-        f"a conversation has at most {most_items} items of {most_bytes} bytes together: begin "
-        "another one with what is still needed, or delete some of its items"
-    )
-    facts = {"limit_items": most_items, "limit_bytes": most_bytes}
-    return HttpFault(400, "conversation_full", text, field, facts=facts)
-
-
-def conversation_too_far(field: str, most_bytes: int) -> HttpFault:
-    """Return the 413 for more than may go into another node's conversation at once."""
-    text = (
-        f"a conversation of another node takes at most {most_bytes} bytes at once; ask the node "
-        "that its id names, or send less"
-    )
-    return HttpFault(413, "body_too_large", text, field, facts={"limit_bytes": most_bytes})
-
-
-def no_such_item(conversation_id: str, item_id: str) -> HttpFault:
-    """Return the 404 for an item that a conversation does not have."""
-    text = f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id[:200]}'"
-    return HttpFault(404, "not_found", text)
 
 
 def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> HttpFault:

@@ -47,6 +47,7 @@ from gateway.http.resources import (
     models,
     nodes,
     pages,
+    pulls,
     requests,
 )
 from gateway.http.resources.exchange import (
@@ -60,11 +61,13 @@ from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
 SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
+PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
@@ -125,8 +128,8 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 resource = partial(models.ModelOfBody, endpoint=endpoint)
                 yield post(resource, body=body, errors=(400, 401, 404))
             case FetchesModel(body=body, streams=streams):
-                resource = partial(models.ModelToFetch, endpoint=endpoint)
-                yield post(resource, body=body, streams=streams, errors=(400, 401, 404))
+                resource = partial(pulls.ModelToFetch, endpoint=endpoint)
+                yield post(resource, body=body, streams=streams, errors=PULLS)
             case DeletesModel(body=body):
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
@@ -249,6 +252,10 @@ ROUTES: tuple[Route, ...] = (
           collectives.CollectiveTestResource, errors=(401, 404)),
     Route("POST", "/node/{node}/{act}", "Rename, drain, undrain, forget or remember a node",
           CLUSTER, nodes.NodeResource, body=nodes.NodeBody, errors=(400, 401, 404, 409, 503)),
+    Route("POST", "/models/pull",
+          "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
+          pulls.PullModel, body=pulls.PullBody, streams=NDJSON, answer=pulls.PullEvent,
+          event=pulls.PullEvent, errors=PULLS),
     Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
           access.KeyList, errors=(401, 503)),
     Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,

@@ -16,6 +16,10 @@ from gateway.records.conversations import (
     ConversationRecords,
     EndedTurn,
     FewItems,
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
+    no_such_item,
 )
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.jobs import (
@@ -73,12 +77,16 @@ __all__ = [
     "RecordsUnavailable",
     "RequestRow",
     "answer_bounds",
+    "conversation_full",
+    "conversation_not_found",
+    "conversation_too_far",
     "event_payload",
     "job_of_run",
     "job_request",
     "job_run_of",
     "job_told",
     "mark_of",
+    "no_such_item",
     "open_records",
     "runner_name",
 ]

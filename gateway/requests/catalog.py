@@ -7,7 +7,7 @@ answer is made of the mirrored state, the readings, and what this process has op
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from bus.client import BusClient
 from bus.wire.cards import ModelCard
@@ -17,6 +17,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
+from gateway.cluster.pull_names import known_repository
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import (
     HttpFaultRaised,
@@ -40,11 +41,18 @@ Tried = Collection[tuple[InstanceId, int]]
 class ModelCatalog:
     """The models and instances of the cluster, as this process knows them."""
 
-    def __init__(self, bus: BusClient, readings: ClusterReadings, clients: RunnerClients) -> None:
+    def __init__(
+        self,
+        bus: BusClient,
+        readings: ClusterReadings,
+        clients: RunnerClients,
+        pull_names: Mapping[str, str] | None = None,
+    ) -> None:
         self._bus = bus
         self.readings = readings
         self._clients = clients
         self.adapters = AdapterBook(lambda: readings.cards(self._now()))
+        self._pull_names = pull_names or {}
 
     @property
     def known(self) -> bool:
@@ -85,6 +93,9 @@ class ModelCatalog:
         names = self.names()
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
+        pulled = known_repository(name, self._pull_names)
+        if found is None and pulled is not None and pulled in names:
+            return pulled
         if found is not None:
             return found
         seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
@@ -97,6 +108,15 @@ class ModelCatalog:
         raise HttpFaultRaised(
             unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
         )
+
+    def is_here(self, name: str) -> bool:
+        """Return whether a client's name means a model on disk, an adapter of one, or a derived
+        model."""
+        names, own = self.names(), self.adapters.known()
+        if routing.model_named(name, names) or self.derived(name):
+            return True
+        adapted = routing.adapter_named(name, names, own)
+        return adapted is not None and adapted[1] in own[adapted[0]]
 
     def derived(self, name: str) -> DerivedModel | None:
         """Return the derived model that a client's name means; None where it is none's, or that of

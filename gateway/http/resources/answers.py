@@ -27,6 +27,9 @@ from gateway.records import (
     AnswersSilent,
     ListedQuery,
     RecordsUnavailable,
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
     job_of_run,
 )
 from gateway.service import HttpService
@@ -110,13 +113,13 @@ async def items_before(
     with records_told():
         found = await service.conversations.items(owner, conversation, job)
     if found is None:
-        fault = faults.conversation_not_found(conversation_id, "conversation")
+        fault = conversation_not_found(conversation_id, "conversation")
         raise HttpFaultRaised(fault)
     if len(found) >= MOST_ITEMS or sum(map(len, found)) + own_bytes > MOST_BYTES:
-        fault = faults.conversation_full("conversation", MOST_ITEMS, MOST_BYTES)
+        fault = conversation_full("conversation")
         raise HttpFaultRaised(fault)
     if own_bytes > FAR_BYTES and not service.conversations.is_here(conversation):
-        raise HttpFaultRaised(faults.conversation_too_far("input", FAR_BYTES))
+        raise HttpFaultRaised(conversation_too_far("input"))
     return tuple(found)
 
 

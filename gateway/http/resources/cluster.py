@@ -10,6 +10,7 @@ from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
 from bus.process.stalls import read_stalls
+from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
@@ -53,6 +54,7 @@ class StateResource(Resource):
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
                     "weights": _plain(known.weights(now)),
+                    "pulls": _plain(known.fresh(PullReading, now)),
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {

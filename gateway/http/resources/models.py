@@ -22,7 +22,7 @@ from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
-from gateway.requests.routing import adapter_named, model_named
+from gateway.requests.routing import model_named
 from gateway.service import HttpService
 
 
@@ -101,36 +101,6 @@ class ModelOfBody(Resource):
             read = partial(read_model_files, Path(own.path), with_tensors=asked.verbose)
             listing = _with_files(listing, await asyncio.to_thread(read))
         resp.data = self.endpoint.render(listing)
-
-
-@dataclass(frozen=True)
-class ModelToFetch(Resource):
-    """A path by which clients have a model fetched; only one that is here can be had."""
-
-    endpoint: api_table.FetchesModel
-
-    async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer that the model is here, or that it would have to be put here."""
-        options = self.service.options
-        body = await read_body(req, COMMAND_BYTES, options.body_s)
-        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
-        await self.service.catalog.wait_known()
-        catalog = self.service.catalog
-        names = catalog.names(), catalog.adapters.known()
-        known = model_named(asked.name, names[0]) or catalog.derived(asked.name)
-        adapted = adapter_named(asked.name, *names)
-        if known is None and (adapted is None or adapted[1] not in names[1][adapted[0]]):
-            text = (
-                f"model '{asked.name}' not found, and fetching models from the internet is not "
-                "there yet: put its folder into <data>/models, or into Hugging Face's cache"
-            )
-            raise HttpFaultRaised(HttpFault(404, "not_there_yet", text))
-        resp.data = self.endpoint.done
-        if asked.stream:
-            resp.content_type = self.endpoint.streams
-            resp.data += b"\n"
 
 
 @dataclass(frozen=True)

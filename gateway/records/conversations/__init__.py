@@ -12,6 +12,12 @@ from gateway.records.conversations.anywhere import (
     FewItems,
 )
 from gateway.records.conversations.here import Added
+from gateway.records.conversations.refusals import (
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
+    no_such_item,
+)
 from gateway.records.conversations.table import MOST_BYTES, MOST_ITEMS
 
 __all__ = [
@@ -23,4 +29,8 @@ __all__ = [
     "ConversationRecords",
     "EndedTurn",
     "FewItems",
+    "conversation_full",
+    "conversation_not_found",
+    "conversation_too_far",
+    "no_such_item",
 ]

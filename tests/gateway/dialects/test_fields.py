@@ -31,6 +31,7 @@ from gateway.dialects.registry import APIS
 from gateway.http.resources import collectives, diagnostics, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
+from gateway.http.resources.pulls import pull
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
@@ -47,6 +48,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     api_keys.NewKeyBody: (api_keys, None),
     api_keys.RotationBody: (api_keys, None),
     submit.JobBody: (submit, None),
+    pull.PullBody: (pull, None),
     web.OpenUrlBody: (web, None),
     web.ExtractPageBody: (web, None),
     web.WebSearchBody: (web, None),

@@ -19,8 +19,6 @@ from bus.wire.messages.requests import (
     PromptQuestion,
     Sampling,
     TextPart,
-    ToolChoice,
-    ToolSpec,
 )
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field, ignoring, read_body, read_object, validate
@@ -35,7 +33,6 @@ from gateway.dialects.dialect import (
     ToKeep,
 )
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.openai.bodies import ForeignToolBody
 from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.background import in_background
@@ -46,6 +43,7 @@ from gateway.dialects.openai.responses.echo import (
     said_of_prompt,
     summary_of,
 )
+from gateway.dialects.openai.responses.functions import functions_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
     item_named,
@@ -67,7 +65,6 @@ from gateway.dialects.shared_fields import (
     sampling_of,
     temperature_of,
     thinking_asked,
-    tools_of,
 )
 
 NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
@@ -258,7 +255,7 @@ def _request_of(
     context: ParseContext,
 ) -> GenerationRequest:
     """Return the request as far as both bodies say it: what the model reads, and who asks."""
-    tools, choice = _tools_of(asked, context.limits)
+    tools, choice = functions_of(asked, context.limits)
     return GenerationRequest(
         request_id=next(context.ids),
         model=named_model(asked.model),
@@ -316,64 +313,6 @@ def _instructions_of(asked: bodies.ResponsesPromptBody) -> tuple[ChatMessage, ..
     if asked.instructions is None:
         return ()
     return (ChatMessage(role="system", parts=(TextPart(text=asked.instructions),)),)
-
-
-def _tools_of(
-    asked: bodies.ResponsesPromptBody, limits: Limits
-) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    specs = tools_of([_tool_of(tool) for tool in asked.tools or ()], limits, "name")
-    tools = tuple(specs.values())
-    match asked.tool_choice:
-        case None | "auto":
-            return tools, ToolChoice(mode="auto" if tools else "none")
-        case "none":
-            return tools, ToolChoice(mode="none")
-        case "required":
-            _check_any(tools)
-            return tools, ToolChoice(mode="required")
-        case bodies.ResponsesNamedChoiceBody(name=name):
-            _check_known(name, specs, "tool_choice.name")
-            return tools, ToolChoice(mode="named", name=name)
-        case bodies.ResponsesAllowedChoiceBody() as allowed:
-            return _allowed_of(allowed, specs)
-
-
-def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return a function; None for a tool of another kind."""
-    if isinstance(tool, ForeignToolBody):
-        return None
-    return ToolSpec(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters or {},
-        strict=bool(tool.strict),
-    )
-
-
-def _allowed_of(
-    choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
-) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the functions that are allowed; tools of other kinds among them are skipped."""
-    allowed: dict[str, ToolSpec] = {}
-    for index, one in enumerate(choice.tools):
-        if one.type == "function":
-            name = one.name or ""
-            _check_known(name, specs, f"tool_choice.tools[{index}].name")
-            allowed[name] = specs[name]
-    tools = tuple(allowed.values())
-    if choice.mode == "required":
-        _check_any(tools)
-    return tools, ToolChoice(mode=choice.mode if tools else "none")
-
-
-def _check_any(tools: Sequence[ToolSpec]) -> None:
-    if not tools:
-        raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
-
-
-def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
-    if name not in specs:
-        raise bad_field(field, f"'{name[:128]}' is not among the functions in tools")
 
 
 def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:

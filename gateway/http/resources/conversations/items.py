@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from falcon.asgi import Request, Response
 
-from gateway.dialects import faults
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.resources.answers import owner_of_answers, records_told
 from gateway.http.resources.conversations.one import ConversationResource, found_conversation
-from gateway.records import FAR_BYTES, MOST_BYTES, MOST_ITEMS
+from gateway.records import (
+    FAR_BYTES,
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
+    no_such_item,
+)
 
 _QUERY = ("limit", "order", "after")
 
@@ -26,14 +31,14 @@ class ConversationItems(ConversationResource):
         owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
         size_bytes = sum(len(content) for _, content in items)
         if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
-            raise HttpFaultRaised(faults.conversation_too_far("items", FAR_BYTES))
+            raise HttpFaultRaised(conversation_too_far("items"))
         with records_told():
             became = await service.conversations.add(owner, request, items, asked.request)
         match became:
             case "gone":
-                raise HttpFaultRaised(faults.conversation_not_found(conversation_id))
+                raise HttpFaultRaised(conversation_not_found(conversation_id))
             case "full":
-                raise HttpFaultRaised(faults.conversation_full("items", MOST_ITEMS, MOST_BYTES))
+                raise HttpFaultRaised(conversation_full("items"))
             case "there":
                 text = "an item of one of these ids is in the conversation already; leave it out"
                 raise bad_field("items", text)
@@ -90,7 +95,7 @@ class ConversationItem(ConversationResource):
     async def _absent(self, req: Request, conversation_id: str, item_id: str) -> None:
         """Raise HttpFaultRaised (404) for the conversation, or for the item where that is there."""
         await found_conversation(self.service, req, conversation_id)
-        raise HttpFaultRaised(faults.no_such_item(conversation_id, item_id))
+        raise HttpFaultRaised(no_such_item(conversation_id, item_id))
 
 
 def _includes(req: Request) -> list[str]:

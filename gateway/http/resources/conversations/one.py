@@ -8,7 +8,7 @@ from functools import partial
 
 from falcon.asgi import Request, Response
 
-from gateway.dialects import dialect, faults
+from gateway.dialects import dialect
 from gateway.dialects.api_table import AskedItems, KeepsConversations
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
@@ -19,7 +19,7 @@ from gateway.http.resources.answers import (
     owner_of_answers,
     records_told,
 )
-from gateway.records import MOST_BYTES, Conversation
+from gateway.records import MOST_BYTES, Conversation, conversation_not_found
 from gateway.service import HttpService
 
 
@@ -92,7 +92,7 @@ class OneConversation(ConversationResource):
         with records_told():
             removed = await service.conversations.remove(owner, request)
         if not removed:
-            raise HttpFaultRaised(faults.conversation_not_found(conversation_id))
+            raise HttpFaultRaised(conversation_not_found(conversation_id))
         resp.data = self.endpoint.shapes.removed(conversation_id)
 
 
@@ -104,5 +104,5 @@ async def found_conversation(
     with records_told():
         found = await service.conversations.find(owner, request_id_of(conversation_id))
     if found is None:
-        raise HttpFaultRaised(faults.conversation_not_found(conversation_id))
+        raise HttpFaultRaised(conversation_not_found(conversation_id))
     return found

@@ -12,7 +12,7 @@ from typing import cast
 from falcon.asgi import Request, Response
 
 from gateway.dialects import api_table, sse
-from gateway.dialects.dialect import KeepingDialect, KeptAnswer, Parsed
+from gateway.dialects.dialect import KeptAnswer, Parsed, RecallingDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import APIS, asked_at, request_id_of
 from gateway.http.middleware import read_aside, sharer_of
@@ -166,10 +166,10 @@ async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer
     where what it goes on from is gone."""
     endpoint = asked_at(job.path)
     assert endpoint is not None
-    dialect = cast(KeepingDialect, endpoint.dialect)
+    dialect = endpoint.dialect
     context = mark_of(job).context(service.parse_context())
     parsed = await read_aside(len(body), partial(dialect.parse, body, context))
-    whole = await recalled(service, dialect, parsed, job.owner)
+    whole = await recalled(service, cast(RecallingDialect, dialect), parsed, job.owner)
     assert whole.to_keep is not None
     return KeptAnswer(b"", whole.to_keep.items, b"", b"")
 
