@@ -2,8 +2,9 @@
 the background are kept: nothing acknowledged is lost, nothing runs twice unnoticed, no file breaks.
 
 When proving 200 points: 140 of an HTTP process and 30 of all of a gateway, with a runner that tells
-what it is asked for, and 30 of a whole node with its real one. `SHOAL_TEST_KILLS=<seed>` tells one
-story again (the choices are the same; the times are the machine's).
+what it is asked for, and 30 of a whole node with its real one; in stories of their own, each of
+which ends with a look at everything. `SHOAL_TEST_KILLS=<seed>` tells them again (the choices are
+the same; the times are the machine's).
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 GIVEN = os.environ.get("SHOAL_TEST_KILLS", "")
 SEED = int(GIVEN or (random.SystemRandom().randrange(10**6) if PROVING else 15))
-PROCESSES, GATEWAYS, NODES = (140, 30, 30) if PROVING else (10, 3, 2)
+OF_GATEWAYS, OF_NODES = (5, 3) if PROVING else (1, 1)
+"""So many stories."""
+PROCESSES, GATEWAYS, NODES = (28, 6, 10) if PROVING else (10, 3, 2)
+"""So many are killed in each."""
 OPTIONS: dict[str, Any] = {"processes": 2, "jobs_running": 8, "jobs_per_client": 10_000}
 
 
@@ -75,30 +79,38 @@ def checked(target: Target, writers: Writers) -> str:
     return f"{kept} acknowledged, 0 lost; {broken} broken off; {again} runs begun anew"
 
 
-def test_what_a_gateway_acknowledged_outlives_its_processes_and_itself(ledger: Ledger) -> None:
-    print(f"seed {SEED}")
-    chance = random.Random(SEED)
+@pytest.mark.parametrize("story", range(OF_GATEWAYS))
+def test_what_a_gateway_acknowledged_outlives_its_processes_and_itself(
+    story: int, ledger: Ledger
+) -> None:
+    print(f"seed {SEED}, story {story}")
+    seed = SEED + story
+    chance = random.Random(seed)
     levels: list[Level] = ["process"] * PROCESSES + ["gateway"] * GATEWAYS
     chance.shuffle(levels)
     with gateway_testbed(**OPTIONS) as made:
         made.runner()
         target = GatewayTarget(made, OPTIONS)
         eventually(target.is_back, 20, "the instance is ready")
-        writers = Writers(made.url, SEED, orders)
+        writers = Writers(made.url, seed, orders)
         seconds = kill_while_written(target, levels, writers, chance)
         saw = checked(target, writers)
-    fault = f"kill -9: {PROCESSES} x an HTTP process, {GATEWAYS} x the gateway (seed {SEED})"
+    fault = (
+        f"kill -9: {PROCESSES} x an HTTP process, {GATEWAYS} x the gateway (seed {SEED}, {story})"
+    )
     ledger(fault, saw=saw, seconds=seconds, bound_s=10, reloaded=0)
 
 
-def test_what_a_node_acknowledged_outlives_it(ledger: Ledger) -> None:
-    print(f"seed {SEED}")
-    chance = random.Random(SEED)
+@pytest.mark.parametrize("story", range(OF_NODES))
+def test_what_a_node_acknowledged_outlives_it(story: int, ledger: Ledger) -> None:
+    print(f"seed {SEED}, story {story}")
+    seed = SEED + story
+    chance = random.Random(seed)
     with running_node(SHOAL_HTTP_PROCESSES="2") as node:
         target = NodeTarget(node)
-        writers = Writers(node.url, SEED, words)
+        writers = Writers(node.url, seed, words)
         levels: list[Level] = ["node"] * NODES
         seconds = kill_while_written(target, levels, writers, chance)
         saw = checked(target, writers)
-    fault = f"kill -9: {NODES} x the whole node (seed {SEED})"
+    fault = f"kill -9: {NODES} x the whole node (seed {SEED}, {story})"
     ledger(fault, saw=saw, seconds=seconds, bound_s=60, reloaded=NODES)

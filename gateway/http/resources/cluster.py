@@ -36,6 +36,7 @@ class StateResource(Resource):
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
         nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
         peers, links = known.peers(now), known.links(now)
+        amiss = await service.http_processes.record_problems(service.options.processes)
         answer_json(
             resp,
             {
@@ -60,7 +61,7 @@ class StateResource(Resource):
                 "nodeHealth": {
                     node: node_health(
                         *readings.get(node, (None, 0.0)),
-                        service.records.condition.problems if node == service.options.node else (),
+                        amiss if node == service.options.node else (),
                     )
                     for node in nodes
                 },

@@ -212,6 +212,24 @@ def test_a_file_that_breaks_while_it_is_open_is_set_aside_then(disk: Disk) -> No
     file.close()
 
 
+def test_a_write_ahead_log_that_is_cut_under_an_open_file_costs_its_rows_and_no_more(
+    disk: Disk,
+) -> None:
+    first, second = disk.file(), disk.file()
+    first.write([inserted(row(f"old-{count}")) for count in range(500)])
+    assert len(names(second)) == 500
+    data = disk.path.read_bytes()
+    disk.path.write_bytes(data[:4096] + random.Random(1).randbytes(max(0, len(data) - 4096)))
+    os.truncate(f"{disk.path}-wal", 0)
+    for file in (first, second):
+        for _ in range(3):
+            with suppress(RecordsUnavailable):
+                file.write([inserted(row("new"))])
+        assert "new" in names(file)
+        file.close()
+    assert "new" in disk.names()
+
+
 def test_another_process_that_had_the_old_file_open_goes_on_with_the_fresh_one(disk: Disk) -> None:
     first, second = disk.file(), disk.file()
     first.write([inserted(row("old"))])
