@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, TREE, Node, eventually
+from tests.harness.typed_lines import examples
 from worker.models.manifest import belongs
 
 pytestmark = pytest.mark.nodes
@@ -146,6 +148,12 @@ def test_ollama_pulls_a_name_that_people_know_and_asks_by_it(node: Node, hub: Hu
     body = {"model": "qwen3:0.6b", "prompt": "hi", "stream": False, "options": {"num_predict": 4}}
     answer = node.http.post("/api/generate", json=body)
     assert answer.status_code == 200, answer.text
+
+
+def test_each_line_of_the_page_runs_as_printed(node: Node) -> None:
+    said = [node.shoal(*shlex.split(line)[1:]) for line in examples("pull")]
+    assert said and all(one.returncode == 0 for one in said), said
+    assert f"stands for {OTHER}" in said[0].stderr and "here already" in said[1].stdout
 
 
 def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub: HubServer) -> None:

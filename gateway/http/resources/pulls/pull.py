@@ -17,6 +17,7 @@ from typing import Any
 from falcon.asgi import Request, Response
 from pydantic import Field
 
+from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster.cancels import OwnerSilent
@@ -94,7 +95,12 @@ class ModelToFetch(Resource):
                 resp.content_type = endpoint.streams
                 resp.data += b"\n"
             return
-        target = pull_target(asked.name, "", options.pull_names)
+        try:
+            target = pull_target(asked.name, "", options.pull_names)
+        except BadRequest as error:
+            # clients of this API know a name that means nothing by its 404
+            fault = HttpFault(404, "model_not_found", error.message, error.field)
+            raise HttpFaultRaised(fault) from None
         running = _RunningPull(self, req, self.service.bus.speaker.node, target)
         if not asked.stream:
             await running.whole()
