@@ -120,7 +120,7 @@ def test_a_header_that_cannot_be_read_means_the_whole_file(head: bytes) -> None:
 
 def test_an_adapter_is_needed_whole() -> None:
     whole = safetensors(tensors_of(300_000, tied=True))
-    heads = {path: whole[:PIECE_BYTES] for path in (FILE, "adapters/a/adapters.safetensors")}
+    heads = dict.fromkeys((FILE, "adapters/a/adapters.safetensors"), whole[:PIECE_BYTES])
     masks = wanted_pieces(heads, dict.fromkeys(heads, len(whole)), Layers(0, 1, COUNT))
     assert 0 in masks[FILE]
     assert set(masks["adapters/a/adapters.safetensors"]) == {1}
