@@ -11,7 +11,7 @@ from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
-from gateway.cluster.pull_names import names_of
+from gateway.cluster.pulling import names_of
 from gateway.fetching import policies_of
 from gateway.http.server import serve
 

@@ -17,7 +17,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
-from gateway.cluster.pull_names import known_repository
+from gateway.cluster.pulling import known_repository
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import (
     HttpFaultRaised,

@@ -21,8 +21,7 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pull_names import PullTarget, pull_target
-from gateway.cluster.pulls import PullWorkers
+from gateway.cluster.pulling import PullTarget, PullWorkers, pull_target
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes

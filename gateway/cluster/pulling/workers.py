@@ -16,7 +16,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullReading, PullState
 from bus.wire.messages.weights import PullAsked
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pull_names import PullTarget
+from gateway.cluster.pulling.names import PullTarget
 from gateway.cluster.readings import ClusterReadings
 
 ASK_S = 1.0
