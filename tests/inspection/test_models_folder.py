@@ -93,6 +93,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         only(**{"adapter_config.json": "{}", "adapters.safetensors": weights()}),
         "LoRA",
     ),
+    "adapted": (files(**{"adapters.safetensors": weights(9_999)}), "adapters/NAME"),
     "bad-card": (files(**{"card.toml": "context_tokens = 'long'"}), "context_tokens"),
     "a blank": (files(), "a-blank"),
     "größe": (files(), "rename"),
@@ -124,7 +125,6 @@ def littered() -> Iterator[Node]:
         make(models / kind)
     files()(models / "good")
     files(**{"card.toml": "context_token = 5\nsummary = 'small'\n"})(models / "noted")
-    files(**{"adapters.safetensors": weights(9_999)})(models / "adapted")
     try:
         node.up()
         yield node
