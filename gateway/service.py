@@ -102,6 +102,7 @@ class HttpService:
             standing=self._standing,
         )
         self.records = open_records(options, self.log)
+        self.record_problems: Callable[[], list[str]] = lambda: self.records.condition.problems
         self.answers = AnswerRecords(
             records=self.records,
             bounds=answer_bounds(options),
@@ -245,10 +246,6 @@ class HttpService:
     def open_requests(self) -> list[dict[str, Any]]:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
-
-    def record_problems(self) -> list[str]:
-        """Return what is amiss with the node's records, as this process finds them."""
-        return self.records.condition.problems
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
         """Stop an answer of this process that is to be kept for this owner."""
