@@ -102,7 +102,6 @@ class HttpService:
             standing=self._standing,
         )
         self.records = open_records(options, self.log)
-        self.record_problems: Callable[[], list[str]] = lambda: self.records.condition.problems
         self.answers = AnswerRecords(
             records=self.records,
             bounds=answer_bounds(options),
