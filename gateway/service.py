@@ -256,10 +256,6 @@ class HttpService:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 
-    def record_problems(self) -> list[str]:
-        """Return what is amiss with the node's records, as this process finds them."""
-        return self.records.condition.problems
-
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
         """Stop an answer of this process that is to be kept for this owner."""
         return self.answers.stop_here(request_id, owner)

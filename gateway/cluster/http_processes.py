@@ -41,9 +41,8 @@ class ProcessRequests(Protocol):
         """Stop it where it makes an answer that is to be kept for this owner; False elsewhere."""
         ...
 
-    def record_problems(self) -> list[str]:
-        """Return what is amiss with the node's records, as this process finds them."""
-        ...
+    records: Any
+    """The node's records (`NodeRecords`), whose `condition` says what is amiss with them."""
 
 
 class HttpProcesses:
@@ -75,7 +74,7 @@ class HttpProcesses:
         """Return what is amiss with the node's records, as any of `processes` HTTP processes finds
         them; each thing once."""
         told = await self._asked_all(processes, "record problems")
-        return [*dict.fromkeys([*self._own.record_problems(), *map(str, told)])]
+        return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, told)])]
 
     async def _asked_all(self, processes: int, question: str) -> list[Any]:
         """Return what all others answer, together; silent ones are left out."""
@@ -140,7 +139,7 @@ class HttpProcesses:
             case [int(count), "open"]:
                 answer = self._own.open_requests()
             case [int(count), "record problems"]:
-                answer = self._own.record_problems()
+                answer = self._own.records.condition.problems
             case [int(count), "stop answer", str(request_id), str(owner)]:
                 answer = self._own.stop_answer(RequestId(request_id), owner)
             case _:

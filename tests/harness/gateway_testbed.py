@@ -224,7 +224,7 @@ class Runner:
 class GatewayTestbed:
     """Everything around one gateway, and the gateway."""
 
-    patience_s = 30.0
+    patience_s = 60.0
     """A gateway serves so long after its start."""
 
     def __init__(self, folder: str, **options: Any) -> None:
