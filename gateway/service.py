@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class HttpService:
             processes=options.processes,
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
-            is_node=lambda node: node in self._everyone(),
+            is_node=lambda node: node in _everyone(self),
         )
         self.record_lists = RecordLists(
             RecordQuestions(
@@ -105,7 +106,7 @@ class HttpService:
                 standing=self._standing,
             ),
             options.node,
-            self._everyone,
+            partial(_everyone, self),
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
@@ -262,11 +263,6 @@ class HttpService:
 
     # --- below ---------------------------------------------------------------------------------
 
-    def _everyone(self) -> set[NodeId]:
-        """Return the nodes that the cluster has, ours included."""
-        cards = self.readings.cards(self.reactor.now())
-        return {NodeId(one) for one in self.bus.state.nodes} | {card.node for card in cards}
-
     def _standing(self, node: NodeId) -> Standing | None:
         now = self.reactor.now()
         names = {card.node: card.name for card in self.readings.cards(now)}
@@ -304,6 +300,12 @@ def _job_bounds(options: Options) -> JobBounds:
         running=options.jobs_running,
         ttl_s=options.job_ttl_s,
     )
+
+
+def _everyone(service: HttpService) -> set[NodeId]:
+    """Return the nodes that the cluster has, ours included."""
+    cards = service.readings.cards(service.reactor.now())
+    return {NodeId(one) for one in service.bus.state.nodes} | {card.node for card in cards}
 
 
 class ServiceHandle:

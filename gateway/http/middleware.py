@@ -210,8 +210,7 @@ class AccessControl:
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
         service = self._handle.start()
-        state = scope.get("state")
-        if isinstance(state, dict):
+        if isinstance(state := scope.get("state"), dict):
             state["on_drain"] = service.drain
             state["on_end"] = service.end_all
             state["is_busy"] = lambda: bool(service.running)
@@ -242,8 +241,7 @@ class AccessControl:
             for name, value in _CORS:
                 resp.set_header(name, value)
         if req.method == "OPTIONS" and origin is not None:
-            asked = req.get_header("access-control-request-headers")
-            if asked:
+            if asked := req.get_header("access-control-request-headers"):
                 resp.set_header("access-control-allow-headers", asked)
             resp.status = 204
             resp.complete = True

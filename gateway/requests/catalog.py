@@ -109,15 +109,6 @@ class ModelCatalog:
             unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
         )
 
-    def is_here(self, name: str) -> bool:
-        """Return whether a client's name means a model on disk, an adapter of one, or a derived
-        model."""
-        names, own = self.names(), self.adapters.known()
-        if routing.model_named(name, names) or self.derived(name):
-            return True
-        adapted = routing.adapter_named(name, names, own)
-        return adapted is not None and adapted[1] in own[adapted[0]]
-
     def derived(self, name: str) -> DerivedModel | None:
         """Return the derived model that a client's name means; None where it is none's, or that of
         a model on disk."""

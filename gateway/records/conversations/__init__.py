@@ -5,7 +5,6 @@ an answer adds is written in one transaction with the answer, where both are of 
 """
 
 from gateway.records.conversations.anywhere import (
-    FAR_BYTES,
     Conversation,
     ConversationRecords,
     EndedTurn,
@@ -18,7 +17,7 @@ from gateway.records.conversations.refusals import (
     conversation_too_far,
     no_such_item,
 )
-from gateway.records.conversations.table import MOST_BYTES, MOST_ITEMS
+from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEMS
 
 __all__ = [
     "FAR_BYTES",

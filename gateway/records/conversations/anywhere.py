@@ -15,18 +15,15 @@ from typing import Any
 from bus.process.clock import wall
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
-from bus.wire.messages.gateways import RECORD_ARGUMENTS_BYTES
 from gateway.cluster.record_questions import Questions, ask_home
 from gateway.dialects.dialect import KeptAnswer, NamedItem
 from gateway.records.answers import AnswerRecords
 from gateway.records.conversations import table
 from gateway.records.conversations.here import Added, ConversationsHere
-from gateway.records.conversations.table import OfOwner
+from gateway.records.conversations.table import FAR_BYTES, OfOwner
 from gateway.records.file import RecordsUnavailable
 from gateway.records.node_records import NodeRecords
 
-FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
-"""The most that is added at once to a conversation of another node."""
 _FIND, _ITEMS, _PAGE, _NAMED, _LABEL, _REMOVE, _DROP, _ADD, _END = (
     f"conversation.{verb}"
     for verb in ("find", "items", "page", "named", "label", "remove", "drop", "add", "end")

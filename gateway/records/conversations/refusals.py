@@ -6,8 +6,7 @@ Pure.
 from __future__ import annotations
 
 from gateway.dialects.faults import HttpFault
-from gateway.records.conversations.anywhere import FAR_BYTES
-from gateway.records.conversations.table import MOST_BYTES, MOST_ITEMS
+from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEMS
 
 
 def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:

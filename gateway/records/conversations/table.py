@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bus.wire.ids import RequestId
+from bus.wire.messages.gateways import RECORD_ARGUMENTS_BYTES
 from gateway.dialects.dialect import NamedItem
 from gateway.dialects.encode import json_bytes
 from gateway.records.kept_answers import ITEM_BYTES, NEXT_USE
@@ -22,6 +23,8 @@ ROW_BYTES = 200
 MOST_ITEMS = 4096
 MOST_BYTES = 8 << 20
 """The most that a conversation may have, for a request that goes on with it reads all of them."""
+FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
+"""The most that is added at once to a conversation of another node."""
 
 _MINE = "(SELECT id FROM conversation WHERE request = :request AND owner = :owner)"
 _OF_JOB = "(run = :job OR substr(run, 1, length(:job) + 1) = :job || '.')"

@@ -33,6 +33,8 @@ from gateway.http.middleware import (
     receive_of,
     tell_ignored,
 )
+from gateway.requests.catalog import ModelCatalog
+from gateway.requests.routing import adapter_named, model_named
 
 QUICK_S = 5.0
 """So long a streamed answer waits for its status."""
@@ -88,7 +90,7 @@ class ModelToFetch(Resource):
         tell_ignored(self.service, resp, endpoint.path, asked.ignored)
         await self.service.catalog.wait_known()
         catalog = self.service.catalog
-        if catalog.is_here(asked.name):
+        if _is_here(catalog, asked.name):
             resp.data = endpoint.answer()
             if asked.stream:
                 resp.content_type = endpoint.streams
@@ -106,6 +108,15 @@ class ModelToFetch(Resource):
             resp.data = endpoint.answer()
             return
         await running.stream(resp, endpoint.streams, endpoint.line, endpoint.error_line)
+
+
+def _is_here(catalog: ModelCatalog, name: str) -> bool:
+    """Return whether a name means a model on disk, an adapter of one, or a derived model."""
+    names, own = catalog.names(), catalog.adapters.known()
+    if model_named(name, names) or catalog.derived(name):
+        return True
+    adapted = adapter_named(name, names, own)
+    return adapted is not None and adapted[1] in own[adapted[0]]
 
 
 class PullModel(Resource):
