@@ -77,7 +77,7 @@ def test_a_count_is_what_the_response_then_reads(client: OpenAI, make: Make, mod
     second = make("And on?", **asked, max_output_tokens=8, previous_response_id=first.id)
     assert counted("And on?", previous_response_id=first.id) == second.usage.input_tokens
     assert second.usage.input_tokens > first.usage.input_tokens
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError, match="resp_nothing"):
         counted("x", previous_response_id="resp_nothing")
 
 
