@@ -190,7 +190,7 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
     shutil.rmtree(models / "empty")
     gone = str(models / "empty")
     eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
-    assert len(told()) == len(set(told())) == len(KINDS) + 2, "those taken but for a part too"
+    assert len(told()) == len(set(told())) == len(KINDS) + 1, "the one taken but for a part too"
 
 
 def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:
