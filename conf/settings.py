@@ -44,6 +44,7 @@ from conf.sections import (
     FetchSettings,
     JobsSettings,
     Networks,
+    PoolTable,
     PullNames,
     RecordsSettings,
     RunnerSettings,
@@ -131,6 +132,7 @@ class Settings(BaseSettings):
     fetch: FetchSettings
     tools: ToolsSettings
     jobs: JobsSettings
+    pool: PoolTable
 
     _paths: Paths
     _sources: dict[str, str]

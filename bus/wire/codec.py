@@ -26,6 +26,7 @@ from bus.wire.messages import (
     events,
     gateways,
     peers,
+    pool,
     readings,
     weights,
 )
@@ -53,7 +54,7 @@ class Envelope:
 
 def _kinds() -> dict[str, type[Message]]:
     found: dict[str, type[Message]] = {}
-    modules = (collectives, commands, control, events, gateways, peers, readings, weights)
+    modules = (collectives, commands, control, events, gateways, peers, pool, readings, weights)
     for module in modules:
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message):

@@ -17,6 +17,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.pool import PoolReading, PoolWait
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
@@ -37,11 +38,13 @@ LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
 UNDONE_TTL_S = 86_400.0
 KEYS_TTL_S = 604_800.0
+POOL_TTL_S = 5.0
 TOPICS = (
     "card",
     "reading.node",
     "reading.runner",
     "reading.demand",
+    "reading.pool",
     "reading.peers",
     "reading.link",
     "reading.weights",
@@ -57,6 +60,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     NodeReading: attrgetter("node"),
     RunnerReading: attrgetter("node", "process"),
     DemandReading: attrgetter("node", "process"),
+    PoolReading: attrgetter("node"),
     PeersReading: attrgetter("node"),
     WeightsReading: attrgetter("node"),
     PullReading: attrgetter("node"),
@@ -145,6 +149,17 @@ class ClusterReadings:
     def demands(self, now: float) -> list[DemandReading]:
         """Return the fresh readings of demand, from all gateway processes that are heard."""
         return self.fresh(DemandReading, now)
+
+    def pool(self, now: float) -> PoolReading | None:
+        """Return how the pool stands, as the holder of the latest term says; None while nothing
+        fresh was heard of it."""
+        found = self.fresh(PoolReading, now, POOL_TTL_S)
+        return max(found, key=lambda one: one.term, default=None)
+
+    def wait_of(self, model: ModelId, now: float) -> PoolWait | None:
+        """Return what a model waits for, as the holder says; None where it does not wait."""
+        told = self.pool(now)
+        return next((one for one in told.waits if one.model == model), None) if told else None
 
     def weights(self, now: float) -> list[WeightsReading]:
         """Return the fresh readings of what nodes fetch."""

@@ -20,7 +20,7 @@ from gateway.cluster.options import Options
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
-from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text
+from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text, waits_for
 
 SILENT_S = 12.0
 """How long a request waits for the replacement of the only instance, which did not answer."""
@@ -122,6 +122,7 @@ class WaitingRoom:
             request.model,
             self._catalog.readings.runners(now),
             self._catalog.readings.weights(now),
+            self._catalog.readings.wait_of(request.model, now),
             position=position,
         )
 
@@ -152,7 +153,9 @@ class WaitingRoom:
     def _too_late(self, waiter: Waiter, now: float) -> Refusal:
         waited_s = now - waiter.since_at
         if not self._catalog.ready(waiter.model):
-            return not_loaded(waiter.model, waited_s)
+            wait = self._catalog.readings.wait_of(waiter.model, now)
+            why = "" if wait is None else waits_for(wait)
+            return not_loaded(waiter.model, waited_s, why)
         message = f"no place came free at {waiter.model} within {waited_s:.0f} s"
         return Refusal(reason="queue_full", message=message, retry_after_s=5.0)
 

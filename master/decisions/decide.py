@@ -1,14 +1,14 @@
 """Commands to events: the holder's answer to each, as data.
 
 Pure. A command that was decided before (its id is in the state) gets its first answer again.
-A placement for which others have to make way is answered later: `Later` carries what is to
-happen first, and the asker, who repeats every second, is answered when there is room. Refusals
-are values and say what to do.
+A placement for which others have to make way is answered later: `Later` carries what the pool is to
+pursue, and the asker, who repeats every second, is answered when there is room. Refusals are values
+and say what to do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
@@ -24,6 +24,7 @@ from bus.wire.messages.commands import (
     ForgetDerived,
     ForgetNode,
     KeepAlive,
+    PinModel,
     PlaceModel,
     RemoveApiKey,
     RenameNode,
@@ -36,17 +37,23 @@ from bus.wire.messages.events import (
     InstancePlaced,
     InstanceRemoved,
     KeepAliveSet,
+    ModelPinned,
 )
-from master import placement
+from bus.wire.messages.readings import ModelDemand
+from master import placement, pool
 from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
-from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
+from master.decisions.pins import decide_pin, is_kept
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
+NORMAL = 10
+RETRY_S = 5.0
+LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
+"""What loading a model is taken to cost before it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +75,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Events to index first (perhaps none), until the asker repeats; `refusal` says why."""
+    """Others make way first, as the pool decides: what is claimed, and the choice for it."""
 
-    events: tuple[EventBody, ...]
-    refusal: Refusal
+    claim: pool.Claim
+    choice: pool.Choice
+
+    @property
+    def refusal(self) -> Refusal:
+        """Return why it cannot be now."""
+        why = "; ".join(o.yielding.why for o in self.choice.victims if o.yielding.why)
+        known = self.choice.refusal
+        text = "memory is short" if known is None else known.message
+        facts = {} if known is None else known.facts
+        message = f"{text}; {why}" if why else text
+        return Refusal(reason="no_capacity", message=message, retry_after_s=RETRY_S, facts=facts)
 
 
 Decision = Decided | Known | Later | Refusal
@@ -84,28 +101,91 @@ class Policy:
     keep_alive_s: float = 300.0
     preload: tuple[ModelId, ...] = ()
     sizing: placement.RunnerSizing = field(default_factory=placement.RunnerSizing)
+    pool: pool.PoolSettings = field(default_factory=pool.PoolSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a decision may look at. Before `settled_at` no other instance may be
-    evicted, for the memory of the last one is still being measured. On nodes that are `avoided`
-    nothing is placed."""
+    """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
+    the pool has promised to others is not free, and copies that are `claimed` leave for others."""
 
     state: ClusterState
     observed: Observations
     policy: Policy
-    settled_at: float
     now: float
     avoided: frozenset[NodeId] = frozenset()
+    tenure: pool.Tenure = field(default_factory=pool.Tenure)
+    promises: tuple[pool.Promise, ...] = ()
+    claimed: frozenset[InstanceId] = frozenset()
 
     def nodes(self) -> list[placement.NodeCapacity]:
+        """Return the nodes that may be given new work, without what others were promised."""
+        return pool.reserve(self.unpromised_nodes(), self.promises)
+
+    def unpromised_nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work: those that are neither drained nor lost."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {known.node for known in self.state.nodes.values() if known.draining}
         without = drained | self.observed.lost_nodes(self.now) | self.avoided
         found = placement.node_capacities(cards, nodes, self.state.instances)
         return [node for node in found if node.id not in without]
+
+    def copies(self) -> list[pool.Copy]:
+        """Return the copies in memory or on their way there, as the pool sees them."""
+        demand = self.observed.demand(self.now)
+        return [
+            pool.Copy(
+                instance=one,
+                use=self.observed.use_of(one, self.now),
+                ready_at=self.tenure.ready_at.get(one.instance),
+                load_s=self.load_s(one.model, sum(s.bytes_reserved for s in one.shards)),
+                pinned_by=pool.pinned_by(one, self.state),
+                waiting=_demanded(demand[one.model], self.now) if one.model in demand else None,
+            )
+            for one in self.state.instances.values()
+            if one.status != "failed"
+        ]
+
+    def load_s(self, model: ModelId, size_bytes: int) -> float:
+        """Return how long loading a model took last, else about what its size takes."""
+        return self.tenure.load_s.get(model, LEAST_LOAD_S + size_bytes / LOADED_PER_S)
+
+    def claim_of(self, command: PlaceModel) -> pool.Claim:
+        """Return the claim behind a placement: of those who wait for the model at gateways, else
+        of who wished for it."""
+        model = command.model
+        demand = self.observed.demand(self.now).get(model)
+        if demand is not None:
+            return _demanded(demand, self.now)
+        kind = "pin" if model in self.state.pins else "asked"
+        since_at = self.tenure.wished_at.get(model, self.now)
+        return pool.Claim(model, ((command.priority, since_at),), kind)
+
+    def choose(
+        self, spec: placement.PlacementSpec, claim: pool.Claim
+    ) -> pool.Choice | Refusal | pool.Hopeless:
+        """Return where a model goes, and who leaves for it."""
+        settings, now = self.policy.pool, self.now
+        everyone = [
+            pool.candidate(copy, pool.yielding(copy, claim, settings, now), now)
+            for copy in self.copies()
+        ]
+        free = [one for one in everyone if one.copy.instance.instance not in self.claimed]
+        unpromised = self.unpromised_nodes()
+        nodes = pool.reserve(unpromised, self.promises)
+        links = placement.Links(self.observed.living_links(now))
+        found = pool.choose(
+            spec,
+            nodes,
+            self.policy.sizing,
+            links,
+            free,
+            unpromised=unpromised,
+            everyone=everyone,
+        )
+        if not isinstance(found, pool.Choice):
+            return found
+        return replace(found, load_s=self.load_s(spec.model, sum(found.needs.values())))
 
     def models(self) -> frozenset[ModelId]:
         """Return the models on the disks of all nodes."""
@@ -129,6 +209,8 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return unknown_instance(command.instance, scene.state)
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
+        case PinModel():
+            return _pin(command, scene)
         case RenameNode() | DrainNode() | ForgetNode():
             bodies = decide_node(command, scene.state, scene.observed, scene.now)
             if isinstance(bodies, Refusal):
@@ -186,9 +268,8 @@ def instance_of(
         collectives=placed.collectives,
         backend=placed.lead.copy.backend,
         context_tokens=placed.context_tokens,
-        keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
+        keep_alive_s=keep_alive_s,
         pinned=command.pinned,
-        priority=command.priority,
         conditions=conditions_of(command),
     )
 
@@ -206,7 +287,6 @@ def placement_again(instance: Instance, conditions: Conditions, why: str) -> Pla
         model=instance.model,
         keep_alive_s=None if instance.pinned else instance.keep_alive_s,
         pinned=instance.pinned,
-        priority=instance.priority,
         **dict(conditions),
     )
 
@@ -233,18 +313,22 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
     spec = placement.PlacementSpec(command.model, **dict(conditions_of(command)))
-    nodes, links = scene.nodes(), placement.Links(scene.observed.living_links(scene.now))
+    links = placement.Links(scene.observed.living_links(scene.now))
     if command.dry_run and command.previews:
-        found = placement.previews(spec, nodes, scene.policy.sizing, links)
+        found = placement.previews(spec, scene.nodes(), scene.policy.sizing, links)
         return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
-    verdict = placement.place(spec, nodes, scene.policy.sizing, links)
-    if isinstance(verdict, placement.Crowded):
-        return _crowded(command, verdict, scene)
-    if isinstance(verdict, Refusal):
-        return _still_gathering(scene) or verdict
+    claim = scene.claim_of(command)
+    chosen = scene.choose(spec, claim)
+    if isinstance(chosen, pool.Hopeless):
+        return _still_gathering(scene) or chosen.refusal
+    if isinstance(chosen, Refusal):
+        return _still_gathering(scene) or chosen
+    if chosen.placement is None:
+        later = Later(claim, chosen)
+        return Known(scene.state.index, plan=_eviction(later)) if command.dry_run else later
     if command.dry_run:
-        return Known(scene.state.index, plan=placement.plan_of(verdict, links))
-    instance = instance_of(command, verdict, scene.policy, fresh)
+        return Known(scene.state.index, plan=placement.plan_of(chosen.placement, links))
+    instance = instance_of(command, chosen.placement, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
         for old in scene.state.instances.values()
@@ -283,40 +367,55 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
 
 def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
     """Return the decision to keep an instance; how long it stays may change."""
-    asked_s = FOR_EVER if command.pinned else command.keep_alive_s
+    asked_s = command.keep_alive_s
     if asked_s is None or asked_s == instance.keep_alive_s:
         return Known(state.index, instance.instance)
     body = KeepAliveSet(instance=instance.instance, keep_alive_s=asked_s)
     return Decided((body,), instance.instance)
 
 
-def _crowded(command: PlaceModel, crowded: placement.Crowded, scene: Scene) -> Decision:
-    evictions = plan_evictions(crowded, scene.state, scene.observed, command.priority, scene.now)
-    if command.dry_run:
-        evicted = [victim.instance for victim in evictions.victims]
-        if evictions.enough:
-            nodes = list(crowded.shortages)
-            plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
-            return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
-        return crowded.refusal
-    if not evictions.enough and scene.now >= scene.settled_at:
-        return crowded.refusal
-    return Later(_evictions(evictions, command.model, scene), crowded.refusal)
+def _eviction(later: Later) -> dict[str, Any]:
+    """Return the plan of a dry run for which others would make way."""
+    nodes = list(later.choice.needs)
+    return {
+        "model": later.claim.model,
+        "node": nodes[0],
+        "nodes": nodes,
+        "evicts": [one.copy.instance.instance for one in later.choice.victims],
+        "why": later.refusal.message,
+    }
 
 
-def _evictions(evictions: Evictions, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
-    """Return the next eviction: one at a time, none while a copy leaves or its memory settles."""
-    if evictions.leaving or not evictions.victims or scene.now < scene.settled_at:
-        return ()
-    victim = evictions.victims[0].instance
-    why = f"makes way for {model}"
-    return (InstanceDraining(instance=victim, deadline_s=EVICT_DRAIN_S, why=why),)
+def _demanded(demand: ModelDemand, now: float) -> pool.Claim:
+    """Return the claim of those who wait at gateways."""
+    classes = [(one.priority, now - one.oldest_s) for one in demand.classes]
+    classes = classes or [(demand.best_priority, now - demand.oldest_s)]
+    return pool.Claim(demand.model, tuple(classes))
+
+
+def _pin(command: PinModel, scene: Scene) -> Decision:
+    """Return the decision on a pin. What can never fit beside the other pins is not pinned."""
+    decision = decide_pin(command, scene.state, scene.models())
+    if not isinstance(decision, ModelPinned):
+        body = decision
+        if isinstance(body, Refusal):
+            return _still_gathering(scene) or body
+        return Known(scene.state.index) if body is None else Decided((body,), None)
+    if not living(scene.state, command.model):
+        claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
+        chosen = scene.choose(placement.PlacementSpec(command.model), claim)
+        never = chosen.refusal if isinstance(chosen, pool.Hopeless) else chosen
+        if isinstance(never, Refusal) and never.retry_after_s is None:
+            return _still_gathering(scene) or never
+    return Decided((decision,), None)
 
 
 def _delete(command: DeleteInstance, state: ClusterState) -> Decision:
     instance = state.instances.get(command.instance)
     if instance is None:
         return unknown_instance(command.instance, state)
+    if (kept := is_kept(instance, state)) is not None:
+        return kept
     if instance.status == "draining" and (instance.drain_deadline_s or 0.0) <= command.drain_s:
         return Known(state.index, instance.instance)
     body = InstanceDraining(instance=command.instance, deadline_s=command.drain_s, why=command.why)

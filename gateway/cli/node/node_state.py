@@ -18,6 +18,7 @@ from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.pool import PoolReading
 from bus.wire.messages.readings import (
     FetchReading,
     LinkReading,
@@ -66,6 +67,7 @@ class NodeState:
     asked: str
     weights: tuple[WeightsReading, ...] = ()
     pulls: tuple[PullReading, ...] = ()
+    pool: tuple[PoolReading, ...] = ()
     undone: tuple[UndoneReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
@@ -179,6 +181,7 @@ def parse_state(body: Any) -> NodeState:
             runners=_all(RunnerReading, telemetry["runners"]),
             cards=_all(NodeCard, telemetry["cards"]),
             weights=_all(WeightsReading, telemetry.get("weights", ())),
+            pool=_all(PoolReading, telemetry.get("pool", ())),
             pulls=_all(PullReading, telemetry.get("pulls", ())),
             undone=_all(UndoneReading, telemetry.get("undone", ())),
             links=_by_node(LinkReading, telemetry.get("links", {})),

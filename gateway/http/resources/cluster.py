@@ -54,6 +54,7 @@ class StateResource(Resource):
                     "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
+                    "pool": _plain([pool] if (pool := known.pool(now)) else []),
                     "weights": _plain(known.weights(now)),
                     "pulls": _plain(known.fresh(PullReading, now)),
                     "undone": _plain(known.undone(now)),
