@@ -47,8 +47,8 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.wire.messages.pool import Pin
 from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin
 
 MAX_FAILURES = 8
 """Endings of past generations that are remembered per instance."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
+from bus.wire import pool
 from bus.wire.errors import BadMessage
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages import (
@@ -26,7 +27,6 @@ from bus.wire.messages import (
     events,
     gateways,
     peers,
-    pool,
     readings,
     weights,
 )

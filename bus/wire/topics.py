@@ -20,7 +20,6 @@ from bus.wire.messages.gateways import (
     RecordAsked,
 )
 from bus.wire.messages.peers import PeersReading
-from bus.wire.messages.pool import PoolReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
@@ -35,6 +34,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import PullAsked
 from bus.wire.messages.wire import Message
+from bus.wire.pool import PoolReading
 
 Plane = Literal["control", "telemetry"]
 

@@ -17,7 +17,6 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.peers import PeersReading
-from bus.wire.messages.pool import PoolReading, PoolWait
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
@@ -30,6 +29,7 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
+from bus.wire.pool import PoolReading, PoolWait
 
 Reading = TypeVar("Reading", bound=Message)
 READING_TTL_S = 15.0
@@ -150,17 +150,6 @@ class ClusterReadings:
         """Return the fresh readings of demand, from all gateway processes that are heard."""
         return self.fresh(DemandReading, now)
 
-    def pool(self, now: float) -> PoolReading | None:
-        """Return how the pool stands, as the holder of the latest term says; None while nothing
-        fresh was heard of it."""
-        found = self.fresh(PoolReading, now, POOL_TTL_S)
-        return max(found, key=lambda one: one.term, default=None)
-
-    def wait_of(self, model: ModelId, now: float) -> PoolWait | None:
-        """Return what a model waits for, as the holder says; None where it does not wait."""
-        told = self.pool(now)
-        return next((one for one in told.waits if one.model == model), None) if told else None
-
     def weights(self, now: float) -> list[WeightsReading]:
         """Return the fresh readings of what nodes fetch."""
         return self.fresh(WeightsReading, now)
@@ -191,3 +180,16 @@ class ClusterReadings:
         for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
             del held[key]
         return [reading for reading, _ in held.values()]
+
+
+def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
+    """Return how the pool stands, as the holder of the latest term says; None while nothing fresh
+    was heard of it."""
+    found = readings.fresh(PoolReading, now, POOL_TTL_S)
+    return max(found, key=lambda one: one.term, default=None)
+
+
+def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
+    """Return what a model waits for, as the holder says; None where it does not wait."""
+    told = pool_of(readings, now)
+    return next((one for one in told.waits if one.model == model), None) if told else None

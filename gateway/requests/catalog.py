@@ -18,7 +18,7 @@ from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.pulling import known_repository
-from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.readings import ClusterReadings, wait_of
 from gateway.dialects.faults import (
     HttpFaultRaised,
     makes_no_such,
@@ -178,7 +178,7 @@ class ModelCatalog:
     def hopeless(self, model: ModelId) -> Refusal | None:
         """Return why the model will not be loaded: the holder gave all its copies up, or what is
         pinned leaves no room for it."""
-        wait = self.readings.wait_of(model, self._now())
+        wait = wait_of(self.readings, model, self._now())
         if wait is not None and wait.phase == "hopeless":
             return Refusal(reason="no_capacity", message=wait.why)
         why = routing.given_up(self._bus.state.instances.values(), model)

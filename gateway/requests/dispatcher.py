@@ -203,18 +203,14 @@ class Dispatcher:
         self._room.tick(now)
         for request in list(self.requests.values()):
             if request.late(now):
-                self._fail(request, "deadline", self._late_text(request, now), "deadline")
+                waits = request.request_id in self._room
+                wait = f": {self._room.progress(request, now)}" if waits else ""
+                self._fail(request, "deadline", request.late_text() + wait, "deadline")
             elif request.stopping_since is not None and now - request.stopping_since > STOPPING_S:
                 self._clients.forget(request.request_id)
                 request.end_cancelled(now)
             else:
                 self._say(request, now)
-
-    def _late_text(self, request: ClientRequest, now: float) -> str:
-        """Return what a client is told when a deadline has come, with what it waited for."""
-        said = request.late_text()
-        waits = request.request_id in self._room
-        return f"{said}: {self._room.progress(request, now)}" if waits else said
 
     def _say(self, request: ClientRequest, now: float) -> None:
         """Tell a client that waits how far loading is, or that all is well."""

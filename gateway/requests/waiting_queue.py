@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.pool import PoolWait
 from bus.wire.messages.readings import (
     ClassDemand,
     DemandReading,
@@ -22,6 +21,7 @@ from bus.wire.messages.readings import (
     RunnerReading,
     WeightsReading,
 )
+from bus.wire.pool import PoolWait
 from bus.wire.shares import Sharer, has_share, in_turn
 
 PUBLISH_S = 1.0

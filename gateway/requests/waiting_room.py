@@ -17,6 +17,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
 from gateway.cluster.options import Options
+from gateway.cluster.readings import wait_of
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
@@ -122,7 +123,7 @@ class WaitingRoom:
             request.model,
             self._catalog.readings.runners(now),
             self._catalog.readings.weights(now),
-            self._catalog.readings.wait_of(request.model, now),
+            wait_of(self._catalog.readings, request.model, now),
             position=position,
         )
 
@@ -153,7 +154,7 @@ class WaitingRoom:
     def _too_late(self, waiter: Waiter, now: float) -> Refusal:
         waited_s = now - waiter.since_at
         if not self._catalog.ready(waiter.model):
-            wait = self._catalog.readings.wait_of(waiter.model, now)
+            wait = wait_of(self._catalog.readings, waiter.model, now)
             why = "" if wait is None else waits_for(wait)
             return not_loaded(waiter.model, waited_s, why)
         message = f"no place came free at {waiter.model} within {waited_s:.0f} s"

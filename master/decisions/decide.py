@@ -8,7 +8,7 @@ and say what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
@@ -39,21 +39,18 @@ from bus.wire.messages.events import (
     KeepAliveSet,
     ModelPinned,
 )
-from bus.wire.messages.readings import ModelDemand
 from master import placement, pool
 from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.decisions.pins import decide_pin, is_kept
+from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
 NORMAL = 10
 RETRY_S = 5.0
-LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
-"""What loading a model is taken to cost before it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Later:
     """Others make way first, as the pool decides: what is claimed, and the choice for it."""
 
     claim: pool.Claim
-    choice: pool.Choice
+    choice: pool.PoolChoice
 
     @property
     def refusal(self) -> Refusal:
@@ -107,7 +104,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
-    the pool has promised to others is not free, and copies that are `claimed` leave for others."""
+    the pool has promised to others is not free, and the copies that leave for them are theirs."""
 
     state: ClusterState
     observed: Observations
@@ -116,7 +113,6 @@ class Scene:
     avoided: frozenset[NodeId] = frozenset()
     tenure: pool.Tenure = field(default_factory=pool.Tenure)
     promises: tuple[pool.Promise, ...] = ()
-    claimed: frozenset[InstanceId] = frozenset()
 
     def nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work, without what others were promised."""
@@ -129,63 +125,6 @@ class Scene:
         without = drained | self.observed.lost_nodes(self.now) | self.avoided
         found = placement.node_capacities(cards, nodes, self.state.instances)
         return [node for node in found if node.id not in without]
-
-    def copies(self) -> list[pool.Copy]:
-        """Return the copies in memory or on their way there, as the pool sees them."""
-        demand = self.observed.demand(self.now)
-        return [
-            pool.Copy(
-                instance=one,
-                use=self.observed.use_of(one, self.now),
-                ready_at=self.tenure.ready_at.get(one.instance),
-                load_s=self.load_s(one.model, sum(s.bytes_reserved for s in one.shards)),
-                pinned_by=pool.pinned_by(one, self.state),
-                waiting=_demanded(demand[one.model], self.now) if one.model in demand else None,
-            )
-            for one in self.state.instances.values()
-            if one.status != "failed"
-        ]
-
-    def load_s(self, model: ModelId, size_bytes: int) -> float:
-        """Return how long loading a model took last, else about what its size takes."""
-        return self.tenure.load_s.get(model, LEAST_LOAD_S + size_bytes / LOADED_PER_S)
-
-    def claim_of(self, command: PlaceModel) -> pool.Claim:
-        """Return the claim behind a placement: of those who wait for the model at gateways, else
-        of who wished for it."""
-        model = command.model
-        demand = self.observed.demand(self.now).get(model)
-        if demand is not None:
-            return _demanded(demand, self.now)
-        kind = "pin" if model in self.state.pins else "asked"
-        since_at = self.tenure.wished_at.get(model, self.now)
-        return pool.Claim(model, ((command.priority, since_at),), kind)
-
-    def choose(
-        self, spec: placement.PlacementSpec, claim: pool.Claim
-    ) -> pool.Choice | Refusal | pool.Hopeless:
-        """Return where a model goes, and who leaves for it."""
-        settings, now = self.policy.pool, self.now
-        everyone = [
-            pool.candidate(copy, pool.yielding(copy, claim, settings, now), now)
-            for copy in self.copies()
-        ]
-        free = [one for one in everyone if one.copy.instance.instance not in self.claimed]
-        unpromised = self.unpromised_nodes()
-        nodes = pool.reserve(unpromised, self.promises)
-        links = placement.Links(self.observed.living_links(now))
-        found = pool.choose(
-            spec,
-            nodes,
-            self.policy.sizing,
-            links,
-            free,
-            unpromised=unpromised,
-            everyone=everyone,
-        )
-        if not isinstance(found, pool.Choice):
-            return found
-        return replace(found, load_s=self.load_s(spec.model, sum(found.needs.values())))
 
     def models(self) -> frozenset[ModelId]:
         """Return the models on the disks of all nodes."""
@@ -317,8 +256,8 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if command.dry_run and command.previews:
         found = placement.previews(spec, scene.nodes(), scene.policy.sizing, links)
         return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
-    claim = scene.claim_of(command)
-    chosen = scene.choose(spec, claim)
+    claim = claim_of(scene, command)
+    chosen = choose(scene, spec, claim)
     if isinstance(chosen, pool.Hopeless):
         return _still_gathering(scene) or chosen.refusal
     if isinstance(chosen, Refusal):
@@ -386,13 +325,6 @@ def _eviction(later: Later) -> dict[str, Any]:
     }
 
 
-def _demanded(demand: ModelDemand, now: float) -> pool.Claim:
-    """Return the claim of those who wait at gateways."""
-    classes = [(one.priority, now - one.oldest_s) for one in demand.classes]
-    classes = classes or [(demand.best_priority, now - demand.oldest_s)]
-    return pool.Claim(demand.model, tuple(classes))
-
-
 def _pin(command: PinModel, scene: Scene) -> Decision:
     """Return the decision on a pin. What can never fit beside the other pins is not pinned."""
     decision = decide_pin(command, scene.state, scene.models())
@@ -403,7 +335,7 @@ def _pin(command: PinModel, scene: Scene) -> Decision:
         return Known(scene.state.index) if body is None else Decided((body,), None)
     if not living(scene.state, command.model):
         claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
-        chosen = scene.choose(placement.PlacementSpec(command.model), claim)
+        chosen = choose(scene, placement.PlacementSpec(command.model), claim)
         never = chosen.refusal if isinstance(chosen, pool.Hopeless) else chosen
         if isinstance(never, Refusal) and never.retry_after_s is None:
             return _still_gathering(scene) or never

@@ -24,14 +24,15 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.wire.messages.pool import Pin, PoolReading
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin, PoolReading
 from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.observations import Observations
+from master.decisions.pool_view import claim_of, copies_of
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
 from master.decisions.stand_ins import BROKEN_S, Lost, StandIns, lost_copies, stood_down
 from master.log.sequencer import LogDraft, judge
@@ -103,7 +104,7 @@ class Holder:
         others make way first, so that it has to be asked again. `unsettled` is why voters cannot
         be changed now."""
         wished = command.model if isinstance(command, PlaceModel) else None
-        scene = self._scene(log.state, now, self._promised(wished), self._claimed(wished))
+        scene = self._scene(log.state, now, self._book.promises_beside(wished))
         decision = self._decide(command, scene, self._new_instance())
         if isinstance(command, PlaceModel):
             self._pin_placed(command, decision, log, now)
@@ -148,7 +149,7 @@ class Holder:
 
     def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
         """Return what waits for memory, and why, and how the copies stand."""
-        copies = self._scene(state, now).copies()
+        copies = copies_of(self._scene(state, now))
         return pool_reading(holder, state.term, self._book, copies, self._policy.pool, now)
 
     def take_notes(self) -> list[Note]:
@@ -166,7 +167,6 @@ class Holder:
         state: ClusterState,
         now: float,
         promises: tuple[Promise, ...] = (),
-        claimed: frozenset[InstanceId] = frozenset(),
     ) -> Scene:
         tenure = self._memory.tenure
         for one in state.instances.values():
@@ -179,16 +179,7 @@ class Holder:
             now,
             tenure=tenure,
             promises=promises,
-            claimed=claimed,
         )
-
-    def _promised(self, model: ModelId | None) -> tuple[Promise, ...]:
-        """Return what is promised to other models than this."""
-        return tuple(one for one in self._book.promises if one.model != model)
-
-    def _claimed(self, model: ModelId | None) -> frozenset[InstanceId]:
-        """Return the copies that leave for other models than this."""
-        return frozenset(copy.instance for one in self._promised(model) for copy in one.leaving)
 
     def _pin_placed(
         self, command: PlaceModel, decision: Decision, log: LogDraft, now: float
@@ -211,7 +202,7 @@ class Holder:
         self._memory.tenure.wished_at = {w.model: wished_at.get(w.model, now) for w in wishes}
         self._book.begin()
         for wish in wishes:
-            scene = self._scene(log.state, now, self._book.promises, self._book.claimed)
+            scene = self._scene(log.state, now, self._book.promises_beside(None))
             decision = self._decide(wish, scene, self._new_instance())
             self._wished(wish, decision, scene, log)
         for body in self._book.withdrawn(before):
@@ -291,7 +282,7 @@ class Holder:
                 self._say(model, "waits", f"waits for room: {decision.refusal.message}")
             case Refusal(message=message):
                 self._book.refuse(
-                    scene.claim_of(wish), message, in_vain=decision.retry_after_s is None
+                    claim_of(scene, wish), message, in_vain=decision.retry_after_s is None
                 )
                 self._say(model, message, message)
             case Known():

@@ -30,6 +30,7 @@ from bus.wire.messages.events import (
 from master.decisions.collective_tests import follow_test
 from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Scene, living, placement_again
+from master.decisions.pool_view import claim_of
 from master.pool import Tenure, pinned_by
 
 IDLE_DRAIN_S = 600.0
@@ -84,7 +85,7 @@ def wanted_commands(
 
     def order(wish: PlaceModel) -> tuple[float, float, str]:
         """Return what the wishes are sorted by."""
-        claim = scene.claim_of(wish)
+        claim = claim_of(scene, wish)
         return claim.standing(rate, scene.now), claim.since_at, wish.model
 
     return sorted(once, key=order)

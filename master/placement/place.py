@@ -79,7 +79,7 @@ def single_costs(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> list[tuple[NodeId, int, float]]:
     """Return (node, bytes that a whole copy takes there, seconds until its weights are there) of
-    each node that could hold one if all others left it, whatever is free now."""
+    each node that could hold one if all others left it, free or not."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return []

@@ -1,7 +1,7 @@
 """Where a model goes and who leaves for it, decided together, by what it costs.
 
-Pure. A cost is in seconds: what the victims' loading again takes, the less the longer nobody used
-them, how long it is until they yield, and what answers lose by a split over nodes. Of each node the
+Pure. A cost is in seconds: what the victims' loading again takes, the less the longer they were
+idle, how long it is until they yield, and what answers lose by a split over nodes. Of each node the
 cheapest set that is enough leaves, and no more.
 """
 
@@ -28,10 +28,10 @@ from master.pool.ledger import without
 from master.pool.turns import Copy, Yielding
 
 UNTOLD_S = 600.0
-"""What it costs to wait for a copy of which nobody knows when it yields."""
+"""What it costs to wait for a copy that yields at a time that is not known."""
 LOADING_S = 30.0
 FORGOTTEN_S = 60.0
-"""A copy that nobody has used for so long is wanted half as likely."""
+"""A copy that has been idle for so long is wanted half as likely."""
 LEAST_S = 0.001
 SPLIT_S, GROUP_S = 60.0, 5.0
 """What a split costs: so much for each time that a token takes longer, and for its being one."""
@@ -40,7 +40,7 @@ MOST_TRIED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Victim:
     """A copy that may leave, and when."""
 
     copy: Copy
@@ -49,13 +49,13 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PoolChoice:
     """Where a model is to go, with the bytes that it needs on each node, and who leaves for it,
     cheapest first. `placement` is set where it fits now, else `refusal` says what is missing.
     `load_s` is what loading it is expected to take."""
 
     needs: dict[NodeId, int]
-    victims: tuple[Candidate, ...] = ()
+    victims: tuple[Victim, ...] = ()
     placement: Placement | None = None
     refusal: Refusal | None = None
     cost_s: float = 0.0
@@ -69,16 +69,16 @@ class Hopeless:
     refusal: Refusal
 
 
-def candidate(copy: Copy, given: Yielding, now: float) -> Candidate:
+def victim(copy: Copy, given: Yielding, now: float) -> Victim:
     """Return a copy with what its leaving costs."""
     if given.leaves:
-        return Candidate(copy, given, 0.0)
+        return Victim(copy, given, 0.0)
     wait_s = max(0.0, given.at - now)
     if math.isinf(wait_s):
         wait_s = LOADING_S if copy.instance.status == "placed" else UNTOLD_S
     idle_s = copy.use.idle_s if copy.use is not None and given.idle else 0.0
     again_s = copy.load_s / (1.0 + idle_s / FORGOTTEN_S)
-    return Candidate(copy, given, max(LEAST_S, again_s + wait_s))
+    return Victim(copy, given, max(LEAST_S, again_s + wait_s))
 
 
 def choose(
@@ -86,11 +86,11 @@ def choose(
     nodes: Sequence[NodeCapacity],
     sizing: RunnerSizing,
     links: Links,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Victim],
     *,
     unpromised: Sequence[NodeCapacity] = (),
-    everyone: Sequence[Candidate] = (),
-) -> Choice | Refusal | Hopeless:
+    everyone: Sequence[Victim] = (),
+) -> PoolChoice | Refusal | Hopeless:
     """Return where a model goes and who leaves for it; a refusal that neither time nor room cures;
     or that only pins stand in its way. On `nodes` what others were promised is taken already, and
     `candidates` leave for none of them; `unpromised` and `everyone` are all there is."""
@@ -98,7 +98,7 @@ def choose(
     if isinstance(verdict, Refusal):
         return verdict
     may_be_single = not spec.layers and spec.sharding is None and spec.min_nodes <= 1
-    options: list[Choice] = []
+    options: list[PoolChoice] = []
     if isinstance(verdict, Placement):
         found = _as_placed(verdict)
         if len(verdict.ranks) == 1 or not may_be_single:
@@ -123,14 +123,14 @@ def choose(
     return min(options, key=lambda one: (one.cost_s, len(one.victims)))
 
 
-def _as_placed(placed: Placement) -> Choice:
+def _as_placed(placed: Placement) -> PoolChoice:
     needs = {rank.copy.node.id: rank.need.total for rank in placed.ranks}
     loss_s = 0.0
     if len(placed.ranks) > 1:
         alone_s = sum(rank.read_s for rank in placed.ranks)
         slower = placed.token_s / alone_s - 1.0 if alone_s > 0 else 0.0
         loss_s = GROUP_S + SPLIT_S * max(0.0, slower)
-    return Choice(needs, placement=placed, cost_s=loss_s)
+    return PoolChoice(needs, placement=placed, cost_s=loss_s)
 
 
 def _singles(
@@ -138,25 +138,25 @@ def _singles(
     nodes: Sequence[NodeCapacity],
     sizing: RunnerSizing,
     links: Links,
-    candidates: Sequence[Candidate],
-) -> list[Choice]:
-    found: list[Choice] = []
+    candidates: Sequence[Victim],
+) -> list[PoolChoice]:
+    found: list[PoolChoice] = []
     by_id = {node.id: node for node in nodes}
     leaving = [one for one in candidates if one.yielding.ever]
     for node, need, fetch_s in single_costs(spec, nodes, sizing, links):
         chosen = cheapest(by_id[node], need, leaving)
         if chosen is not None:
             cost_s = fetch_s + sum(one.cost_s for one in chosen)
-            found.append(Choice({node: need}, tuple(chosen), cost_s=cost_s))
+            found.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
     return found
 
 
 def _group(
-    roomy: Placement, nodes: Sequence[NodeCapacity], leaving: Sequence[Candidate]
-) -> list[Choice]:
+    roomy: Placement, nodes: Sequence[NodeCapacity], leaving: Sequence[Victim]
+) -> list[PoolChoice]:
     by_id = {node.id: node for node in nodes}
     needs = {rank.copy.node.id: rank.need.total for rank in roomy.ranks}
-    chosen: dict[str, Candidate] = {}
+    chosen: dict[str, Victim] = {}
     for node, need in needs.items():
         for_nothing = [one for one in leaving if one.copy.instance.instance in chosen]
         here = without(by_id[node], [one.copy.instance for one in for_nothing])
@@ -166,12 +166,10 @@ def _group(
             return []
         chosen |= {one.copy.instance.instance: one for one in more}
     victims = tuple(sorted(chosen.values(), key=lambda one: one.cost_s))
-    return [Choice(needs, victims, cost_s=sum(one.cost_s for one in victims))]
+    return [PoolChoice(needs, victims, cost_s=sum(one.cost_s for one in victims))]
 
 
-def cheapest(
-    node: NodeCapacity, need: int, candidates: Iterable[Candidate]
-) -> list[Candidate] | None:
+def cheapest(node: NodeCapacity, need: int, candidates: Iterable[Victim]) -> list[Victim] | None:
     """Return the cheapest copies whose leaving makes room for `need` bytes on a node, cheapest
     first; an empty list where there is room; None where even all of them are not enough."""
     there = [
@@ -180,7 +178,7 @@ def cheapest(
         if any(shard.node == node.id for shard in one.copy.instance.shards)
     ]
     there = sorted(there, key=lambda one: one.cost_s)[:MOST_TRIED]
-    best: tuple[float, list[Candidate]] | None = None
+    best: tuple[float, list[Victim]] | None = None
     for size in range(len(there) + 1):
         for chosen in combinations(there, size):
             cost_s = sum(one.cost_s for one in chosen)

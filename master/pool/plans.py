@@ -15,7 +15,7 @@ from typing import Literal
 from bus.replica.state import ClusterState
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.events import EventBody, InstanceDraining, InstanceYields
-from master.pool.choice import Candidate, Choice
+from master.pool.choice import PoolChoice, Victim
 from master.pool.claims import Claim
 from master.pool.ledger import Promise
 
@@ -69,12 +69,12 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PoolPlan:
     """What is done for a model that waits. `why` says what it waits for now, `until_at` when that
     is expected to be over; None: that is not known. `load_s` is what loading it takes."""
 
     claim: Claim
-    choice: Choice
+    choice: PoolChoice
     phase: Phase
     began_at: float
     why: str
@@ -93,23 +93,15 @@ class PlanBook:
     """The open plans, in the order in which they were pursued this time, and what those models wait
     for that have none: `refused`, by model, with whether that is in vain."""
 
-    plans: dict[ModelId, Plan] = field(default_factory=dict[ModelId, Plan])
+    plans: dict[ModelId, PoolPlan] = field(default_factory=dict[ModelId, PoolPlan])
     refused: dict[ModelId, tuple[Claim, str, bool]] = field(
         default_factory=dict[ModelId, tuple[Claim, str, bool]]
     )
-    _before: dict[ModelId, Plan] = field(default_factory=dict[ModelId, Plan])
+    _before: dict[ModelId, PoolPlan] = field(default_factory=dict[ModelId, PoolPlan])
 
-    @property
-    def promises(self) -> tuple[Promise, ...]:
-        """Return what is promised."""
-        return tuple(plan.promise for plan in self.plans.values())
-
-    @property
-    def claimed(self) -> frozenset[InstanceId]:
-        """Return the copies that leave, or are to leave, for a plan."""
-        return frozenset(
-            one.copy.instance.instance for p in self.plans.values() for one in p.choice.victims
-        )
+    def promises_beside(self, model: ModelId | None) -> tuple[Promise, ...]:
+        """Return what is promised to other models than this."""
+        return tuple(plan.promise for name, plan in self.plans.items() if name != model)
 
     def begin(self) -> None:
         """Begin to go through what is wished for, most urgent first."""
@@ -122,7 +114,7 @@ class PlanBook:
     def pursue(
         self,
         claim: Claim,
-        choice: Choice,
+        choice: PoolChoice,
         tenure: Tenure,
         unsettled: frozenset[NodeId],
         now: float,
@@ -160,7 +152,7 @@ class PlanBook:
         why = "; ".join(dict.fromkeys(whys)) or "memory is short for a moment"
         began_at = now if before is None else before.began_at
         load_s = tenure.load_s.get(claim.model, choice.load_s)
-        self.plans[claim.model] = Plan(claim, choice, phase, began_at, why, until_at, load_s)
+        self.plans[claim.model] = PoolPlan(claim, choice, phase, began_at, why, until_at, load_s)
         return [body for n, body in enumerate(found) if body not in found[:n]]
 
     def withdrawn(self, state: ClusterState) -> list[EventBody]:
@@ -178,7 +170,7 @@ class PlanBook:
         ]
 
 
-def _first_step(claim: Claim, victim: Candidate) -> EventBody:
+def _first_step(claim: Claim, victim: Victim) -> EventBody:
     """Return how a victim begins to leave: an idle one is unloaded, one in use yields."""
     name, why = victim.copy.instance.instance, f"makes way for {claim.model}"
     if victim.yielding.idle:
@@ -186,7 +178,7 @@ def _first_step(claim: Claim, victim: Candidate) -> EventBody:
     return InstanceYields(instance=name, to=claim.model, why=why)
 
 
-def _emptied(claim: Claim, leaving: list[Candidate], tenure: Tenure, now: float) -> list[EventBody]:
+def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
     """Return the unloading of yielding copies that have nothing left to answer."""
     found: list[EventBody] = []
     for one in leaving:

@@ -1,6 +1,6 @@
 """When a copy in memory makes way for one that waits.
 
-Pure. A turn protects demand, not idleness: what nobody uses yields at once. What is in use keeps
+Pure. A turn protects demand, not idleness: what is idle yields at once. What is in use keeps
 its turn, then yields to a claim that stands no worse than what it serves; urgent claims do not wait
 for turns of others. A pin never yields.
 """
@@ -52,7 +52,7 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Yielding:
     """When a copy yields to a claim (infinite: that cannot be told), and why not before. `leaves`:
-    it is on its way out; `idle`: nobody uses it; `ever`: it is not pinned."""
+    it is on its way out; `idle`: it serves no request; `ever`: it is not pinned."""
 
     at: float
     why: str = ""
@@ -62,7 +62,7 @@ class Yielding:
 
 
 def is_in_use(copy: Copy, now: float) -> bool:
-    """Return whether a ready copy serves somebody, did so a moment ago, or is about to."""
+    """Return whether a ready copy serves a request, did so a moment ago, or is about to."""
     use = copy.use
     if use is None or use.open_requests:
         return True

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.pool import PoolCopy, PoolReading, PoolWait
+from bus.wire.pool import PoolCopy, PoolReading, PoolWait
 from master.pool.claims import Claim
-from master.pool.plans import SETTLE_S, Plan, PlanBook
+from master.pool.plans import SETTLE_S, PlanBook, PoolPlan
 from master.pool.settings import PoolSettings
 from master.pool.turns import FIRST_USE_S, NORMAL, Copy, is_in_use, turn_ends_at
 
@@ -56,7 +56,7 @@ def bound_s(
 
 
 def _planned(
-    plan: Plan,
+    plan: PoolPlan,
     ahead: int,
     swap_s: float,
     copies: Sequence[Copy],

@@ -1,4 +1,4 @@
-"""Two models and memory for one, on a real node: who waits, for how long, and what is said of it."""
+"""Two models and memory for one, on a real node: who waits, how long, and what is said of it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ def test_a_model_that_nobody_uses_makes_way_at_once(node: Node) -> None:
 def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(node: Node) -> None:
     with looping(node, "first", max_tokens=40) as busy:
         before = len(busy.answers)
-        said: list[str] = []
         began = time.monotonic()
         body = {
             "model": "second", "messages": [{"role": "user", "content": "hi"}],
@@ -110,8 +109,7 @@ def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(nod
             "POST", f"{node.url}/v1/chat/completions", json=body, timeout=90
         ) as answer:
             waits = eventually(lambda: wait_of(node, "second"), 10, "the pool tells of it")
-            for line in answer.iter_lines():
-                said.append(line)
+            said = list(answer.iter_lines())
         waited_s = time.monotonic() - began
         assert len(busy.answers) > before, "the busy one went on meanwhile"
     told = [line for line in said if line.startswith(": ")]
@@ -188,9 +186,11 @@ def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> 
         pid = held(node)["first"]["ready"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         eventually(
-            lambda: (one := held(node).get("first")) is not None
-            and one["status"] == "ready"
-            and one["ready"][0]["pid"] != pid,
+            lambda: (
+                (one := held(node).get("first")) is not None
+                and one["status"] == "ready"
+                and one["ready"][0]["pid"] != pid
+            ),
             90,
             "it is loaded again",
         )

@@ -184,9 +184,9 @@ class PoolWorld:
         found: list[Held] = []
         for held in self.held.values():
             instance = self.state.instances.get(held.instance)
-            if instance is not None and instance.status == "ready":
-                if not getattr(instance, "yields_to", ""):
-                    found.append(held)
+            is_ready = instance is not None and instance.status == "ready"
+            if is_ready and not getattr(instance, "yields_to", ""):
+                found.append(held)
         return found
 
     def _answer(self) -> None:
@@ -287,7 +287,9 @@ class PoolWorld:
 
     def _reading(self, node: NodeId) -> NodeReading:
         total = int(self.nodes[node][0] / 0.75 * GB)
-        used = sum(1.1 * self.kinds[h.model].gigabytes for h in self.held.values() if h.node == node)
+        used = sum(
+            1.1 * self.kinds[h.model].gigabytes for h in self.held.values() if h.node == node
+        )
         return NodeReading(
             node=node, memory_total_bytes=total,
             memory_available_bytes=max(0, int(self.nodes[node][0] * GB - used * GB)),

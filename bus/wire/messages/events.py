@@ -15,8 +15,8 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.messages.pool import Pin
 from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin
 
 # --- facts: witnessed by workers -----------------------------------------------------------
 

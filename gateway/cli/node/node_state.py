@@ -18,7 +18,6 @@ from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.peers import PeersReading
-from bus.wire.messages.pool import PoolReading
 from bus.wire.messages.readings import (
     FetchReading,
     LinkReading,
@@ -29,6 +28,7 @@ from bus.wire.messages.readings import (
     UndoneReading,
     WeightsReading,
 )
+from bus.wire.pool import PoolReading
 from gateway.cli.output.errors import NOT_FOUND, CliError
 
 M = TypeVar("M", bound=BaseModel)

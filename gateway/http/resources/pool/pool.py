@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bus.process.clock import wall
 from bus.wire.messages.commands import PinModel
+from gateway.cluster.readings import pool_of
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json, key_id
 from gateway.http.resources.instances import acknowledged
@@ -57,7 +58,7 @@ class PinResource(Resource):
 
 def pool_told(service: HttpService) -> dict[str, Any]:
     """Return how the pool stands, for JSON; while no holder is heard, the pins alone."""
-    reading = service.readings.pool(service.reactor.now())
+    reading = pool_of(service.readings, service.reactor.now())
     pins = service.bus.state.pins
     told: dict[str, Any] = {"node": None, "waits": [], "copies": []}
     if reading is not None:
