@@ -53,6 +53,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
     "bus.wire.go_templates": (),
     "bus.wire.lora": (),
+    "bus.wire.pool": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.hardware": ("pydantic",),
