@@ -1,8 +1,8 @@
 """Memory for few of many models, in simulated time: the pool, the rules before it, and the optimum.
 
 `python -m tests.bench.pool`. The world is `tests/sim/pool_world.py`, the holder the real one; the
-rules before the pool are the holder of the commit `BEFORE`, run in the same world from an archive of
-that tree. The optimum is the fewest loads with which a trace can be served in its order (dynamic
+rules before the pool are the holder of the commit `BEFORE`, run in the same world from an archive
+of that tree. The optimum is the fewest loads with which a trace can be served in its order (dynamic
 programming over what is in memory), so that a policy which serves out of order may beat it.
 """
 
@@ -27,7 +27,7 @@ from tests.sim.pool_world import Ask, Client, Kind, PoolWorld, run_clients
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = "bcf6004f"
-"""The last commit with the rules of 964311d: idle, unpinned, of no higher priority; one at a time."""
+"""The last commit with the rules of 964311d: what idles, of no higher priority; one at a time."""
 LOAD_S = 6.0
 SECONDS = 900.0
 URGENT, NORMAL, BATCH = 1, 10, 50
