@@ -13,6 +13,7 @@ from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.gpu import has_cuda, has_metal
+from worker.models.files.families import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
@@ -23,6 +24,8 @@ NOT_IN_SPECS = {
     *("group_connect_s", "spare"),
 }
 """Settings of runners that reach them in another way."""
+STILL_S = 1.0
+"""Weights that changed less long ago may still be on their way to the disk."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
@@ -68,6 +71,8 @@ def shelf(settings: Settings) -> Shelf:
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not (has_metal() or has_cuda()),
+        families=installed_families(),
+        still_s=STILL_S,
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, passed_over_named
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
@@ -78,7 +78,7 @@ class ModelCatalog:
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
         if found is None:
-            seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
+            seen = passed_over_named(name, self.readings.passed_over(self._now()))
             raise HttpFaultRaised(
                 unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
             )

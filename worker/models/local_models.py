@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,50 @@ from worker.models.weights import Weights
 FOLDER = ".staging"
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look saw: whole models, parts of others, their cards, and what is not taken."""
+
+    cards: Mapping[ModelId, ModelCard]
+    parts: Mapping[ModelId, PartialModel]
+    part_cards: Mapping[ModelId, ModelCard]
+    passed_over: tuple[PassedOver, ...]
+
+
 class LocalModels:
-    """What lies here as of the last look: `cards` of whole models, `parts` of others. Parts lie in
-    stages below the folder `stages`."""
+    """What lies here as of the last look that was taken in: `cards` of whole models, `parts` of
+    others. Parts lie in stages below the folder `stages`. `scan` may run in another thread."""
 
     def __init__(self, weights: Weights, stages: Path) -> None:
-        self.cards: dict[ModelId, ModelCard] = {}
-        self.parts: dict[ModelId, PartialModel] = {}
-        self._part_cards: dict[ModelId, ModelCard] = {}
+        self.cards: Mapping[ModelId, ModelCard] = {}
+        self.parts: Mapping[ModelId, PartialModel] = {}
+        self.passed_over: tuple[PassedOver, ...] = ()
+        self._part_cards: Mapping[ModelId, ModelCard] = {}
         self._weights = weights
         self._stages = stages
-
-    @property
-    def passed_over(self) -> tuple[PassedOver, ...]:
-        """Return what lies here and is not taken, or not wholly, and why."""
-        return self._weights.passed_over
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card to load a model by, with the folder of what there is of it. Raises
         KeyError when none of it lies here."""
         return self.cards.get(model) or self._part_cards[model]
 
-    def look(self) -> None:
-        """See what lies on the disk now."""
-        self.cards = {card.model: card for card in self._weights.look()}
-        self.parts, self._part_cards = {}, {}
+    def take(self, seen: Seen) -> None:
+        """Go by what a look saw from now on."""
+        self.cards, self.parts = seen.cards, seen.parts
+        self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
+
+    def scan(self) -> Seen:
+        """Return what lies on the disk now."""
+        cards = {card.model: card for card in self._weights.look()}
+        passed_over = self._weights.passed_over
+        parts: dict[ModelId, PartialModel] = {}
+        part_cards: dict[ModelId, ModelCard] = {}
         for part in sorted(parts_held(self._stages), key=lambda part: part.have_bytes):
-            if part.model not in self.cards:
+            if part.model not in cards:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
-                    self._part_cards[part.model], self.parts[part.model] = card, part
+                    part_cards[part.model], parts[part.model] = card, part
+        return Seen(cards, parts, part_cards, passed_over)
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:

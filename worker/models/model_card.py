@@ -107,7 +107,9 @@ def unknown_keys(table: Mapping[str, Any]) -> Unfit | None:
     near = difflib.get_close_matches(strange[0], known, n=1)
     hint = f"{strange[0]} may be meant as {near[0]}; " if near else ""
     remedy = f"{hint}known are {', '.join(known)}, and for people {', '.join(FOR_PEOPLE)}"
-    return Unfit(f"card.toml has what shoal does not know: {', '.join(strange)}", remedy)
+    return Unfit(
+        "bad_card", f"card.toml has what shoal does not know: {', '.join(strange)}", remedy
+    )
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
@@ -115,7 +117,9 @@ def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
     if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
-    return Unfit(why, f"it may lower the model's own {card.context_tokens}, never raise it")
+    return Unfit(
+        "no_effect", why, f"it may lower the model's own {card.context_tokens}, never raise it"
+    )
 
 
 def model_card(

@@ -20,12 +20,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened
+from worker.models.files.origin import note_origin
 from worker.models.layer_bytes import SUFFIX, Layers, Range
 from worker.models.local_models import FOLDER, files_of, held_layers, staged_model, stages_of
 from worker.models.manifest import piece_count, piece_hash, piece_length
@@ -109,14 +110,16 @@ class Stage:
         _sync(self._folder)
         return self._files
 
-    def publish(self, _stopped: Stopped) -> Path:
-        """Move the model into its place, durably; returns it. A whole model that came there
-        meanwhile stays. Raises OSError, PlaceTaken."""
+    def publish(self, _stopped: Stopped, nodes: Iterable[str] = ()) -> Path:
+        """Move the model into its place, durably, with a note of the nodes that it came from;
+        returns it. A whole model that came there meanwhile stays. Raises OSError, PlaceTaken."""
         target = self._models / self._manifest.model
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _is_model(target):
             if target.exists():
                 raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
+            hashes = {entry.path: entry.sha256 for entry in self._manifest.files}
+            note_origin(self._files, "copied", nodes, hashes)
             self._sync_folders()
             self._files.rename(target)
             _sync(target.parent)

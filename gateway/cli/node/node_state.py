@@ -13,10 +13,11 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelCard, NodeCard, PartialModel, PassedOver
+from bus.wire.cards import ModelCard, NodeCard, PartialModel, PassedOver, passed_over_named
 from bus.wire.codec import first_problem
-from bus.wire.ids import NodeId
+from bus.wire.ids import NodeId, sayable
 from bus.wire.instances import Instance
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
@@ -153,17 +154,41 @@ class NodeState:
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""
         known = self.models
-        found = known.get(name) or known.get(name.removesuffix(":latest"))
+        plain = name.removesuffix(":latest")
+        found = known.get(name) or known.get(plain) or known.get(sayable(plain))
         if found is None:
-            for node, one in self.passed_over:
-                if one.name == name and not one.taken:
-                    said = f"{one.path} on {node} is not taken for a model, {one.why}"
-                    raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
+            seen = passed_over_named(plain, self.passed_over)
+            if seen is not None:
+                node, one = seen
+                said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
             raise CliError(
                 f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
             )
         return found
+
+    def loaded_on(self, model: str) -> list[str]:
+        """Return the names of the nodes whose memory holds a rank of the model."""
+        held = (one for one in self.instances if one.model == model and one.status == "ready")
+        nodes = {shard.node for one in held for shard in one.shards}
+        return sorted(self.names.get(node, node) for node in nodes)
+
+    def last_used_s(self, model: str) -> int:
+        """Return when the model was used last on any node, in seconds since 1970; 0: not known."""
+        cards = (one for card in self.cards for one in card.models if one.model == model)
+        return max((one.last_used_at_s for one in cards), default=0)
+
+    @property
+    def derived(self) -> list[DerivedModel]:
+        """Return the derived models, by name."""
+        return [self.state.derived[name] for name in sorted(self.state.derived)]
+
+    @property
+    def not_told(self) -> int:
+        """Return how many things that are not taken are not in the nodes' cards, for there are too
+        many."""
+        return sum(max(0, card.passed_over_count - len(card.passed_over)) for card in self.cards)
 
 
 def parse_state(body: Any) -> NodeState:

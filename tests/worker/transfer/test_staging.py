@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.transfer.test_download import files_of, manifest_for
+from worker.models.files.origin import ORIGIN_FILE, origin_of
 from worker.models.local_models import FOLDER
 from worker.transfer.pieces import Piece, Pieces
 from worker.transfer.staging import KEPT_S, PlaceTaken, Stage, begun, sweep
@@ -66,7 +67,9 @@ def test_a_whole_model_is_checked_published_and_its_stages_are_gone(tmp_path: Pa
     opened(tmp_path, manifest_for(files_of(2, 1)))
     stage = filled(tmp_path)
     assert all(stage.check(path, never) == () for path in FILES)
-    assert stage.publish(never) == tmp_path / "m"
+    assert stage.publish(never, ["n2"]) == tmp_path / "m"
+    assert origin_of(tmp_path / "m") == ("copied", ("n2",))
+    (tmp_path / "m" / ORIGIN_FILE).unlink()
     assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == FILES
     assert list((tmp_path / FOLDER).iterdir()) == []
 

@@ -34,6 +34,7 @@ from conf.paths import bundled_models
 from tests.harness.weights_node import FetchNode, StoreNode
 from tests.worker.models.test_weights import CONFIG, write_model
 from tests.worker.transfer.test_download import entry
+from worker.models.files.origin import ORIGIN_FILE
 from worker.models.manifest import manifest_of
 from worker.models.weights import Shelf, Weights
 from worker.transfer.source import MAX_WINDOW
@@ -139,7 +140,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != ORIGIN_FILE
     }
 
 

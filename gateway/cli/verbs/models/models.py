@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bus.process.clock import wall
-from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.cards import ModelCard, PartialModel, PassedOver
+from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import ModelName
@@ -23,11 +26,13 @@ def ls(invocation: Invocation) -> None:
     models = list(state.models.values())
     output.document(
         {
-            "models": [_fields(one, state.nodes_of(one.model)) for one in models],
+            "models": [_fields(one, state) for one in models],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
+            "derived": [one.model_dump(mode="json") for one in state.derived],
             "passed_over": [
                 {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
             ],
+            "passed_over_not_told": state.not_told,
         }
     )
     rows = [
@@ -39,11 +44,14 @@ def ls(invocation: Invocation) -> None:
             one.quantization,
             size(one.size_bytes),
             one.context_tokens,
-            _age(one),
+            came_from(one, state.names),
+            _ago(state.last_used_s(one.model)),
+            ", ".join(state.loaded_on(one.model)) or "-",
         )
         for one in models
     ]
     rows += [part_row(node, part) for node, part in state.parts]
+    rows += [_derived_row(state, derived) for derived in state.derived]
     columns = (
         "model",
         "family",
@@ -52,12 +60,15 @@ def ls(invocation: Invocation) -> None:
         "quantised",
         ">size",
         ">context",
-        "changed",
+        "from",
+        "used",
+        "loaded on",
     )
     output.table(columns, rows)
     for node, one in state.passed_over:
-        taken = "taken but for this" if one.taken else "not taken"
-        output.note(f"{taken}: {one.path} on {node}: {one.why}; {one.remedy}")
+        output.note(f"{_word(one)}: {one.path} on {node}: {one.why}; {one.remedy}")
+    if state.not_told:
+        output.note(f"and {state.not_told} more that are not taken, too many to be told")
     if not models:
         output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
 
@@ -68,7 +79,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
     output = invocation.output
     card = state.find_model(model)
     loaded = [one for one in state.instances if one.model == card.model]
-    found = _fields(card, state.nodes_of(card.model))
+    found = _fields(card, state)
     output.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
     rows = [
         ("model", card.model),
@@ -84,14 +95,22 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
         ("digest", card.digest or "-"),
+        ("from", came_from(card, state.names)),
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
+        ("used", _ago(state.last_used_s(card.model))),
+        ("changed", _ago(card.modified_at_s)),
     ]
     rows += [
         ("failed", f"{one.instance}: {one.reason}")
         if one.status == "failed"
         else ("loaded", f"{one.instance} ({one.status})")
         for one in loaded
+    ]
+    rows += [
+        (_word(one), f"{one.path} on {node}: {one.why}; {one.remedy}")
+        for node, one in state.passed_over
+        if one.taken and one.name in (card.model, card.folder_name)
     ]
     output.table(("", ""), rows)
 
@@ -126,14 +145,33 @@ def rm(
         raise CliError(error.message, remedy=error.remedy) from error
     output.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
     output.say(f"deleted {card.model} ({size(bytes_)})")
-    output.note("the node notices within half a minute")
+    output.note("the node notices within some 2 s")
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
-    return (part.model, "in part", "-", "-", "-", sizes, "-", f"layers {spans} on {node}")
+    where = f"layers {spans} on {node}"
+    return (part.model, "in part", "-", "-", "-", sizes, "-", where, "-", "-")
+
+
+def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
+    """Return where a model's folder came from, in words; `names` are the nodes', by id."""
+    whence = ", ".join(names.get(one, one) for one in card.sources)
+    match card.origin:
+        case "bundled":
+            return "shoal itself"
+        case "put":
+            return "put there"
+        case "cache":
+            return "Hugging Face's cache"
+        case "copied":
+            return f"copied from {whence or 'other nodes'}"
+        case "pulled":
+            return f"pulled from {whence or 'the hub'}"
+        case "derived":
+            return f"made of {whence or 'another model'}"
 
 
 def _own(folder: Path, models: Path) -> Path:
@@ -143,8 +181,11 @@ def _own(folder: Path, models: Path) -> Path:
         raise CliError(error.message, remedy=error.remedy) from error
 
 
-def _fields(card: ModelCard, nodes: list[str]) -> dict[str, Any]:
-    return {**card.model_dump(mode="json"), "nodes": nodes}
+def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
+    model = card.model
+    more = {"nodes": state.nodes_of(model), "loaded_on": state.loaded_on(model)}
+    used = {"last_used_at_s": state.last_used_s(model)}
+    return {**card.model_dump(mode="json"), **more, **used}
 
 
 def _count(parameters: int) -> str:
@@ -154,5 +195,19 @@ def _count(parameters: int) -> str:
     return "-"
 
 
-def _age(card: ModelCard) -> str:
-    return f"{span(max(0.0, wall() - card.modified_at_s))} ago" if card.modified_at_s else "-"
+def _ago(at_s: float) -> str:
+    return f"{span(max(0.0, wall() - at_s))} ago" if at_s else "-"
+
+
+def _word(one: PassedOver) -> str:
+    """Return what kind of remark this is."""
+    if one.reason == "odd_name":
+        return "goes by another name"
+    return "taken but for this" if one.taken else "not taken"
+
+
+def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
+    base = state.models.get(one.base)
+    what = f"a name of {one.base}" if base else f"a name of {one.base}, which is on no disk"
+    loaded = ", ".join(state.loaded_on(one.base)) or "-"
+    return (one.name, "-", "-", "-", "-", "-", "-", what, "-", loaded)
