@@ -30,6 +30,7 @@ PassedOverReason = Literal[
 ]  # fmt: skip
 """Why something that lies where models do is not taken, or not wholly; the words for each are the
 worker's (`worker.models.passed_over`)."""
+_SAID_TO_REQUESTS = ("aliases", "defaults", "card_at_s", "noted")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 """The longest texts of a `PassedOver`."""
 
@@ -59,7 +60,8 @@ class ModelCard(Message):
     `folder_name` is the folder's own name where no request could say it and the model therefore
     goes by another. `sources` are the nodes, or the repository, that it came from. `last_used_at_s`
     is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
-    `card.toml` says to requests, `card_at_s` when that was written: the newest counts.
+    `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
+    the keys that it has.
     """
 
     model: ModelId
@@ -106,6 +108,7 @@ class ModelCard(Message):
     aliases: tuple[ModelId, ...] = ()
     defaults: DerivedModel | None = None
     card_at_s: float = 0.0
+    noted: tuple[str, ...] = ()
 
 
 class PartialModel(Message):
@@ -135,6 +138,19 @@ class PassedOver(Message):
     remedy: str = Field(max_length=WORDS_CHARACTERS)
     taken: bool = False
     reason: PassedOverReason = "nothing_known"
+
+
+def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
+    """Return the models of these nodes by name: the first node's card of each, with what the newest
+    `card.toml` of all says to requests."""
+    found: dict[ModelId, ModelCard] = {}
+    for node in nodes:
+        for model in node.models:
+            known = found.setdefault(model.model, model)
+            if model.card_at_s > known.card_at_s:
+                said = {name: getattr(model, name) for name in _SAID_TO_REQUESTS}
+                found[model.model] = known.model_copy(update=said)
+    return found
 
 
 def passed_over_named(

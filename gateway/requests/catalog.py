@@ -80,7 +80,7 @@ class ModelCatalog:
         if found is None:
             seen = passed_over_named(name, self.readings.passed_over(self._now()))
             raise HttpFaultRaised(
-                unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
+                unknown_model(name, sorted(names | {one.name for one in self.derived_here()}), seen)
             )
         return found
 
@@ -88,12 +88,29 @@ class ModelCatalog:
         """Return the derived model that a client's name means; None where it is none's, or that of
         a model on disk."""
         found = derived_named(name, self._bus.state.derived)
+        if found is None:
+            found = derived_named(name, self._aliases())
         return None if found is None or found.name in self.names() else found
+
+    def defaults(self, model: ModelId) -> DerivedModel | None:
+        """Return what the model's own `card.toml` gives to requests that do not say it; None:
+        nothing."""
+        card = self.cards().get(model)
+        return None if card is None else card.defaults
+
+    def _aliases(self) -> dict[str, DerivedModel]:
+        """Return the names that models' own cards give them, as copies of the models."""
+        cards = self.cards()
+        return {
+            alias: DerivedModel(name=alias, base=model, made_at_s=card.card_at_s)
+            for model, card in sorted(cards.items(), reverse=True)
+            for alias in card.aliases
+        }
 
     def derived_here(self) -> list[DerivedModel]:
         """Return the derived models that can be asked, by name."""
         names = self.names()
-        derived = self._bus.state.derived
+        derived = {**self._aliases(), **self._bus.state.derived}
         found = (derived[name] for name in sorted(derived))
         return [one for one in found if one.base in names and one.name not in names]
 

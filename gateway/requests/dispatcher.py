@@ -93,12 +93,10 @@ class Dispatcher:
         self._check_room(sharer)
         model = self._catalog.named(parsed.model)
         self._catalog.check_makes(model, parsed.requests)
-        derived = self._catalog.derived(parsed.model)
+        derived, own = self._catalog.derived(parsed.model), self._catalog.defaults(model)
+        whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
         wires = tuple(
-            in_manner(completed(one, model, derived), parsed.manner).model_copy(
-                update={"key_id": key_id}
-            )
-            for one in parsed.requests
+            in_manner(one, parsed.manner).model_copy(update={"key_id": key_id}) for one in whole
         )
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness.nodes import Node, eventually
+from tests.inspection import models_table
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
@@ -31,6 +33,7 @@ def files(**contents: str | bytes | None) -> Callable[[Path], None]:
     """Return what makes a model's folder with these files instead of, or beside, a good one's."""
     good: dict[str, str | bytes | None] = {
         "config.json": json.dumps(CONFIG),
+        "tokenizer.json": "{}",
         "model.safetensors": weights(),
     }
 
@@ -47,7 +50,14 @@ def files(**contents: str | bytes | None) -> Callable[[Path], None]:
 
 def only(**contents: str | bytes) -> Callable[[Path], None]:
     """Return what makes a folder of these files alone."""
-    return files(**{"config.json": None, "model.safetensors": None, **contents})
+    none = dict.fromkeys(("config.json", "tokenizer.json", "model.safetensors"))
+    return files(**{**none, **contents})
+
+
+def linked(folder: Path) -> None:
+    """Make a model whose weights are a link to a place that is not there."""
+    files(**{"model.safetensors": None})(folder)
+    (folder / "model.safetensors").symlink_to("/nowhere/at/all/blob")
 
 
 def config(**fields: Any) -> str:
@@ -64,7 +74,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no-config": (files(**{"config.json": None}), "without a config.json"),
     "broken-config": (files(**{"config.json": "{"}), "config.json is broken"),
     "listed-config": (files(**{"config.json": "[]"}), "not a JSON object"),
-    "other-config": (files(**{"config.json": '{"model_type": "x"}'}), f"has no {LAYERS}"),
+    "other-config": (files(**{"config.json": '{"model_type": "qwen3"}'}), f"has no {LAYERS}"),
     "odd-config": (files(**{"config.json": config(vocab_size="many")}), "config.json"),
     "no-layers": (files(**{"config.json": config(num_hidden_layers=0)}), LAYERS),
     "no-weights": (files(**{"model.safetensors": None}), "without weights"),
@@ -94,8 +104,21 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "LoRA",
     ),
     "bad-card": (files(**{"card.toml": "context_tokens = 'long'"}), "context_tokens"),
-    "a blank": (files(), "a-blank"),
-    "größe": (files(), "rename"),
+    "an odd name.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
+    "stray.txt": (lambda path: path.write_text("x"), "a model is a folder"),
+    "no-tokenizer": (files(**{"tokenizer.json": None}), "without a tokenizer"),
+    "new-family": (files(**{"config.json": config(model_type="brand_new")}), "mlx-lm 0."),
+    "whisper": (files(**{"config.json": '{"model_type": "whisper"}'}), "mlx-lm 0."),
+    "vision": (
+        files(**{"config.json": config(model_type="sees", vision_config={})}),
+        "images",
+    ),
+    "pictures": (only(**{"model_index.json": "{}"}), "diffusers"),
+    "index": (
+        files(**{"model.safetensors.index.json": '{"weight_map": {"w": "other.safetensors"}}'}),
+        "other.safetensors, missing here",
+    ),
+    "linked": (linked, "/nowhere/at/all/blob"),
     "empty": (lambda path: path.mkdir(), "empty folder"),
     "shoal-tiny": (files(), "comes first"),
     "owner/deep/er": (files(), "too deep"),
@@ -104,13 +127,24 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
 """Name below the models folder: what makes it, and words that are said of it."""
 
 
-NAMELESS = ("a blank", "größe")
-"""Names that no request may have: they are refused before anything is looked for."""
+ODD_NAMES = {"a blank": "a-blank", "größe": "grosse", "two words": "two-words-", "模型": "model"}
+"""Folders of good models that no request could name, and how the id begins that each gets."""
+HARMLESS = ("stray.txt",)
 
 
 def named(kind: str) -> str:
     """Return what is spoken of: of what lies too deep, the folder that might be a model's."""
     return "owner/deep" if kind == "owner/deep/er" else kind
+
+
+CACHED: dict[str, Callable[[Path], Any]] = {
+    "them/good": files(),
+    "them/gguf": only(**{"x.gguf": b"GGUF"}),
+    "them/whisper": files(**{"config.json": '{"model_type": "whisper"}'}),
+    "them/half": linked,
+    "them/words": only(**{"tokenizer.json": "{}"}),
+}
+"""What lies in the Hugging Face cache: of what has no weights nothing is said."""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +156,15 @@ def littered() -> Iterator[Node]:
     for kind, (make, _) in KINDS.items():
         (models / kind).parent.mkdir(parents=True, exist_ok=True)
         make(models / kind)
-    files()(models / "good")
+    for name in (*ODD_NAMES, "two-words", "good"):
+        files()(models / name)
+    files(**{"config.json": config(quantization={"bits": 4, "group_size": 64})})(models / "q4")
+    hub = node.home / "hub"
+    node.env["HF_HUB_CACHE"] = str(hub)
+    for repository, make in CACHED.items():
+        snapshot = hub / f"models--{repository.replace('/', '--')}" / "snapshots" / "abc"
+        snapshot.parent.mkdir(parents=True)
+        make(snapshot)
     files(**{"card.toml": "context_token = 5\nsummary = 'small'\n"})(models / "noted")
     files(**{"adapters.safetensors": weights(9_999)})(models / "adapted")
     try:
@@ -149,7 +191,41 @@ def test_c4_ls_says_what_it_saw_and_did_not_take(littered: Node) -> None:
     assert not unsaid(said.stdout + said.stderr, folder=models)
     document = json.loads(littered.shoal("ls", "--json").stdout)
     paths = {one["path"] for one in document["passed_over"] if not one["taken"]}
-    assert paths == {str(models / named(kind)) for kind in KINDS}
+    mine = {path for path in paths if Path(path).is_relative_to(models)}
+    assert mine == {str(models / named(kind)) for kind in KINDS}
+    cached = [one["name"] for one in document["passed_over"] if one["path"] not in mine]
+    assert {"them/gguf", "them/whisper", "them/half"} <= set(cached)
+    assert "them/words" not in cached
+    models_listed = {one["model"]: one for one in document["models"]}
+    assert models_listed["them/good"]["origin"] == "cache"
+    assert models_listed["shoal-tiny"]["origin"] == "bundled"
+    assert models_listed["good"]["origin"] == "put"
+
+
+def test_a_name_that_no_request_can_say_gets_an_id_that_is_told(littered: Node) -> None:
+    listed = littered.shoal("ls")
+    models = {one["folder_name"]: one["model"] for one in _document(littered)["models"]}
+    for name, begin in ODD_NAMES.items():
+        assert models[name].startswith(begin), models
+        (line,) = (line for line in listed.stderr.splitlines() if f"'{name}'" in line)
+        assert "goes by another name" in line and f"goes by {models[name]}" in line
+        assert littered.http.get(f"/v1/models/{models[name]}").status_code == 200
+    answer = littered.chat("Hi.", model="größe")
+    assert answer.status_code == 400 and "would go by 'grosse'" in answer.text
+
+
+def _document(node: Node) -> Any:
+    return json.loads(node.shoal("ls", "--json").stdout)
+
+
+def test_what_everything_says_of_each_is_as_it_is_recorded(littered: Node) -> None:
+    models = littered.home / "data" / "models"
+    node = littered.state()["nodes"][littered.node_id()]["name"]
+    text = models_table.table(littered, KINDS.keys() - {"shoal-tiny"}, named)
+    plain = text.replace(str(models), "<models>").replace(f" on {node}", " on <node>")
+    if os.environ.get("SHOAL_RECORD"):
+        models_table.RECORDED.write_text(plain)
+    assert plain == models_table.RECORDED.read_text(), "see SHOAL_RECORD=1"
 
 
 def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:
@@ -162,8 +238,10 @@ def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) ->
 def test_c4_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str) -> None:
     answer = littered.chat("Hi.", model=named(kind))
     said = answer.json()["error"]["message"]
-    if kind in NAMELESS:
-        assert answer.status_code == 400 and "renamed (`shoal ls`" in said, answer.text
+    if kind == "an odd name.gguf":
+        assert answer.status_code == 400 and "would go by 'an-odd-name.gguf'" in said
+        said = littered.chat("Hi.", model="an-odd-name").json()["error"]["message"]
+        assert KINDS[kind][1] in said
         return
     assert answer.status_code == 404, answer.text
     assert KINDS[kind][1] in said and "is not taken for a model" in said
@@ -186,11 +264,14 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
             if "remedy" in one and "path" in one
         ]
 
-    assert not unsaid("\n".join(told()), folder=models)
+    lines = "\n".join(told())
+    assert not set(unsaid(lines, folder=models)) - set(HARMLESS)
     shutil.rmtree(models / "empty")
     gone = str(models / "empty")
     eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
-    assert len(told()) == len(set(told())) == len(KINDS) + 2, "those taken but for a part too"
+    here = [line for line in told() if line.startswith(str(models))]
+    count = len(KINDS) - len(HARMLESS) + len(ODD_NAMES) + 2
+    assert len(here) == len(set(here)) == count, "those taken but for a part too"
 
 
 def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:

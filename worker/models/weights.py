@@ -4,7 +4,7 @@ A model is a folder with `config.json` and safetensors. Folders are searched in 
 first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
 from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
 lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
-more (`worker.models.model_card.Notes`). Nothing is fetched. What lies there and is not taken is
+more (`worker.models.files.card_file`). Nothing is fetched. What lies there and is not taken is
 kept with the reason; what has not changed since the last look, good or bad, is not read again.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -32,6 +31,7 @@ from bus.wire.cards import (
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
 from worker.models.embedding_card import embedding_card
+from worker.models.files.card_file import CARD_BYTES, Notes, read_card, refused
 from worker.models.files.families import Families
 from worker.models.files.headers import (
     INDEX,
@@ -42,16 +42,10 @@ from worker.models.files.headers import (
     links_to_nothing,
 )
 from worker.models.files.origin import ORIGIN_FILE, Origin, origin_of
+from worker.models.files.shared_cards import reconciled
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
-from worker.models.model_card import (
-    Notes,
-    Tensor,
-    model_card,
-    no_more_context,
-    notes_from,
-    unknown_keys,
-)
+from worker.models.model_card import Tensor, model_card, no_more_context
 from worker.models.passed_over import (
     CONFIG,
     Unfit,
@@ -114,7 +108,7 @@ class Weights:
         """Return every model found, by name."""
         self._known = {path: self._known[path] for path in self._used & self._known.keys()}
         self._used = set()
-        cards: dict[str, ModelCard] = {}
+        cards: dict[ModelId, ModelCard] = {}
         said: list[PassedOver] = []
         lying = tuple(islice(self._lying(), MOST_LYING + 1))
         if len(lying) > MOST_LYING:
@@ -133,6 +127,9 @@ class Weights:
                 cards[model] = _named(card, model, found)
                 unfit = (*unfit, goes_by(found.name, model)) if model != found.name else unfit
             said += [_passed_over(found, one, taken=taken) for one in unfit]
+        cards, more = reconciled(cards)
+        by_model = {ids[found.name]: found for found in reversed(lying[:MOST_LYING])}
+        said += [_passed_over(by_model[model], unfit, taken=True) for model, unfit in more]
         self.passed_over = tuple(said)
         return tuple(cards[name] for name in sorted(cards))
 
@@ -208,7 +205,7 @@ class Weights:
             tensors += inside
         if (lacking := lacking_shards(folder, found.entries.keys(), tensors)) is not None:
             raise UnfitModel(*lacking)
-        notes, unknown = _notes(folder)
+        notes, written_s, bad_card = _notes(folder)
         files = [found.entries[name].stat() for name in weights]
         try:
             card = model_card(
@@ -233,9 +230,10 @@ class Weights:
         if embeds is not None:
             card = embedding_card(card, embeds)
         origin = _origin(found)
-        card = card.model_copy(update={"origin": origin.how, "sources": origin.sources})
+        told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
+        card = card.model_copy(update=told)
         adapter = adapter_beside(found.entries.keys())
-        return card, tuple(filter(None, (adapter, unknown, no_more_context(notes, card))))
+        return card, tuple(filter(None, (adapter, bad_card, no_more_context(notes, card))))
 
 
 def hugging_face_cache() -> Path:
@@ -261,8 +259,12 @@ def _named(card: ModelCard, model: ModelId, found: Found) -> ModelCard:
     """Return the card with the id that its model goes by."""
     if model == found.name:
         return card
+    defaults = card.defaults
+    if defaults is not None:
+        defaults = defaults.model_copy(update={"name": model, "base": model})
     name = printable(found.name, NAME_CHARACTERS)
-    return card.model_copy(update={"model": model, "folder_name": name})
+    told = {"model": model, "folder_name": name, "defaults": defaults}
+    return card.model_copy(update=told)
 
 
 def _origin(found: Found) -> Origin:
@@ -319,17 +321,17 @@ def _embeds(
     return model
 
 
-def _notes(folder: Path) -> tuple[Notes, Unfit | None]:
-    """Return what `card.toml` says, no notes where there is none, and what is said of keys that it
-    may not have. Raises OSError, UnfitModel."""
+def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
+    """Return what `card.toml` says, when it was written, and what is said of one that is refused:
+    it says nothing then, as where there is none. Raises OSError."""
     try:
-        table = tomllib.loads((folder / NOTES_FILE).read_text())
-        return notes_from(table), unknown_keys(table)
+        with open(folder / NOTES_FILE, "rb") as file:
+            data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
+        return read_card(data), written_s, None
     except FileNotFoundError:
-        return Notes(), None
-    except ValueError as error:
-        why = str(error).removeprefix(f"{NOTES_FILE}: ")
-        raise UnfitModel("bad_card", f"{NOTES_FILE}: {why}", "mend it, or take it away") from error
+        return Notes(), 0.0, None
+    except (ValueError, RecursionError) as error:
+        return Notes(), 0.0, refused(error)
 
 
 def _template(folder: Path) -> str:

@@ -13,7 +13,14 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelCard, NodeCard, PartialModel, PassedOver, passed_over_named
+from bus.wire.cards import (
+    ModelCard,
+    NodeCard,
+    PartialModel,
+    PassedOver,
+    models_of,
+    passed_over_named,
+)
 from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId, sayable
 from bus.wire.instances import Instance
@@ -80,11 +87,7 @@ class NodeState:
     @property
     def models(self) -> dict[str, ModelCard]:
         """Return the models on any disk, the first node's card of each, by name."""
-        found: dict[str, ModelCard] = {}
-        for card in self.cards:
-            for model in card.models:
-                found.setdefault(model.model, model)
-        return dict(sorted(found.items()))
+        return dict(sorted(models_of(self.cards).items()))
 
     @property
     def names(self) -> dict[str, str]:
@@ -155,7 +158,9 @@ class NodeState:
         """Return the model of that name. Raises CliError, naming those there are."""
         known = self.models
         plain = name.removesuffix(":latest")
-        found = known.get(name) or known.get(plain) or known.get(sayable(plain))
+        aliases = {str(alias): model for model, card in known.items() for alias in card.aliases}
+        tried = (name, plain, str(sayable(plain)), aliases.get(plain, ""))
+        found = next((known[one] for one in tried if one in known), None)
         if found is None:
             seen = passed_over_named(plain, self.passed_over)
             if seen is not None:

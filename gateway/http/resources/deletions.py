@@ -46,6 +46,9 @@ class ModelToDelete(Resource):
         )
         await self.service.catalog.wait_known()
         derived = self.service.catalog.derived(asked.name)
+        if derived is not None and derived.name not in self.service.bus.state.derived:
+            text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
+            raise _kept(f"{text}; take it out of `aliases` there")
         if derived is not None:
             told = ForgetDerived(command_id=self.service.command_id(), name=derived.name)
             await self.service.noticed(await self.service.command(told))

@@ -202,9 +202,13 @@ def _listings(service: HttpService) -> list[api_table.ModelListing]:
 def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
     """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
     model = service.catalog.named(name)
-    listing = _listing(service, model, service.catalog.cards().get(model))
+    card = service.catalog.cards().get(model)
+    listing = _listing(service, model, card)
     derived = service.catalog.derived(name)
-    return listing if derived is None else _derived(listing, derived)
+    if derived is not None:
+        return _derived(listing, derived)
+    own = None if card is None else card.defaults
+    return listing if own is None else replace(listing, template=own.template, derived=own)
 
 
 def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.ModelListing:

@@ -237,17 +237,55 @@ def test_an_adapter_beside_weights_is_said_and_is_no_part_of_them(tmp_path: Path
     assert said.taken and "adapters.safetensors" in said.why and "not applied" in said.why
 
 
-def test_keys_of_a_card_file_that_have_no_effect_are_said(tmp_path: Path) -> None:
+def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "models" / "m")
-    (folder / "card.toml").write_text("context_token = 5\nsummary = 'a model'\ntop_k = 1\n")
-    said = reasons(shelf(tmp_path))["m"]
-    assert "context_token, top_k" in said and "meant as context_tokens" in said
-    (folder / "card.toml").write_text("context_tokens = 4096\n")
-    assert "never raise" in reasons(shelf(tmp_path))["m"]
-    (folder / "card.toml").write_text("context_tokens = true\n")
-    assert "whole number" in reasons(shelf(tmp_path))["m"]
-    (folder / "card.toml").write_text("context_tokens = 1024\nkeep_alive_s = -1\n")
-    assert not reasons(shelf(tmp_path))
+    card = folder / "card.toml"
+    weights = shelf(tmp_path)
+    for text, said in (
+        ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; is context_tokens meant"),
+        ("num_ctx = 5", "is context_tokens meant"),
+        ("pinned = true", "pinned is not there yet; take it out"),
+        ("context_tokens = true", "whole number"),
+        ("temperature = 9", "temperature: "),
+        ("temperature = 'hot'", "temperature is a number"),
+        ("template = '{{ .Nothing'", "in Go's language"),
+        ("aliases = ['a b']", "'a b' cannot be the name"),
+        ("stop = ['']", "stop has at most"),
+        ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
+        ("summary = 5", "summary is a text"),
+        ("not toml", "card.toml is refused"),
+    ):
+        card.write_text(f"{text}\n" if text != "not toml" else "= =")
+        (found,) = weights.look()
+        assert found.defaults is None and found.noted == () and found.card_at_s == 0
+        (told,) = weights.passed_over
+        assert told.taken and told.reason == "bad_card", text
+        assert said in f"{told.why}; {told.remedy}", told
+    card.write_text("context_tokens = 4096\n")
+    assert "never raise" in reasons(weights)["m"]
+    card.write_text("context_tokens = 1024\nkeep_alive_s = -1\nsummary = 'a model'\n")
+    assert not reasons(weights)
+
+
+def test_what_a_card_file_says_to_requests_is_a_derived_models_defaults(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m", template="{{ enable_thinking }}")
+    (folder / "card.toml").write_text(
+        "aliases = ['short', 'other']\nsystem = 'Be brief.'\nstop = 'END'\ntemperature = 0.25\n"
+        "repetition_penalty = 1.5\nthinking_default = false\n"
+    )
+    write_model(tmp_path / "models" / "other")
+    weights = shelf(tmp_path)
+    card, other = weights.look()
+    defaults = card.defaults
+    assert defaults is not None and other.defaults is None
+    assert (defaults.name, defaults.base) == ("m", "m")
+    assert (defaults.system, defaults.stop, defaults.thinking) == ("Be brief.", ("END",), False)
+    assert defaults.sampled == ("repetition_penalty", "temperature")
+    assert defaults.parameters["repeat_penalty"] == 1.5
+    assert card.aliases == ("short",), "the other is a model's own name"
+    (said,) = weights.passed_over
+    assert said.reason == "alias_taken" and "it means other" in said.why
+    assert card.card_at_s > 0 and "system" in card.noted
 
 
 def test_the_cache_of_others_is_named_only_where_it_has_weights(tmp_path: Path) -> None:

@@ -169,4 +169,5 @@ def test_whatever_a_crash_left_the_model_is_right_in_the_end(
             found.spoil(path, bad)
     assert found.complete
     place = stage.publish(never)
+    (place / ORIGIN_FILE).unlink()
     assert {path.name: path.read_bytes() for path in place.iterdir()} == FILES
