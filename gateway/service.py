@@ -36,6 +36,7 @@ from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
+from gateway.cluster.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
@@ -85,8 +86,7 @@ class HttpService:
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
         self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
-        self.bodies = BodyBudget()
-        self._wishes = KeepAliveWishes()
+        self.bodies, self._wishes = BodyBudget(), KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
@@ -100,6 +100,9 @@ class HttpService:
             number=self.http_processes.number,
             processes=options.processes,
             standing=self._standing,
+        )
+        self.removals = Removals(
+            self.bus, self.readings, self.record_questions, options.models_folder
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(

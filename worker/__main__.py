@@ -13,7 +13,7 @@ from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.gpu import has_cuda, has_metal
-from worker.models.files.families import installed_families
+from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret

@@ -15,7 +15,7 @@ from time import monotonic
 
 from bus.wire.ids import ModelId
 from worker.models.last_used import LastUsed
-from worker.models.local_models import LocalModels, Seen
+from worker.models.local_models import DiskLook, LocalModels
 
 PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
@@ -28,7 +28,7 @@ STUCK_S = 30.0
 class Looked:
     """What a look saw, and which of the models that were fetched had come before it began."""
 
-    seen: Seen
+    seen: DiskLook
     came: frozenset[ModelId]
 
 
@@ -39,7 +39,7 @@ class Looks:
         self._models = models
         self._last_used = last_used
         self._jobs: SimpleQueue[Mapping[ModelId, int] | None] = SimpleQueue()
-        self._done: SimpleQueue[Seen | Exception] = SimpleQueue()
+        self._done: SimpleQueue[DiskLook | Exception] = SimpleQueue()
         self._came: frozenset[ModelId] | None = None
         self._began_at = self._next_at = self._took_s = 0.0
         self._told_stuck = False
@@ -81,7 +81,7 @@ class Looks:
             began_at = monotonic()
             try:
                 self._last_used.keep(used)
-                result: Seen | Exception = self._models.scan()
+                result: DiskLook | Exception = self._models.scan()
             except Exception as error:
                 result = error
             self._took_s = monotonic() - began_at

@@ -7,7 +7,7 @@ answer is made of the mirrored state, the readings, and what this process has op
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from bus.client import BusClient
 from bus.wire.cards import ModelCard, passed_over_named
@@ -89,28 +89,13 @@ class ModelCatalog:
         a model on disk."""
         found = derived_named(name, self._bus.state.derived)
         if found is None:
-            found = derived_named(name, self._aliases())
+            found = derived_named(name, aliases_in(self.cards()))
         return None if found is None or found.name in self.names() else found
-
-    def defaults(self, model: ModelId) -> DerivedModel | None:
-        """Return what the model's own `card.toml` gives to requests that do not say it; None:
-        nothing."""
-        card = self.cards().get(model)
-        return None if card is None else card.defaults
-
-    def _aliases(self) -> dict[str, DerivedModel]:
-        """Return the names that models' own cards give them, as copies of the models."""
-        cards = self.cards()
-        return {
-            alias: DerivedModel(name=alias, base=model, made_at_s=card.card_at_s)
-            for model, card in sorted(cards.items(), reverse=True)
-            for alias in card.aliases
-        }
 
     def derived_here(self) -> list[DerivedModel]:
         """Return the derived models that can be asked, by name."""
         names = self.names()
-        derived = {**self._aliases(), **self._bus.state.derived}
+        derived = {**aliases_in(self.cards()), **self._bus.state.derived}
         found = (derived[name] for name in sorted(derived))
         return [one for one in found if one.base in names and one.name not in names]
 
@@ -203,3 +188,12 @@ def not_loaded(model: ModelId, waited_s: float) -> Refusal:
     """Return the refusal for a wait in which the model was not loaded."""
     message = f"{model} was not loaded within {waited_s:.0f} s; it may be soon"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
+
+
+def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:
+    """Return the names that models' own cards give them, as copies of the models."""
+    return {
+        alias: DerivedModel(name=alias, base=model, made_at_s=card.card_at_s)
+        for model, card in sorted(cards.items(), reverse=True)
+        for alias in card.aliases
+    }

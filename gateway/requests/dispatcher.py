@@ -93,7 +93,8 @@ class Dispatcher:
         self._check_room(sharer)
         model = self._catalog.named(parsed.model)
         self._catalog.check_makes(model, parsed.requests)
-        derived, own = self._catalog.derived(parsed.model), self._catalog.defaults(model)
+        card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
+        own = None if card is None else card.defaults
         whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
         wires = tuple(
             in_manner(one, parsed.manner).model_copy(update={"key_id": key_id}) for one in whole

@@ -1,7 +1,7 @@
 """What is said of each thing in a models folder that is none, wherever its name is used.
 
 The table is recorded in `models_folder.txt`, paths and the node's name replaced;
-`SHOAL_RECORD=1 pytest tests/inspection/test_models_folder.py` writes it anew.
+`RECORD_MODELS_FOLDER=1 pytest tests/inspection/test_models_folder.py` writes it anew.
 """
 
 from __future__ import annotations

@@ -223,9 +223,9 @@ def test_what_everything_says_of_each_is_as_it_is_recorded(littered: Node) -> No
     node = littered.state()["nodes"][littered.node_id()]["name"]
     text = models_table.table(littered, KINDS.keys() - {"shoal-tiny"}, named)
     plain = text.replace(str(models), "<models>").replace(f" on {node}", " on <node>")
-    if os.environ.get("SHOAL_RECORD"):
+    if os.environ.get("RECORD_MODELS_FOLDER"):
         models_table.RECORDED.write_text(plain)
-    assert plain == models_table.RECORDED.read_text(), "see SHOAL_RECORD=1"
+    assert plain == models_table.RECORDED.read_text(), "see RECORD_MODELS_FOLDER=1"
 
 
 def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:

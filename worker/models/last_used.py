@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bus.wire.ids import ModelId
-from worker.models.files.headers import json_object
+from worker.models.files import json_object
 
 STEP_S = 60
 KEPT_S = 366 * 86_400

@@ -23,7 +23,7 @@ FOLDER = ".staging"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DiskLook:
     """What one look saw: whole models, parts of others, their cards, and what is not taken."""
 
     cards: Mapping[ModelId, ModelCard]
@@ -49,12 +49,12 @@ class LocalModels:
         KeyError when none of it lies here."""
         return self.cards.get(model) or self._part_cards[model]
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: DiskLook) -> None:
         """Go by what a look saw from now on."""
         self.cards, self.parts = seen.cards, seen.parts
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
-    def scan(self) -> Seen:
+    def scan(self) -> DiskLook:
         """Return what lies on the disk now."""
         cards = {card.model: card for card in self._weights.look()}
         passed_over = self._weights.passed_over
@@ -65,7 +65,7 @@ class LocalModels:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
                     part_cards[part.model], parts[part.model] = card, part
-        return Seen(cards, parts, part_cards, passed_over)
+        return DiskLook(cards, parts, part_cards, passed_over)
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:

@@ -8,20 +8,16 @@ per row. What each layer has of it is in `worker.models.layers`.
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from worker.models import layers
-from worker.models.files.card_file import Notes
+from worker.models.files import DTYPE_BYTES, Notes, Tensor
 from worker.models.passed_over import Unfit
 
-DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
 MAX_LAYERS = 4096
@@ -30,35 +26,6 @@ THINKING_WORDS = (
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
 """A template that has one of these is of a model that thinks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor as the header of its safetensors file gives it: `count` stored values, which lie
-    from byte `first` behind the header up to, not including, `last`."""
-
-    name: str
-    dtype: str
-    count: int
-    first: int
-    last: int
-
-    def loaded_bytes(self, *, float32: bool) -> int:
-        """Return its bytes in memory, perhaps after the cast; integers (packed quantized weights)
-        stay as they are."""
-        is_cast = float32 and self.dtype in DTYPE_BYTES
-        return self.count * 4 if is_cast else self.last - self.first
-
-
-def tensors_in(header: bytes) -> list[Tensor]:
-    """Return the tensors in the header (JSON) of a safetensors file. Raises ValueError, KeyError,
-    TypeError or AttributeError for anything else."""
-    entries = cast(dict[str, Any], json.loads(header))
-    return [
-        Tensor(name, str(one["dtype"]), math.prod(one["shape"]), *map(int, one["data_offsets"]))
-        for name, one in entries.items()
-        if name != "__metadata__"
-    ]
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:

@@ -31,21 +31,27 @@ from bus.wire.cards import (
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
 from worker.models.embedding_card import embedding_card
-from worker.models.files.card_file import CARD_BYTES, Notes, read_card, refused
-from worker.models.files.families import Families
-from worker.models.files.headers import (
+from worker.models.files import (
+    CARD_BYTES,
     INDEX,
+    ORIGIN_FILE,
+    Families,
+    Notes,
+    Origin,
+    Tensor,
     config_in,
     header_of,
     json_object,
     lacking_shards,
     links_to_nothing,
+    origin_of,
+    read_card,
+    reconciled,
+    refused,
 )
-from worker.models.files.origin import ORIGIN_FILE, Origin, origin_of
-from worker.models.files.shared_cards import reconciled
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
-from worker.models.model_card import Tensor, model_card, no_more_context
+from worker.models.model_card import model_card, no_more_context
 from worker.models.passed_over import (
     CONFIG,
     Unfit,

@@ -26,7 +26,7 @@ from pathlib import Path
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened
-from worker.models.files.origin import note_origin
+from worker.models.files import note_origin
 from worker.models.layer_bytes import SUFFIX, Layers, Range
 from worker.models.local_models import FOLDER, files_of, held_layers, staged_model, stages_of
 from worker.models.manifest import piece_count, piece_hash, piece_length

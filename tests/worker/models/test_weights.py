@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from bus.wire.ids import ModelId
-from worker.models.files.families import installed_families
-from worker.models.files.headers import INDEX
-from worker.models.files.origin import ORIGIN_FILE, note_origin
+from worker.models.files import INDEX, ORIGIN_FILE, Tensor, installed_families, note_origin
 from worker.models.layers import layer_kv
-from worker.models.model_card import Tensor
 from worker.models.weights import MOST_LYING, Shelf, Weights, hugging_face_cache
 
 CONFIG: dict[str, Any] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.transfer.test_download import files_of, manifest_for
-from worker.models.files.origin import ORIGIN_FILE, origin_of
+from worker.models.files import ORIGIN_FILE, origin_of
 from worker.models.local_models import FOLDER
 from worker.transfer.pieces import Piece, Pieces
 from worker.transfer.staging import KEPT_S, PlaceTaken, Stage, begun, sweep

@@ -34,7 +34,7 @@ from conf.paths import bundled_models
 from tests.harness.weights_node import FetchNode, StoreNode
 from tests.worker.models.test_weights import CONFIG, write_model
 from tests.worker.transfer.test_download import entry
-from worker.models.files.origin import ORIGIN_FILE
+from worker.models.files import ORIGIN_FILE
 from worker.models.manifest import manifest_of
 from worker.models.weights import Shelf, Weights
 from worker.transfer.source import MAX_WINDOW

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from worker.models.model_card import Tensor, tensors_in
+from worker.models.files.tensors import Tensor, tensors_in
 from worker.models.passed_over import CONFIG, Unfit, UnfitModel, dead_links, shards_lacking
 
 MAX_HEADER_BYTES = 100 << 20

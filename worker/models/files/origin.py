@@ -1,4 +1,4 @@
-"""Talks to the disk: where a model's folder came from, as whoever made it noted in it.
+"""Talks to the disk: where a model's folder came from, as it was noted when the folder was made.
 
 `.shoal-origin.json` lies beside the weights of a model that shoal fetched or made: `how`, the nodes
 or the repository (`sources`), and the SHA-256 of each file as it was then (`files`, by path). It is

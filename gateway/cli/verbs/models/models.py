@@ -1,12 +1,9 @@
-"""Talks to the node and its disk: `shoal ls`, `show`, `rm`."""
+"""Talks to the node and its disk: `shoal ls`, `show`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
@@ -14,9 +11,9 @@ from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
-from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import ModelName
-from gateway.model_folders import FolderKept, delete_folder, own_folder
+from gateway.cli.verbs.models.resolved import resolved
+from gateway.cli.verbs.models.resolved import rows as settings_rows
 
 
 def ls(invocation: Invocation) -> None:
@@ -80,14 +77,15 @@ def show(invocation: Invocation, model: ModelName) -> None:
     card = state.find_model(model)
     loaded = [one for one in state.instances if one.model == card.model]
     found = _fields(card, state)
-    output.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
+    settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
+    instances = [one.model_dump(mode="json") for one in loaded]
+    output.document({**found, "settings": settings, "instances": instances})
     rows = [
         ("model", card.model),
         ("family", card.family),
         ("parameters", _count(card.parameters)),
         ("layers", card.layers),
         ("vocabulary", card.vocabulary),
-        ("context", f"{card.context_tokens} tokens"),
         ("quantised", card.quantization),
         ("on disk", size(card.size_bytes)),
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
@@ -101,6 +99,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("used", _ago(state.last_used_s(card.model))),
         ("changed", _ago(card.modified_at_s)),
     ]
+    rows += settings_rows(card)
     rows += [
         ("failed", f"{one.instance}: {one.reason}")
         if one.status == "failed"
@@ -113,39 +112,6 @@ def show(invocation: Invocation, model: ModelName) -> None:
         if one.taken and one.name in (card.model, card.folder_name)
     ]
     output.table(("", ""), rows)
-
-
-def rm(
-    invocation: Invocation,
-    model: ModelName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
-    settings, output = invocation.settings(), invocation.output
-    state = invocation.state()
-    card = state.on_disk(model)
-    if isinstance(card, ModelCard) and card.bundled:
-        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
-    mine = (one for one in state.instances if one.model == card.model)
-    held = [one.instance for one in mine if one.status != "failed"]
-    if held:
-        raise CliError(
-            f"{card.model} is loaded ({', '.join(held)})",
-            remedy=f"`shoal stop {card.model}` unloads it",
-        )
-    folder = _own(Path(card.path), settings.paths.models)
-    bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
-    if not yes:
-        if output.as_json or not output.err.is_terminal:
-            raise CliError(f"{folder} would be deleted", remedy="say so with --yes")
-        typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
-    try:
-        delete_folder(folder, settings.paths.models)
-    except FolderKept as error:
-        raise CliError(error.message, remedy=error.remedy) from error
-    output.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
-    output.say(f"deleted {card.model} ({size(bytes_)})")
-    output.note("the node notices within some 2 s")
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
@@ -172,13 +138,6 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
             return f"pulled from {whence or 'the hub'}"
         case "derived":
             return f"made of {whence or 'another model'}"
-
-
-def _own(folder: Path, models: Path) -> Path:
-    try:
-        return own_folder(folder, models)
-    except FolderKept as error:
-        raise CliError(error.message, remedy=error.remedy) from error
 
 
 def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
