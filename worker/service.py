@@ -234,7 +234,11 @@ class Worker:
 
     def _heard_use(self, _topic: str, envelope: Envelope) -> None:
         reading = envelope.message
-        if isinstance(reading, RunnerReading) and reading.model is not None:
+        if (
+            isinstance(reading, RunnerReading)
+            and reading.model is not None
+            and reading.phase == "ready"
+        ):
             at_s = minute_of(wall() - reading.last_used_ago_s)
             self._used[reading.model] = max(at_s, self._used.get(reading.model, 0))
 

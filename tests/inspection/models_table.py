@@ -7,14 +7,15 @@ The table is recorded in `models_folder.txt`, paths and the node's name replaced
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import httpx
-from typer.testing import CliRunner
 
-from gateway.cli.app import app
-from tests.harness.nodes import Node
+from tests.harness.nodes import ROOT, Node
 
 RECORDED = Path(__file__).with_name("models_folder.txt")
 TURNS = [{"role": "user", "content": "Hi."}]
@@ -28,10 +29,11 @@ DIALECTS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def table(node: Node, kinds: Iterable[str], named: Callable[[str], str]) -> str:
+def table(node: Node, kinds: Collection[str], named: Callable[[str], str]) -> str:
     """Return what each place says of each kind, by kind; `named` is what is asked for."""
     listed = node.shoal("ls").stderr.splitlines()
     examined = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
+    typed = _typed(node, map(named, kinds))
     lines: list[str] = []
     for kind in sorted(kinds):
         folder = f"{node.home / 'data' / 'models' / named(kind)}"
@@ -43,16 +45,31 @@ def table(node: Node, kinds: Iterable[str], named: Callable[[str], str]) -> str:
             if one["found"].startswith(f"{folder}: ")
         ]
         for verb in ("show", "load"):
-            lines += [f"  {verb}: {line}" for line in _typed(node, verb, named(kind))]
+            lines += [f"  {verb}: {line}" for line in typed[f"{verb} {named(kind)}"]]
         lines += [f"  {dialect}: {said}" for dialect, said in _asked(node, named(kind))]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _typed(node: Node, verb: str, name: str) -> list[str]:
-    """Return the lines that a verb of the command line says."""
-    words = [verb, name, "--home", str(node.home)]
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "2000", "NO_COLOR": "1"})
-    return [*done.stderr.splitlines(), f"ends with {done.exit_code}"]
+TYPED = """
+import json, sys
+from typer.testing import CliRunner
+from gateway.cli.app import app
+home, names = sys.argv[1], sys.argv[2:]
+said = {}
+for name in names:
+    for verb in ("show", "load"):
+        done = CliRunner().invoke(app, [verb, name, "--home", home])
+        said[f"{verb} {name}"] = [*done.stderr.splitlines(), f"ends with {done.exit_code}"]
+print(json.dumps(said))
+"""
+
+
+def _typed(node: Node, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return what `show` and `load` say of each name, by `VERB NAME`; all in one process."""
+    words = [sys.executable, "-P", "-c", TYPED, str(node.home), *names]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "2000", "NO_COLOR": "1"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240, check=True)
+    return json.loads(done.stdout)
 
 
 def _asked(node: Node, name: str) -> Iterator[tuple[str, str]]:
