@@ -161,7 +161,9 @@ def test_the_bundled_model_comes_whole_and_is_announced_code_stays_where_it_is(l
     assert not any(path.endswith((".py", ".md")) for path in found)
     (card,) = Weights(Shelf({}, (getter.models,), None, float32=True)).look()
     (right,) = Weights(Shelf({"shoal-tiny": bundled}, (), None, float32=True)).look()
+    assert (card.origin, right.origin, len(card.sources)) == ("copied", "bundled", 1)
     same = {"path": "", "bundled": False, "modified_at_s": 0}
+    same |= {"origin": "put", "sources": (), "card_at_s": 0.0}
     assert card.model_copy(update=same) == right.model_copy(update=same)
     assert list((getter.models / ".staging").iterdir()) == []
 
