@@ -352,7 +352,7 @@ def test_only_files_of_the_model_are_given_and_no_link_leads_out(lan: Lan) -> No
     getter = lan.getter()
     getter.want("m", lan.store(folder).address)
     assert set(content(lan.fetched(getter))) == {
-        "config.json", "model.safetensors", "inside.json", "extra/more.json",
+        "config.json", "model.safetensors", "tokenizer.json", "inside.json", "extra/more.json",
     }  # fmt: skip
 
 
@@ -368,7 +368,7 @@ def test_a_snapshot_of_the_hugging_face_cache_is_given_through_its_links(lan: La
     getter = lan.getter()
     getter.want("owner/m", lan.store(snapshot, model="owner/m").address)
     place = lan.fetched(getter, "owner/m")
-    assert set(content(place)) == {"config.json", "model.safetensors"}
+    assert set(content(place)) == {"config.json", "model.safetensors", "tokenizer.json"}
     assert not any(path.is_symlink() for path in place.iterdir())
 
 
