@@ -89,9 +89,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-parity prove-latency prove-figures bench-cluster
+.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-latency prove-figures bench-cluster
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -117,6 +117,11 @@ prove-cluster: $(READY)
 		tests/processes/test_partition.py tests/processes/test_churn.py tests/runner/test_groups.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
 
+prove-records: $(READY)
+	rm -f prove-results/records.jsonl
+	$(PROVE) tests/processes/test_record_kills.py; \
+	said=$$?; $(BIN)/python -m tests.harness.prove_table records; exit $$said
+
 prove-parity: $(READY)
 	rm -f prove-results/parity.jsonl
 	$(PROVE) tests/runner/test_group_parity*.py
@@ -135,6 +140,8 @@ prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.gateway_flat_out --json bench-results/gateway.json
 	$(BIN)/python -m tests.bench.dialects_flat_out --json bench-results/dialects.json
 	$(BIN)/python -m tests.bench.request_log --json bench-results/request-log.json
+	$(BIN)/python -m tests.bench.records --json bench-results/records.json
+	$(BIN)/python -m tests.bench.kept_answers --json bench-results/kept-answers.json
 
 prove-bench: bench
 

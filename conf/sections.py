@@ -91,6 +91,19 @@ def _brisk(bytes_per_s: int) -> int:
 Brisk = Annotated[int, Field(ge=0), AfterValidator(_brisk)]
 """Bytes a second; 0 for as many as there are."""
 
+_PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
+
+
+def _pull_names(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        if not _PULL_NAME.fullmatch(entry):
+            raise ValueError(f"{entry!r} is not name=OWNER/REPOSITORY, such as qwen3:4b=me/mine")
+    return entries
+
+
+PullNames = Annotated[Words, AfterValidator(_pull_names)]
+"""A list of names that people know, each with the repository that it stands for."""
+
 ONE_OF_TWO = (
     "http_tls_cert and http_tls_key belong together, and http_tls_{set} alone is set: name the "
     "files of a certificate and of its key, or neither for plain HTTP"

@@ -44,6 +44,7 @@ from conf.sections import (
     FetchSettings,
     JobsSettings,
     Networks,
+    PullNames,
     RecordsSettings,
     RunnerSettings,
     ToolsSettings,
@@ -122,6 +123,8 @@ class Settings(BaseSettings):
     model_folders: Words
     bundled_model: bool
     weights_bytes_per_s: Brisk
+    offline: bool
+    pull_names: PullNames
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings

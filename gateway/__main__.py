@@ -11,6 +11,7 @@ from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
+from gateway.cluster.pulling import names_of
 from gateway.fetching import policies_of
 from gateway.http.server import serve
 
@@ -48,6 +49,7 @@ def options_of(settings: Settings) -> Options:
         fetch_s=settings.fetch.whole_s,
         fetch_redirects=settings.fetch.redirects,
         fetch_types=settings.fetch.types,
+        pull_names=names_of(settings.pull_names),
         search=settings.tools.search,
         search_url=settings.tools.search_url,
         answer_rows=settings.records.answer_rows,

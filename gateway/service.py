@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
+from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.cluster.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
@@ -45,6 +47,7 @@ from gateway.fetching import open_tools
 from gateway.records import (
     AnswerRecords,
     Asgi,
+    ConversationRecords,
     JobBounds,
     JobRecords,
     JobRunner,
@@ -85,7 +88,7 @@ class HttpService:
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
-        self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
+        self.catalog = ModelCatalog(self.bus, self.readings, self._clients, options.pull_names)
         self.bodies, self._wishes = BodyBudget(), KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
@@ -93,13 +96,17 @@ class HttpService:
             processes=options.processes,
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
-            is_node=self._is_node,
+            is_node=lambda node: node in _everyone(self),
         )
-        self.record_questions = RecordQuestions(
-            self.bus,
-            number=self.http_processes.number,
-            processes=options.processes,
-            standing=self._standing,
+        self.record_lists = RecordLists(
+            RecordQuestions(
+                self.bus,
+                number=self.http_processes.number,
+                processes=options.processes,
+                standing=self._standing,
+            ),
+            options.node,
+            partial(_everyone, self),
         )
         self.removals = Removals(
             self.bus, self.readings, self.record_questions, options.models_folder
@@ -109,14 +116,17 @@ class HttpService:
             records=self.records,
             bounds=answer_bounds(options),
             near=self.http_processes,
-            far=self.record_questions,
+            far=self.record_lists,
             node=options.node,
             processes=options.processes,
             stop=self._own_cancels.cancel,
             log=self.log,
         )
+        self.conversations = ConversationRecords(
+            self.records, self.answers, self.record_lists.questions, options.node
+        )
         self.jobs = JobsAnywhere(
-            JobRecords(self.records, _job_bounds(options)), self.record_questions, options.node
+            JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
         )
         self.job_runner = JobRunner(
             self.jobs.here,
@@ -135,7 +145,6 @@ class HttpService:
         )
         self.tools = open_tools(options, self.log)
         self.running = 0  # exchanges whose last byte has not been made
-        self._loop = loop
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(
@@ -172,7 +181,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
-        self.record_questions.close()
+        self.record_lists.questions.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -204,7 +213,9 @@ class HttpService:
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
         """Ask the holder. Raises HttpFaultRaised with its refusal."""
-        waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
+        waiting: asyncio.Future[Acknowledged | CommandRefused] = (
+            asyncio.get_running_loop().create_future()
+        )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
             """Give the waiting its answer, if it still waits."""
@@ -255,10 +266,6 @@ class HttpService:
 
     # --- below ---------------------------------------------------------------------------------
 
-    def _is_node(self, node: NodeId) -> bool:
-        cards = self.readings.cards(self.reactor.now())
-        return node in self.bus.state.nodes or any(card.node == node for card in cards)
-
     def _standing(self, node: NodeId) -> Standing | None:
         now = self.reactor.now()
         names = {card.node: card.name for card in self.readings.cards(now)}
@@ -296,6 +303,12 @@ def _job_bounds(options: Options) -> JobBounds:
         running=options.jobs_running,
         ttl_s=options.job_ttl_s,
     )
+
+
+def _everyone(service: HttpService) -> set[NodeId]:
+    """Return the nodes that the cluster has, ours included."""
+    cards = service.readings.cards(service.reactor.now())
+    return {NodeId(one) for one in service.bus.state.nodes} | {card.node for card in cards}
 
 
 class ServiceHandle:

@@ -50,7 +50,8 @@ class RowSpec:
     (`seed`, its position) alone. `seed` is always set here. `logprobs` None: not computed;
     k: the chosen token's and the k likeliest. `prompt_logprobs` k: of each prompt token too, from
     the logits of every position of the row's chunks; the scheduler keeps those chunks small.
-    No token of `held_ends` is sampled before the row has made `min_tokens`.
+    No token of `held_ends` is sampled before the row has made `min_tokens`. `adapter` is the name
+    of one of the engine's adapters, whose layers compute the row; empty: the model's alone.
     """
 
     row: RowId
@@ -63,6 +64,7 @@ class RowSpec:
     prompt_logprobs: int | None = None
     min_tokens: int = 0
     held_ends: frozenset[int] = frozenset()
+    adapter: str = ""
 
 
 class PrefixHit(ArrayFrame, frozen=True):
@@ -172,6 +174,8 @@ class EngineFacts:
     unlike length must not share a batch, the scheduler runs one row at a time.
     `trims` False: prefixes can be kept and reused only whole, at their full length.
     A step with a row that follows a grammar is read before the next one is planned.
+    Rows may have one of `adapters`; those in `refused_adapters` lie beside the model and cannot be
+    applied, with the reason. `weights_bytes` counts what adapters take.
     """
 
     weights_bytes: int
@@ -186,6 +190,18 @@ class EngineFacts:
     extra: Mapping[str, str | int | float | bool] = field(
         default_factory=dict[str, str | int | float | bool]
     )
+    adapters: frozenset[str] = frozenset()
+    refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def why_no_adapter(self, name: str) -> str | None:
+        """Return why rows cannot have this adapter, in words to follow the model's name; None where
+        they can."""
+        if name in self.adapters:
+            return None
+        if (why := self.refused_adapters.get(name)) is not None:
+            return f"does not apply its adapter {name}: {why}"
+        there = ", ".join(sorted(self.adapters)) or "none"
+        return f"was loaded with the adapters {there}; load it anew for {name}, which came later"
 
 
 @dataclass(frozen=True, slots=True)

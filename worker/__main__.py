@@ -15,6 +15,7 @@ from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.gpu import has_cuda, has_metal
 from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
+from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
@@ -58,6 +59,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ring_ports=(settings.port_of("ring"), PORTS["ring"].count),
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
+        pulls=PullSettings(settings.paths.models, settings.offline),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
     )

@@ -26,7 +26,7 @@ STUCK_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look saw, and which of the models that were fetched had come before it began."""
+    """What a look saw, and which of the models that were fetched or pulled had come before it."""
 
     seen: DiskLook
     came: frozenset[ModelId]

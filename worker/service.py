@@ -29,6 +29,7 @@ from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of
 from worker.models.weights import Weights
+from worker.pulling import Pulls, PullSettings
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.control import SlotControl
@@ -57,6 +58,7 @@ class WorkerSettings:
     ring_ports: tuple[int, int]
     plan_ports: tuple[int, int]
     weights: WeightsSettings
+    pulls: PullSettings
     launched_by: str = ""
     spare: bool = False
     group_connect_s: float = 20.0
@@ -80,6 +82,7 @@ class Worker:
         self._settings = settings
         self._models = LocalModels(weights, settings.weights.models)
         self._downloads = Downloads(client, settings.weights)
+        self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
@@ -113,6 +116,7 @@ class Worker:
         self._reactor.unwatch(self._link)
         self._link.close()
         self._looks.close()
+        self._pulls.close()
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
@@ -185,7 +189,8 @@ class Worker:
             self._saw(looked)
         if self._looks.is_stuck(now):
             self._log.warning("the disk with the models does not answer", silent_s=STUCK_S)
-        self._looks.begin(now, self._downloads.came(), self._used)
+        came = {*self._downloads.came(), *self._pulls.came()}
+        self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
         """Go by what a look saw; announce it when it changed, or it is time."""
@@ -193,6 +198,7 @@ class Worker:
         passed_over = self._say_passed_over()
         addresses = self._downloads.addresses
         self._downloads.looked(self._models, looked.came)
+        self._pulls.looked(looked.came)
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())
         parts, count = tuple(self._models.parts.values()), len(self._models.passed_over)
@@ -255,6 +261,7 @@ class Worker:
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         self._awake.look((hello for hello in living if hello is not None), now)
         self._downloads.tick(now)
+        self._pulls.tick(now)
         self._look(now)
         self._slots.reconcile()
 

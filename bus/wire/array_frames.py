@@ -27,6 +27,11 @@ class ArrayFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """A frozen value that travels as an array of its fields, behind its tag where it has one."""
 
 
+def astuple(frame: ArrayFrame) -> tuple[Any, ...]:
+    """Return the fields of a frame in their order, without its tag."""
+    return msgspec.structs.astuple(frame)
+
+
 def packer(to_plain: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
     """Return what packs frames. `to_plain` makes plain data of a value that is no frame."""
     return msgspec.msgpack.Encoder(enc_hook=to_plain).encode

@@ -22,7 +22,8 @@ ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
 """Where a model's folder comes from: with shoal, put there by a person, a Hugging Face cache, other
 nodes, the hub, or made here of another model."""
 PassedOverReason = Literal[
-    "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "no_config",
+    "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",
+    "no_config",
     "bad_config", "no_weights", "bad_weights", "cut", "missing_shards", "lfs_pointer", "dead_link",
     "no_tokenizer", "media", "unknown_family", "image_model", "unfinished", "still_written",
     "packed", "alone", "stray", "empty", "nothing_known", "too_deep", "too_many", "same_name",
@@ -35,10 +36,23 @@ NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 """The longest texts of a `PassedOver`."""
 
 
+class AdapterCard(Message):
+    """A LoRA adapter that lies beside a model, and is asked for as `MODEL:NAME`. `rank` is the
+    largest of its layers, `size_bytes` is on disk, `digest` is of its configuration and the
+    beginning of its weights."""
+
+    name: str
+    rank: int
+    size_bytes: int
+    digest: str = ""
+    modified_at_s: int = 0
+
+
 class ModelCard(Message):
     """One model on disk, with what placement needs to know before it is loaded.
 
-    Bytes are of the weights as they will lie in memory (after the cast to `dtype`).
+    Bytes are of the weights as they will lie in memory (after the cast to `dtype`), and of all
+    `adapters` beside them, which are loaded with the model.
     `kv_bytes_per_token` is for the whole model; `kv_bytes_fixed` per row. `size_bytes` is on disk.
 
     Parts, for splitting it: `layer_bytes` of each layer's weights, `layer_active_bytes` of those
@@ -109,6 +123,7 @@ class ModelCard(Message):
     defaults: DerivedModel | None = None
     card_at_s: float = 0.0
     noted: tuple[str, ...] = ()
+    adapters: tuple[AdapterCard, ...] = ()
 
 
 class PartialModel(Message):

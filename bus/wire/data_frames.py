@@ -36,6 +36,7 @@ LATER = (
     "variables",
     "history",
     "template",
+    "adapter",
 )
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}

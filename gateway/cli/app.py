@@ -58,6 +58,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "load": Verb("Load a model and wait until it is ready.", "verbs.models.instances"),
     "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
     "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
+    "pull": Verb("Get a model from the Hugging Face hub.", "verbs.models.pull"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
     "show": Verb("Show what is known of a model.", "verbs.models.models"),
     "rm": Verb("Delete models from this node's disk, or all.", "verbs.models.removal"),
@@ -110,6 +111,9 @@ MEANT = {
     "shutdown": "down",
     "list": "ls",
     "models": "ls",
+    "download": "pull",
+    "fetch": "pull",
+    "get": "pull",
     "remove": "rm",
     "delete": "rm",
     "unload": "stop",
@@ -121,8 +125,6 @@ MEANT = {
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {
-    "pull": "fetching models is not in this version; put a model's folder into <data>/models "
-    "(`shoal config show` names it)",
     "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
 }

@@ -1,9 +1,9 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
-the number of its owner. Three questions exist: stop a request, list what is open, and stop an
-answer that is to be kept for an owner. A sibling that does not answer within a second is taken for
-gone.
+the number of its owner. Four questions exist: stop a request, list what is open, stop an answer
+that is to be kept for an owner, and say what is amiss with the records. A sibling that does not
+answer within a second is taken for gone.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class ProcessRequests(Protocol):
         """Stop it where it makes an answer that is to be kept for this owner; False elsewhere."""
         ...
 
+    records: Any
+    """The node's records (`NodeRecords`), whose `condition` says what is amiss with them."""
+
 
 class HttpProcesses:
     """This process's place among its siblings. `number` is ours while we live."""
@@ -65,13 +68,20 @@ class HttpProcesses:
 
     async def open_requests(self, processes: int) -> list[dict[str, Any]]:
         """Return the open requests of all `processes` HTTP processes; silent ones are left out."""
+        return self._own.open_requests() + await self._asked_all(processes, "open")
+
+    async def record_problems(self, processes: int) -> list[str]:
+        """Return what is amiss with the node's records, as any of `processes` HTTP processes finds
+        them; each thing once."""
+        told = await self._asked_all(processes, "record problems")
+        return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, told)])]
+
+    async def _asked_all(self, processes: int, question: str) -> list[Any]:
+        """Return what all others answer, together; silent ones are left out."""
         others = [number for number in range(processes) if number != self.number]
-        answers = await asyncio.gather(*(self._ask(number, ["open"]) for number in others))
-        found = self._own.open_requests()
-        for answer in answers:
-            if isinstance(answer, list):
-                found += cast(list[dict[str, Any]], answer)
-        return found
+        answers = await asyncio.gather(*(self._ask(number, [question]) for number in others))
+        lists = [cast(list[Any], answer) for answer in answers if isinstance(answer, list)]
+        return [one for found in lists for one in found]
 
     async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
         """Have another process stop an answer that is to be kept for this owner; None when it does
@@ -128,6 +138,8 @@ class HttpProcesses:
                 answer: Any = self._own.cancel(RequestId(request_id))
             case [int(count), "open"]:
                 answer = self._own.open_requests()
+            case [int(count), "record problems"]:
+                answer = self._own.records.condition.problems
             case [int(count), "stop answer", str(request_id), str(owner)]:
                 answer = self._own.stop_answer(RequestId(request_id), owner)
             case _:

@@ -5,7 +5,8 @@ Pure. Built once by the composition root from `conf`; everything else reads this
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bus.process.endpoints import Endpoints, is_loopback
@@ -36,6 +37,7 @@ class Options:
     that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
+    `pull_names` are the repositories that names stand for which people know.
     `tls` are the files of HTTPS (None: plain HTTP).
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
@@ -77,6 +79,7 @@ class Options:
     fetch_s: float = 20.0
     fetch_redirects: int = 5
     fetch_types: tuple[str, ...] = ("text/*",)
+    pull_names: Mapping[str, str] = field(default_factory=dict[str, str])
     search: str = ""
     search_url: str = ""
     answer_rows: int = 20_000

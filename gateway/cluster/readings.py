@@ -23,6 +23,7 @@ from bus.wire.messages.readings import (
     KeyUseReading,
     LinkReading,
     NodeReading,
+    PullReading,
     RunnerReading,
     UndoneReading,
     WeightsReading,
@@ -44,6 +45,7 @@ TOPICS = (
     "reading.peers",
     "reading.link",
     "reading.weights",
+    "reading.pulls",
     "reading.collective",
     "reading.undone",
     "reading.keys",
@@ -57,6 +59,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     DemandReading: attrgetter("node", "process"),
     PeersReading: attrgetter("node"),
     WeightsReading: attrgetter("node"),
+    PullReading: attrgetter("node"),
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
     UndoneReading: attrgetter("node"),
@@ -103,7 +106,7 @@ class ClusterReadings:
 
     def runners(self, now: float) -> list[RunnerReading]:
         """Return the fresh readings of runners, of every rank."""
-        return self._fresh(RunnerReading, now)
+        return self.fresh(RunnerReading, now)
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
         """Return those of lead runners whose generation is among `instances`."""
@@ -134,38 +137,38 @@ class ClusterReadings:
 
     def peers(self, now: float) -> list[PeersReading]:
         """Return the fresh readings of the peers that nodes know."""
-        return self._fresh(PeersReading, now)
+        return self.fresh(PeersReading, now)
 
     def demands(self, now: float) -> list[DemandReading]:
         """Return the fresh readings of demand, from all gateway processes that are heard."""
-        return self._fresh(DemandReading, now)
+        return self.fresh(DemandReading, now)
 
     def weights(self, now: float) -> list[WeightsReading]:
         """Return the fresh readings of what nodes fetch."""
-        return self._fresh(WeightsReading, now)
+        return self.fresh(WeightsReading, now)
 
     def links(self, now: float) -> list[LinkReading]:
         """Return what nodes measured towards each other in the last ten minutes."""
-        return self._fresh(LinkReading, now, LINK_TTL_S)
+        return self.fresh(LinkReading, now, LINK_TTL_S)
 
     def undone(self, now: float) -> list[UndoneReading]:
         """Return what was undone at nodes, for a day after it was last told."""
-        return self._fresh(UndoneReading, now, UNDONE_TTL_S)
+        return self.fresh(UndoneReading, now, UNDONE_TTL_S)
 
     def key_uses(self, now: float) -> list[tuple[KeyUseReading, float]]:
         """Return what HTTP processes told of the use of API keys in the last week, each with its
         age in seconds."""
-        self._fresh(KeyUseReading, now, KEYS_TTL_S)
+        self.fresh(KeyUseReading, now, KEYS_TTL_S)
         return [(reading, now - at) for reading, at in self._readings[KeyUseReading].values()]
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
         """Return what the ranks of a collective test have said, for ten minutes after it."""
-        fresh = self._fresh(CollectiveReading, now, TEST_TTL_S)
+        fresh = self.fresh(CollectiveReading, now, TEST_TTL_S)
         return [reading for reading in fresh if reading.instance == instance]
 
-    def _fresh(
-        self, kind: type[Reading], now: float, ttl_s: float = READING_TTL_S
-    ) -> list[Reading]:
+    def fresh(self, kind: type[Reading], now: float, ttl_s: float = READING_TTL_S) -> list[Reading]:
+        """Return the readings of one type that were renewed within their time; others are
+        forgotten."""
         held = self._readings[kind]
         for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
             del held[key]

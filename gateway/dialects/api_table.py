@@ -6,14 +6,23 @@ by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.derived import DerivedModel, DerivedTurn
-from gateway.dialects.dialect import Dialect, ErrorAnswer, KeptAnswer, Limits, WholeDialect
+from bus.wire.messages.readings import PullState
+from gateway.dialects.dialect import (
+    Dialect,
+    ErrorAnswer,
+    KeptAnswer,
+    Limits,
+    NamedItem,
+    ParseContext,
+    WholeDialect,
+)
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, headers_of
 
@@ -152,9 +161,12 @@ class ShowsAsked(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
-    """`POST path` answers `done` for a model that is here: as it is, or as a line of a stream."""
+    """`POST path` has a model pulled: `answer` says that it is here, `line` how far it is in a line
+    of a stream, `error_line` that it failed."""
 
-    done: bytes
+    answer: Callable[[], bytes]
+    line: Callable[[PullState], bytes]
+    error_line: Callable[[HttpFault], bytes]
     streams: str
 
 
@@ -167,7 +179,8 @@ class DeletesModel(AsksOfModel):
 class AskedDerivation:
     """What a body about a new derived model says: its name, what it is made of, and what it has
     (`DerivedModel`) beside its source's. `system` and `template` None: as its source; `template`
-    empty: that of the model which answers. `is_copy`: it is what its source is, under another
+    empty: that of the model which answers. `adapter` names one of that model's; empty: as its
+    source. `is_copy`: it is what its source is, under another
     name."""
 
     name: ModelId
@@ -177,6 +190,7 @@ class AskedDerivation:
     turns: tuple[DerivedTurn, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     license: str = ""
+    adapter: str = ""
     is_copy: bool = False
     stream: bool = True
     ignored: tuple[str, ...] = ()
@@ -237,20 +251,87 @@ class Page:
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AskedList:
+    """What a query about a list of answers says: at most so many, behind the one of that id, of
+    this model, with these labels among theirs."""
+
+    limit: int
+    descends: bool
+    after: str | None
+    model: str | None
+    labels: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepsListed(KeepsAnswers):
     """Kept answers that `GET path` lists beside where they are made (a `Generates` of that path),
     and that `POST` below it labels; none is stopped there.
 
-    `page` chooses of all answers (request, `listed` and `labels` of `KeptAnswer`) as a query has
-    it, `listing` renders the page's; `labels` reads those of a body, as `body` has it. Both raise
-    `BadRequest`.
+    What they are listed by has their `created`, `id` and `model`. `asked` reads what a query asks
+    for, `listing` renders a page; `labels` reads those of a body, as `body` has it. `asked` and
+    `labels` raise `BadRequest`.
     """
 
-    page: Callable[[Sequence[tuple[RequestId, bytes, bytes]], Mapping[str, str]], Page]
-    listing: Callable[[Sequence[KeptAnswer], Page], bytes]
+    asked: Callable[[Mapping[str, str]], AskedList]
+    listing: Callable[[Sequence[KeptAnswer], bool], bytes]
     labels: Callable[[bytes, Limits], bytes]
     body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedItems:
+    """What a body about a conversation says: items as JSON, named after `request`, `named` as in
+    `ToKeep`; labels as a JSON object; paths without effect (`Extras.ignored`)."""
+
+    request: RequestId
+    items: tuple[bytes, ...]
+    named: tuple[tuple[str, RequestId], ...] = ()
+    labels: bytes = b""
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPage:
+    """What a query about a list says: at most so many, behind the one of that id (empty: from the
+    first on), and what of them is told beside the usual."""
+
+    limit: int
+    descends: bool
+    after: str
+    includes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationShapes:
+    """How a dialect reads and tells conversations; what reads raises `BadRequest`.
+
+    `item_named` finds an item of a kept answer by its id, `resolved` puts such in the place of
+    those that are named alone. A conversation is told by its request, its time and its labels.
+    """
+
+    begun: Callable[[bytes, ParseContext], AskedItems]
+    added: Callable[[bytes, ParseContext], AskedItems]
+    item_named: Callable[[KeptAnswer, str], bytes | None]
+    resolved: Callable[[AskedItems, Mapping[str, bytes]], tuple[NamedItem, ...]]
+    labels: Callable[[bytes, Limits], bytes]
+    page: Callable[[Mapping[str, str], Sequence[str]], AskedPage]
+    told: Callable[[RequestId, float, bytes], bytes]
+    removed: Callable[[str], bytes]
+    items: Callable[[Sequence[bytes], bool, Collection[str]], bytes]
+    item: Callable[[bytes, Collection[str]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepsConversations(Endpoint):
+    """At `path` conversations are begun, below it told, labelled and removed by their ids; below
+    each of them its items are added, listed, told and removed. `body`, `labels_body` and
+    `items_body` are the models that parse the bodies."""
+
+    shapes: ConversationShapes
+    body: type[BaseModel]
+    labels_body: type[BaseModel]
+    items_body: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +385,7 @@ class Api:
         | DeletesModel
         | DerivesModel
         | KeepsAnswers
+        | KeepsConversations
         | Says,
         ...,
     ]

@@ -11,7 +11,7 @@ later calls give no bytes. `ended` is true once every request has had its termin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -97,12 +97,27 @@ class KeptAnswer:
     labels: bytes = b""
 
 
+NamedItem = tuple[str, bytes]
+"""An item's id, and the item as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTurn:
+    """What a conversation gains by a request: its `items`, and those that `said` finds in its
+    answer; None where that adds nothing, and neither does the request."""
+
+    conversation: str
+    said: Callable[[bytes], tuple[NamedItem, ...] | None]
+    items: tuple[NamedItem, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ToKeep:
     """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
     it goes on from; `items` are as in `KeptAnswer`, without those before until it was found.
     `named` are the ids of items that stand for those of kept answers, with the requests of these.
-    `listed` and `labels` are as in `KeptAnswer`.
+    `listed` and `labels` are as in `KeptAnswer`. `turn` is None where it is of no conversation; its
+    items are those of the body, once it was found.
     """
 
     items: tuple[bytes, ...]
@@ -111,6 +126,7 @@ class ToKeep:
     named: tuple[tuple[str, RequestId], ...] = ()
     listed: bytes = b""
     labels: bytes = b""
+    turn: ConversationTurn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +267,8 @@ class KeepingStream(StreamRenderer, Protocol):
         ...
 
 
-class KeepingDialect(Dialect, Protocol):
-    """A dialect whose answers may be kept and gone on from; those that nothing goes on from are
-    asked for their stream alone."""
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> KeepingStream:
-        """Return a renderer for a streamed answer, which gives the whole at its end."""
-        ...
+class RecallingDialect(Protocol):
+    """A dialect whose bodies may go on from answers that are kept, or name items of them."""
 
     def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
         """Return an item of a kept answer, or of what that was made from; None without it."""
@@ -269,8 +280,9 @@ class KeepingDialect(Dialect, Protocol):
         previous: KeptAnswer | None,
         limits: Limits,
         named: Mapping[str, bytes],
+        conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return a body that goes on from `previous`, with all that it was made from, and with the
-        items of `named` where it has their ids. Raises `BadRequest` where they are too much
-        together."""
+        """Return a body that goes on from `previous`, with all that it was made from, or from the
+        items of a conversation, and with the items of `named` where it has their ids. Raises
+        `BadRequest` where they are too much together, or one is there twice."""
         ...

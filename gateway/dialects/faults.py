@@ -11,11 +11,13 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.wire import errors
 from bus.wire.cards import PassedOver
+from bus.wire.lora import no_such_adapter
+from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -78,6 +80,25 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
+PULL_FAILURES: Mapping[PullRefusal, _Row] = {
+    "bad_name": _Row(400, "invalid_value"),
+    "offline": _Row(409, "offline"),
+    "unauthorized": _Row(502, "hub_unauthorized"),
+    "gated": _Row(502, "hub_gated"),
+    "not_found": _Row(404, "hub_model_not_found"),
+    "no_revision": _Row(404, "hub_revision_not_found"),
+    "rate_limited": _Row(429, "hub_rate_limited", 60.0),
+    "unreachable": _Row(502, "hub_unreachable", UNAVAILABLE_RETRY_S),
+    "unfit": _Row(400, "unsupported"),
+    "conflict": _Row(409, "conflict"),
+    "disk_full": _Row(507, "insufficient_storage"),
+    "spoilt": _Row(502, "hub_spoilt"),
+    "changed": _Row(502, "hub_changed"),
+    "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
+    "broken": _Row(500, "internal_error"),
+}
+"""What a hub refuses is no refusal of ours: 401 and 403 would speak of the client's key."""
+
 FAILURES: Mapping[errors.FailReason, _Row] = {
     "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
@@ -97,6 +118,13 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
         facts["position"] = refusal.position
     row = REFUSALS[refusal.reason]
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
+
+
+def of_pull(state: PullState) -> HttpFault:
+    """Return the fault of a pull that failed."""
+    row = PULL_FAILURES[state.reason or "broken"]
+    field = "model" if row.status in (400, 404) else None
+    return _by_row(row, state.message, field, state.retry_after_s, {})
 
 
 def of_failed(failed: Failed) -> HttpFault:
@@ -146,7 +174,8 @@ def unknown_model(
     is what lies on a node's disk under that name and is not taken."""
     if seen is not None:
         node, one = seen
-        said = f"model '{model}' not found: {one.path} on {node} is not taken for a model, "
+        kind = "applied as an adapter" if ":" in one.name else "taken for a model"
+        said = f"model '{model}' not found: {one.path} on {node} is not {kind}, "
         return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
@@ -156,6 +185,12 @@ def unknown_model(
         f"model '{model}' not found; {hint}: shoal pull {model}",
         field="model",
     )
+
+
+def unknown_adapter(name: str, model: str, adapter: str, known: Iterable[str]) -> HttpFault:
+    """Return the 404 for a name behind that of a model, none of whose adapters has it."""
+    text = f"model '{name}' not found: {no_such_adapter(model, adapter, known)}"
+    return HttpFault(404, "model_not_found", text, field="model")
 
 
 def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:
@@ -183,13 +218,26 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     where `field` names it."""
     text = (
         f"{what} with id '{answer_id[:200]}' not found: an answer is kept on the node that made "
-        "it, for the API key that asked, until it makes room for others or the node is restarted"
+        "it, for the API key that asked, until it is deleted, too old, or makes room for others"
     )
     if field is None:
         return HttpFault(404, "not_found", text)
     return HttpFault(
         400, "previous_response_not_found", f"Previous {text[:1].lower()}{text[1:]}", field
     )
+
+
+def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> HttpFault:
+    """Return the 400 for a body that goes on from an answer that is not there yet, or never will
+    be."""
+    told = "in_progress" if state in ("loading", "running") else state
+    rest = (
+        f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then go on from it"
+        if is_open
+        else "it has no answer to go on from; go on from the one before it"
+    )
+    text = f"Previous response with id '{answer_id[:200]}' is '{told}': {rest}"
+    return HttpFault(400, "previous_response_not_completed", text, field)
 
 
 def item_not_found(item_id: str) -> HttpFault:

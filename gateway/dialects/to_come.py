@@ -16,7 +16,6 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
-COUNTED = "the usage of an answer says how many tokens its prompt had"
 TEXT_ALONE = "shoal has models of text and of embeddings alone"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
 ONE_BY_ONE = "submit each of its requests to /v1/jobs"
@@ -35,7 +34,6 @@ TO_COME: Mapping[str, ToCome] = {
     "/v1/responses/compact": ToCome(
         "compacting a conversation", "send the items that are to be read again", OPENAI.envelope
     ),
-    "/v1/responses/input_tokens": ToCome("counting tokens", COUNTED, OPENAI.envelope),
     "/v1/batches": ToCome("batches", ONE_BY_ONE, OPENAI.envelope),
     "/v1/messages/batches": ToCome("batches", ONE_BY_ONE, ANTHROPIC.envelope),
     "/dashboard": ToCome(
@@ -78,9 +76,6 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/vector_stores": _not_kept("files"),
     "/v1/assistants": _not_kept("assistants"),
     "/v1/threads": _not_kept("threads"),
-    "/v1/conversations": _not_kept(
-        "conversations", "send 'previous_response_id' to /v1/responses, or the items themselves"
-    ),
     "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/api/push": NotOffered(

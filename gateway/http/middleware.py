@@ -69,7 +69,7 @@ _CORS = (
     (
         "access-control-expose-headers",
         "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
-        "x-shoal-not-kept",
+        "x-shoal-not-kept, x-shoal-missing-nodes",
     ),
 )
 
@@ -131,7 +131,17 @@ def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
 def tell_not_kept(resp: Response, why: str) -> None:
     """Say in the answer's header why it is not kept though it was to be; empty: it is."""
     if why:
-        resp.set_header(NOT_KEPT_HEADER, " ".join(why.encode("ascii", "replace").decode().split()))
+        resp.set_header(NOT_KEPT_HEADER, _one_line(why))
+
+
+def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
+    """Name in the answer's header the nodes whose part of a list is missing, each with why."""
+    if nodes:
+        resp.set_header("x-shoal-missing-nodes", _one_line(", ".join(nodes)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.encode("ascii", "replace").decode().split())
 
 
 async def read_body(
@@ -200,8 +210,7 @@ class AccessControl:
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
         service = self._handle.start()
-        state = scope.get("state")
-        if isinstance(state, dict):
+        if isinstance(state := scope.get("state"), dict):
             state["on_drain"] = service.drain
             state["on_end"] = service.end_all
             state["is_busy"] = lambda: bool(service.running)
@@ -232,8 +241,7 @@ class AccessControl:
             for name, value in _CORS:
                 resp.set_header(name, value)
         if req.method == "OPTIONS" and origin is not None:
-            asked = req.get_header("access-control-request-headers")
-            if asked:
+            if asked := req.get_header("access-control-request-headers"):
                 resp.set_header("access-control-allow-headers", asked)
             resp.status = 204
             resp.complete = True
@@ -267,9 +275,11 @@ class AccessControl:
         check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
             keys = self._handle.service.api_keys
-            if (over := keys.over_budget(caller.key_id)) is not None:
+            run = job_run_of(req.scope)
+            counted = run is not None and run.counted
+            if (over := keys.over_budget(caller.key_id, counted=counted)) is not None:
                 raise spent(over)
-            req.scope[LEAVE] = keys.come(caller.key_id)
+            req.scope[LEAVE] = keys.come(caller.key_id, counted=counted)
 
     async def _identify(self, req: Request) -> None:
         """Note who asks. Raises HttpFaultRaised for one who has no key where one is needed, but on

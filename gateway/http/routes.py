@@ -23,6 +23,7 @@ from gateway.dialects.api_table import (
     FetchesModel,
     Generates,
     KeepsAnswers,
+    KeepsConversations,
     KeepsListed,
     ListsModels,
     PagesModels,
@@ -38,6 +39,7 @@ from gateway.http.resources import (
     answers,
     cluster,
     collectives,
+    conversations,
     deletions,
     diagnostics,
     instances,
@@ -45,6 +47,7 @@ from gateway.http.resources import (
     models,
     nodes,
     pages,
+    pulls,
     requests,
 )
 from gateway.http.resources.exchange import (
@@ -58,11 +61,13 @@ from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
 SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
+PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
@@ -123,8 +128,8 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 resource = partial(models.ModelOfBody, endpoint=endpoint)
                 yield post(resource, body=body, errors=(400, 401, 404))
             case FetchesModel(body=body, streams=streams):
-                resource = partial(models.ModelToFetch, endpoint=endpoint)
-                yield post(resource, body=body, streams=streams, errors=(400, 401, 404))
+                resource = partial(pulls.ModelToFetch, endpoint=endpoint)
+                yield post(resource, body=body, streams=streams, errors=PULLS)
             case DeletesModel(body=body):
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
@@ -135,6 +140,8 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 yield post(resource, body=body, streams=streams, errors=errors)
             case KeepsAnswers():
                 yield from _rows_of_kept(api, endpoint)
+            case KeepsConversations():
+                yield from _rows_of_conversations(api, endpoint)
             case Says(answer=said):
                 yield get(partial(pages.Constant, answer=said), errors=(401,))
 
@@ -154,9 +161,36 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     else:
         stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
         yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
-    items = partial(answers.AnswerItems, endpoint=endpoint)
+    of_items = answers.AnswerItems if listed else jobs.BackgroundItems
+    items = partial(of_items, endpoint=endpoint)
     told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
     yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
+
+
+def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[Route]:
+    one = f"{endpoint.path}/{{conversation_id}}"
+    items, item = f"{one}/items", f"{one}/items/{{item_id}}"
+    row = partial(
+        Route,
+        tag=api.title,
+        envelope=api.envelope,
+        errors=(400, 401, 404, 413, 503, 504),
+        scope=_scope_of(endpoint),
+    )
+    begins = partial(conversations.ConversationList, endpoint=endpoint)
+    told = partial(conversations.OneConversation, endpoint=endpoint)
+    listed = partial(conversations.ConversationItems, endpoint=endpoint)
+    single = partial(conversations.ConversationItem, endpoint=endpoint)
+    what = endpoint.summary
+    yield row("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
+    yield row("GET", one, f"A {what}, without its items", resource=told)
+    yield row("POST", one, f"Give a {what} other labels", resource=told, body=endpoint.labels_body)
+    yield row("DELETE", one, f"Remove a {what} and its items", resource=told)
+    yield row("POST", items, f"Add items to a {what}", resource=listed, body=endpoint.items_body)
+    page = f"The items of a {what} (?limit=, ?order=, ?after=, ?include=)"
+    yield row("GET", items, page, resource=listed)
+    yield row("GET", item, f"An item of a {what} (?include=)", resource=single)
+    yield row("DELETE", item, f"Remove an item of a {what}", resource=single)
 
 
 def _words(items_at: str) -> str:
@@ -186,17 +220,19 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/jobs", "Submit a request that runs without its client", JOBS,
           jobs.JobList, body=jobs.JobBody, errors=(400, 401, 404, 413, 429, 503),
           scope="inference"),
-    Route("GET", "/v1/jobs", "The client's jobs, the latest first (?limit=, ?after=)", JOBS,
-          jobs.JobList, errors=(400, 401, 404, 503), scope="inference"),
+    Route("GET", "/v1/jobs",
+          "The client's jobs, the latest first (?limit=, ?after=; ?all=true: everybody's)", JOBS,
+          jobs.JobList, errors=(400, 401, 403, 404, 503), scope="inference"),
     Route("GET", "/v1/jobs/{job}", "A job, and its result when it has ended", JOBS,
-          jobs.JobResource, errors=(401, 404, 503), scope="inference"),
+          jobs.JobResource, errors=(400, 401, 403, 404, 503), scope="inference"),
     Route("DELETE", "/v1/jobs/{job}", "Remove a job that has ended, and its result", JOBS,
-          jobs.JobResource, errors=(401, 404, 409, 503), scope="inference"),
+          jobs.JobResource, errors=(400, 401, 403, 404, 409, 503), scope="inference"),
     Route("GET", "/v1/jobs/{job}/events",
           "What a job says, as it comes, and at its end the job (?starting_after=)", JOBS,
-          jobs.JobEvents, streams=SSE, errors=(400, 401, 404, 429, 503), scope="inference"),
+          jobs.JobEvents, streams=SSE, errors=(400, 401, 403, 404, 429, 503),
+          scope="inference"),
     Route("POST", "/v1/jobs/{job}/cancel", "Stop a job", JOBS,
-          jobs.JobCancel, errors=(401, 404, 409, 503), scope="inference"),
+          jobs.JobCancel, errors=(400, 401, 403, 404, 409, 503), scope="inference"),
     Route("POST", "/place_instance", "Load a copy of a model", CLUSTER,
           instances.PlaceInstance, body=instances.PlaceBody, errors=PLACES),
     Route("GET", "/instance/placement", "What placing ?model= would do", CLUSTER,
@@ -218,6 +254,10 @@ ROUTES: tuple[Route, ...] = (
           CLUSTER, deletions.ModelEverywhere, errors=(401, 403, 404, 409)),
     Route("POST", "/node/{node}/{act}", "Rename, drain, undrain, forget or remember a node",
           CLUSTER, nodes.NodeResource, body=nodes.NodeBody, errors=(400, 401, 404, 409, 503)),
+    Route("POST", "/models/pull",
+          "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
+          pulls.PullModel, body=pulls.PullBody, streams=NDJSON, answer=pulls.PullEvent,
+          event=pulls.PullEvent, errors=PULLS),
     Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
           access.KeyList, errors=(401, 503)),
     Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,

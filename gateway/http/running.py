@@ -17,9 +17,10 @@ from falcon.asgi import Response
 from gateway.dialects import sse
 from gateway.dialects.dialect import KeepingStream, KeptAnswer, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
+from gateway.dialects.registry import request_id_of
 from gateway.ended_requests import FINISHED, AskedOver
 from gateway.http.middleware import Receive, tell_ignored
-from gateway.records import job_of_run
+from gateway.records import EndedTurn, job_of_run
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.service import HttpService
@@ -79,6 +80,13 @@ class RunningExchange:
         return self.parsed.to_keep is not None and self.parsed.to_keep.keep
 
     @property
+    def writes(self) -> bool:
+        """Return whether something is on the disk before the client reads the end: the answer, or
+        what it adds to a conversation."""
+        to_keep = self.parsed.to_keep
+        return to_keep is not None and (to_keep.keep or to_keep.turn is not None)
+
+    @property
     def outcome(self) -> str:
         """Return how the exchange ended: `FINISHED`, or the code of what went wrong."""
         inbox = self.exchange.inbox
@@ -119,20 +127,35 @@ class RunningExchange:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
     async def keep(self, answer: bytes | None) -> str:
-        """Keep the answer, where it is to be kept and is there, before its client reads the end,
-        for it may go on from it at once. Return why it is not kept; empty: nothing is to be
-        said."""
+        """Keep the answer, where it is to be kept and is there, and add to its conversation, before
+        its client reads the end, for it may go on from it at once. Return why that is not done;
+        empty: nothing is to be said."""
         to_keep = self.parsed.to_keep
-        if to_keep is None or not to_keep.keep or answer is None:
+        if to_keep is None or answer is None or not self.writes:
             return ""
         kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
         # a job's answer is found by the job's name, whichever run of it has made it
-        request_id = job_of_run(self.parsed.requests[0].request_id)
-        return await self.service.answers.keep(self.owner, request_id, kept)
+        run = self.parsed.requests[0].request_id
+        turn = to_keep.turn
+        said = None if turn is None else turn.said(answer)
+        if turn is None or said is None:
+            if not to_keep.keep:
+                return ""
+            return await self.service.answers.keep(self.owner, job_of_run(run), kept)
+        return await self.service.conversations.end(
+            EndedTurn(
+                owner=self.owner,
+                conversation=request_id_of(turn.conversation),
+                run=run,
+                answer=job_of_run(run),
+                items=(*turn.items, *said),
+                kept=kept if to_keep.keep else None,
+            )
+        )
 
     async def keep_streamed(self, renderer: StreamRenderer) -> bytes:
         """Keep a stream's answer as `keep` does; return what tells its client that it is not."""
-        why = await self.keep(cast(KeepingStream, renderer).answer) if self.keeps else ""
+        why = await self.keep(cast(KeepingStream, renderer).answer) if self.writes else ""
         return sse.comment(f"not kept: {why}") if why else b""
 
     def end(self, outcome: str = FINISHED, status: int = 200) -> None:

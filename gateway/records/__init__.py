@@ -1,12 +1,26 @@
 """Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log, jobs, and the answers that later
-requests go on from, for those who asked with the same API key. What another node keeps, that node
-is asked for.
+thread of its own and never on an event loop, has the request log, jobs, and the answers and
+conversations that later requests go on from, for those who asked with the same API key. What
+another node keeps, that node is asked for.
 """
 
-from gateway.records.answers import AnswerRecords, AnswersSilent, ListedAnswer
+from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent
+from gateway.records.conversations import (
+    FAR_BYTES,
+    MOST_BYTES,
+    MOST_ITEMS,
+    Added,
+    Conversation,
+    ConversationRecords,
+    EndedTurn,
+    FewItems,
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
+    no_such_item,
+)
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.jobs import (
     JOB_PREFIX,
@@ -24,18 +38,28 @@ from gateway.records.jobs import (
     job_request,
     job_run_of,
     job_told,
+    mark_of,
     runner_name,
 )
-from gateway.records.kept_answers import AnswerBounds, answer_bounds
+from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
 
 __all__ = [
+    "FAR_BYTES",
     "JOB_PREFIX",
+    "MOST_BYTES",
+    "MOST_ITEMS",
+    "Added",
     "AnswerBounds",
     "AnswerRecords",
+    "AnswersListed",
     "AnswersSilent",
     "Asgi",
+    "Conversation",
+    "ConversationRecords",
+    "EndedTurn",
+    "FewItems",
     "Job",
     "JobBounds",
     "JobRecords",
@@ -44,7 +68,7 @@ __all__ = [
     "JobsAnywhere",
     "JobsFull",
     "Kind",
-    "ListedAnswer",
+    "ListedQuery",
     "LogBounds",
     "NewJob",
     "NodeRecords",
@@ -53,11 +77,16 @@ __all__ = [
     "RecordsUnavailable",
     "RequestRow",
     "answer_bounds",
+    "conversation_full",
+    "conversation_not_found",
+    "conversation_too_far",
     "event_payload",
     "job_of_run",
     "job_request",
     "job_run_of",
     "job_told",
+    "mark_of",
+    "no_such_item",
     "open_records",
     "runner_name",
 ]

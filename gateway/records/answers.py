@@ -8,7 +8,8 @@ being made is asked of the process that makes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, cast
 
 from bus.process.clock import wall
@@ -16,12 +17,16 @@ from bus.process.logs import CountedWarning, Log
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
 from gateway.cluster.http_processes import ANSWER_S, HttpProcesses
-from gateway.cluster.record_questions import RecordQuestions, ask_home
+from gateway.cluster.record_lists import RecordLists
+from gateway.cluster.record_questions import ask_home
 from gateway.dialects.dialect import KeptAnswer
 from gateway.records import kept_answers
 from gateway.records.file import RecordsFile, RecordsUnavailable
-from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds
-from gateway.records.node_records import NodeRecords
+from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
+from gateway.records.node_records import Make, NodeRecords
+from gateway.records.statements import Statement
+
+_LIST = "answer.list"
 
 
 class AnswersSilent(ShoalError):
@@ -33,12 +38,20 @@ class AnswersSilent(ShoalError):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedAnswer:
-    """An answer in a list: the request that made it, the rest as in `KeptAnswer`."""
+class AnswersListed:
+    """Answers in a list, by the requests that made them, and the nodes whose are missing, with
+    why."""
 
-    request: RequestId
-    listed: bytes
-    labels: bytes
+    requests: tuple[RequestId, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HowKept:
+    """What makes the statements that keep an answer; or `why` nothing does."""
+
+    make: Make = tuple[Statement, ...]
+    why: str = ""
 
 
 class AnswerRecords:
@@ -53,7 +66,7 @@ class AnswerRecords:
         records: NodeRecords,
         bounds: AnswerBounds,
         near: HttpProcesses,
-        far: RecordQuestions,
+        far: RecordLists,
         node: NodeId,
         processes: int,
         stop: Callable[[RequestId], bool],
@@ -69,7 +82,8 @@ class AnswerRecords:
         self._stop = stop
         self._open: dict[RequestId, str] = {}
         for verb in ("find", "label", "remove", "stop"):
-            far.answer(f"answer.{verb}", self._answered(verb))
+            far.questions.answer(f"answer.{verb}", self._answered(verb))
+        far.questions.answer(_LIST, self._list)
 
     # --- an answer of this process ---------------------------------------------------------------
 
@@ -81,25 +95,38 @@ class AnswerRecords:
         """Note that an answer is made no longer, whether it was kept or not."""
         self._open.pop(request, None)
 
+    @property
+    def keeps_any(self) -> bool:
+        """Return whether this node keeps answers at all."""
+        return self._bounds.rows > 0
+
     async def keep(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
         """Keep an answer: it is on the disk when this returns. Return why it is not; empty: it
         is."""
-        why = await self._not_kept(owner, request, kept)
-        if why:
-            self._lost.add(request=request, why=why)
-        return why
+        how = self.kept_by(owner, request, kept)
+        why = how.why
+        if not why:
+            try:
+                await self._records.write_made(how.make)
+            except RecordsUnavailable as error:
+                why = str(error)
+        return why and self.tell_lost(request, why)
 
-    async def _not_kept(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
+    def kept_by(self, owner: str, request: RequestId, kept: KeptAnswer | None) -> HowKept:
+        """Return how an answer is kept, or why it is not; neither for none."""
+        if kept is None:
+            return HowKept()
         size_bytes = kept_answers.size_of(kept)
         if size_bytes > LARGEST_BYTES:
-            return f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept"
-        if not self._bounds.rows:
-            return "this node keeps no answers"
-        try:
-            await self._records.write(kept_answers.added(owner, request, kept, wall()))
-        except RecordsUnavailable as error:
-            return str(error)
-        return ""
+            return HowKept(why=f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept")
+        if not self.keeps_any:
+            return HowKept(why="this node keeps no answers")
+        return HowKept(partial(kept_answers.added, owner, request, kept, wall()))
+
+    def tell_lost(self, request: RequestId, why: str) -> str:
+        """Say in the log why something of an answer is not kept, and return that."""
+        self._lost.add(request=request, why=why)
+        return why
 
     def stop_here(self, request: RequestId, owner: str) -> bool:
         """Stop the making of an answer in this process; return False where there is none."""
@@ -130,22 +157,22 @@ class AnswerRecords:
         being made. Raises AnswersSilent, RecordsElsewhere."""
         return await self._asked("stop", request, owner) is True
 
-    async def listed(self, owner: str) -> list[ListedAnswer]:
-        """Return the answers of this owner that are in lists, of this node, the oldest first.
-        Raises RecordsUnavailable."""
-
-        def ask(file: RecordsFile) -> list[ListedAnswer]:
-            """Read them."""
-            (rows,) = file.read([kept_answers.listed(owner)])
-            return [ListedAnswer(RequestId(row[0]), row[1], row[2]) for row in reversed(rows)]
-
-        return await self._records.ask(ask)
+    async def listed(self, owner: str, asked: ListedQuery) -> AnswersListed:
+        """Return the answers of this owner that are in lists, of all nodes, in their order. Raises
+        RecordsUnavailable."""
+        found = await self._far.ask(_LIST, [owner, *astuple(asked)])
+        rows = [tuple(one) for answer in found.answers for one in answer]
+        rows.sort(key=lambda row: (row[1], row[2]), reverse=asked.descends)
+        requests = tuple(RequestId(row[0]) for row in rows[: asked.limit])
+        return AnswersListed(requests, found.missing)
 
     # --- below -----------------------------------------------------------------------------------
 
     async def _asked(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
         """Return what the node says that a request names; None where there is no such node."""
-        return await ask_home(self._far, request, f"answer.{verb}", [request, owner, given])
+        return await ask_home(
+            self._far.questions, request, f"answer.{verb}", [request, owner, given]
+        )
 
     def _answered(self, verb: str) -> Callable[[Any], Any]:
         async def answered(arguments: Any) -> Any:
@@ -157,6 +184,19 @@ class AnswerRecords:
                     return None
 
         return answered
+
+    async def _list(self, arguments: Any) -> list[list[Any]]:
+        owner, limit, descends, after, model, labels = arguments
+        asked = ListedQuery(
+            int(limit),
+            bool(descends),
+            after,
+            model,
+            tuple((str(name), str(text)) for name, text in labels),
+        )
+        question = kept_answers.listed(str(owner), asked)
+        [rows] = await self._records.ask(lambda file: file.read([question]))
+        return [list(row) for row in rows]
 
     async def _here(self, verb: str, request: RequestId, owner: str, given: bytes) -> Any:
         match verb:

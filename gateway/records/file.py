@@ -243,10 +243,10 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
 
 
 def _flaw_of(error: sqlite3.Error) -> Flaw | None:
-    """Return what an error says of the file itself; None where the disk, the folder or another
-    process is in the way."""
+    """Return what an error says of the file itself, which was cut where less can be read than there
+    was; None where the disk, the folder or another process is in the way."""
     code = getattr(error, "sqlite_errorcode", 0)
-    if code & 0xFF in _BROKEN:
+    if code & 0xFF in _BROKEN or code == sqlite3.SQLITE_IOERR_SHORT_READ:
         return "broken"
     # the plain code alone: the others speak of the folder, of a lock, of a file that was moved
     return "unwritable" if code == sqlite3.SQLITE_READONLY else None

@@ -3,7 +3,8 @@
 Pure: SQL and its values. An answer is one owner's, and found by no other. The items of a
 conversation are kept once, however many of its answers share them, and go with the last of these.
 Bounded in answers, bytes and age: beyond the bounds the oldest go of the owner who has the most, so
-that one owner's answers cost another none while the other has fewer.
+that one owner's answers cost another none while the other has fewer. Conversations count among
+them, each as old as its last use.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ PRUNED_ROWS = 512
 """The most that one pruning removes for each reason, so that none takes long."""
 PRUNINGS = 3
 """For bytes: items that are shared free less than was reckoned."""
-MOST_LISTED = 10_000
-"""The most answers that are looked through for a list, the latest."""
+
+
+NEXT_USE = (
+    "(SELECT 1 + max(coalesce((SELECT max(id) FROM answer), 0), "
+    "coalesce((SELECT max(used) FROM conversation), 0)))"
+)
+"""The next number of the sequence by which answers and conversations are old, whatever a clock
+says."""
+_KEPT = ("answer", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,18 @@ class AnswerBounds:
     rows: int
     bytes: int
     age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListedQuery:
+    """Which answers of a list are asked for: at most so many, behind the one that is listed
+    as `after`, of this model, and with these labels among theirs."""
+
+    limit: int
+    descends: bool
+    after: bytes | None = None
+    model: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 def answer_bounds(options: Options) -> AnswerBounds:
@@ -57,15 +77,15 @@ def size_of(kept: KeptAnswer) -> int:
 
 def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> list[Statement]:
     """Return what keeps an answer, in place of one of the same request."""
-    items = {blake2b(item, digest_size=16).hexdigest(): item for item in kept.items}
     order = [blake2b(item, digest_size=16).hexdigest() for item in kept.items]
+    items = dict(zip(order, kept.items, strict=True))
     row_bytes = size_of(kept) - sum(map(len, kept.items)) + ROW_BYTES + PLACE_BYTES * len(order)
     values = (request, owner, now_s, kept.answer, kept.listed, kept.labels)
     return [
         Statement("DELETE FROM answer WHERE request = ?", (request,)),
         Statement(
-            "INSERT INTO answer (request, owner, kept_at_s, answer, listed, labels, row_bytes, "
-            "size_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO answer (id, request, owner, kept_at_s, answer, listed, labels, row_bytes, "
+            f"size_bytes) VALUES ({NEXT_USE}, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*values, row_bytes, size_of(kept) + ROW_BYTES),
         ),
         *(
@@ -76,41 +96,67 @@ def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> lis
             )
             for digest, item in items.items()
         ),
+        # CROSS: each digest is looked up; the planner would go through all items of the owner
         Statement(
             "INSERT INTO answer_item (answer, place, item) "
             "SELECT (SELECT id FROM answer WHERE request = :request), told.key, item.id "
             "FROM json_each(:order) AS told "
-            "JOIN item ON item.owner = :owner AND item.digest = told.value",
+            "CROSS JOIN item ON item.owner = :owner AND item.digest = told.value",
             {"request": request, "owner": owner, "order": json_bytes(order).decode()},
         ),
     ]
 
 
 def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
-    """Return what removes answers beyond the bounds, some at a time."""
-    rows = Statement(
-        f"DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE owner = {_most('rows')} "
-        f"ORDER BY id LIMIT (SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM "
-        f"{_lead('rows')}))",
-        {"rows": bounds.rows},
+    """Return what removes answers and conversations beyond the bounds, some at a time."""
+    before_s = (now_s - bounds.age_s,)
+    rows = f"(SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM {_lead('rows')})"
+    some = f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')})"
+    sized = (
+        "SELECT kind, id, sum(size_bytes) OVER (ORDER BY used, kind) - size_bytes AS before FROM "
+        f"({_oldest('bytes', some)})"
     )
-    size = Statement(
-        "DELETE FROM answer WHERE id IN (SELECT id FROM (SELECT id, "
-        "sum(size_bytes) OVER (ORDER BY id) - size_bytes AS before FROM "
-        f"(SELECT id, size_bytes FROM answer WHERE owner = {_most('bytes')} ORDER BY id LIMIT "
-        f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')}))) "
-        f"WHERE before < (SELECT min(total - :bytes, lead) FROM {_lead('bytes')}))",
-        {"bytes": bounds.bytes},
-    )
+    enough = f"(SELECT min(total - :bytes, lead) FROM {_lead('bytes')})"
+    sizes = [
+        Statement(
+            f"DELETE FROM {kind} WHERE id IN (SELECT id FROM ({sized}) "
+            f"WHERE kind = '{kind}' AND before < {enough})",
+            {"bytes": bounds.bytes},
+        )
+        for kind in _KEPT
+    ]
     return [
         Statement(
             "DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE kept_at_s < ? "
             f"ORDER BY kept_at_s LIMIT {PRUNED_ROWS})",
-            (now_s - bounds.age_s,),
+            before_s,
         ),
-        rows,
-        *[size] * PRUNINGS,
+        Statement(
+            "DELETE FROM conversation WHERE id IN (SELECT id FROM conversation WHERE "
+            f"changed_at_s < ? ORDER BY changed_at_s LIMIT {PRUNED_ROWS})",
+            before_s,
+        ),
+        # the second of each removes what the first has left of the oldest of both kinds
+        *(
+            Statement(
+                f"DELETE FROM {kind} WHERE id IN (SELECT id FROM ({_oldest('rows', rows)}) "
+                f"WHERE kind = '{kind}')",
+                {"rows": bounds.rows},
+            )
+            for kind in _KEPT
+        ),
+        *sizes * PRUNINGS,
     ]
+
+
+def _oldest(measure: str, most: str) -> str:
+    """Return the question for the oldest of the owner who has the most, at most so many."""
+    owner = _most(measure)
+    return (
+        f"SELECT 'answer' AS kind, id, id AS used, size_bytes FROM answer WHERE owner = {owner} "
+        "UNION ALL SELECT 'conversation', id, used, size_bytes + row_bytes FROM conversation "
+        f"WHERE owner = {owner} ORDER BY used LIMIT {most}"
+    )
 
 
 def _most(measure: str) -> str:
@@ -168,11 +214,30 @@ def removed(owner: str, request: RequestId) -> Statement:
     return Statement("DELETE FROM answer WHERE request = ? AND owner = ?", (request, owner))
 
 
-def listed(owner: str) -> Statement:
-    """Return the question for the owner's answers that are in lists, the latest first: request,
-    listed, labels."""
+def listed(owner: str, asked: ListedQuery) -> Statement:
+    """Return the question for some of the owner's answers that are in lists, in their order:
+    request, created, id."""
+    sign, order = ("<", "DESC") if asked.descends else (">", "ASC")
+    # read by SQLite as the others are: a number that is read in two ways may not be the same
+    behind = "json_extract(:after, '$.created'), json_extract(:after, '$.id')"
     return Statement(
-        "SELECT request, listed, labels FROM answer WHERE owner = ? AND listed != x'' "
-        f"ORDER BY id DESC LIMIT {MOST_LISTED}",
-        (owner,),
+        "SELECT request, created, name FROM (SELECT request, labels, "
+        + ", ".join(
+            f"json_extract(CAST(listed AS TEXT), '$.{key}') AS {column}"
+            for key, column in (("created", "created"), ("id", "name"), ("model", "model"))
+        )
+        + " FROM answer WHERE owner = :owner AND listed != x'') "
+        f"WHERE (:after IS NULL OR (created, name) {sign} ({behind})) "
+        "AND (:model IS NULL OR model = :model) "
+        "AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS wanted WHERE NOT EXISTS "
+        "(SELECT 1 FROM json_each(iif(labels = x'', '{}', CAST(labels AS TEXT))) AS label "
+        "WHERE label.key = wanted.key AND label.value = wanted.value)) "
+        f"ORDER BY created {order}, name {order} LIMIT :limit",
+        {
+            "owner": owner,
+            "after": None if asked.after is None else asked.after.decode(),
+            "model": asked.model,
+            "labels": json_bytes(dict(asked.labels)).decode(),
+            "limit": asked.limit,
+        },
     )

@@ -23,6 +23,7 @@ from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log
 from gateway.cluster.options import Options
 from gateway.records import kept_answers, request_log
+from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
 from gateway.records.statements import Statement
@@ -43,9 +44,10 @@ MORE_S = 0.25
 IDLE_LOOK_S = 60.0
 """Rows grow too old while none is written."""
 CLOSE_S = 3.0
-CLOCK_SLACK_S = 300.0
 _T = TypeVar("_T")
 Ask = Callable[[RecordsFile], Any]
+Make = Callable[[], Sequence[Statement]]
+"""Makes statements, in the thread: what they have may be much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class _Question(_Waiting):
 
 @dataclass(frozen=True, slots=True)
 class _Write(_Waiting):
-    statements: Sequence[Statement]
+    make: Make
 
 
 class NodeRecords:
@@ -112,8 +114,7 @@ class NodeRecords:
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
         self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
-        self._ailing = False
-        self._clock_said = False
+        self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
         self._closing = False
@@ -178,8 +179,12 @@ class NodeRecords:
     async def write(self, statements: Sequence[Statement]) -> list[int]:
         """Run statements, all or none; they are on the disk when this returns. Return how many rows
         each changed. Raises RecordsUnavailable; then they may have been written all the same."""
+        return await self.write_made(lambda: statements)
+
+    async def write_made(self, make: Make) -> list[int]:
+        """Run the statements that `make` makes in the thread, as `write` does."""
         loop = asyncio.get_running_loop()
-        wanted = _Write(loop, loop.create_future(), statements)
+        wanted = _Write(loop, loop.create_future(), make)
         return await self._waited(wanted, self._writes, MOST_WRITES, WRITTEN_S)
 
     async def _waited(self, one: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
@@ -230,7 +235,8 @@ class NodeRecords:
 
         def due_at() -> float:
             """Return when there is something to write, or to look at."""
-            return max(self._retry_at, now() if self._rows else self._looked_at + IDLE_LOOK_S)
+            waits = self._rows or self.condition.is_ailing
+            return max(self._retry_at, now() if waits else self._looked_at + IDLE_LOOK_S)
 
         with self._wake:
             while not self._is_called() and (left_s := due_at() - now()) > 0:
@@ -259,8 +265,9 @@ class NodeRecords:
     def _written(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
         """Write some in one transaction, with what is to be removed then, and say so; return False
         where that has to be tried one by one."""
-        statements = [a for one in some for a in one.statements]
         try:
+            made = [one.make() for one in some]
+            statements = [statement for each in made for statement in each]
             changed = file.write([*statements, *self._upkeep(self._wall_s())], durable=True)
         except RecordsUnavailable as error:
             self._failed(str(error))
@@ -273,17 +280,18 @@ class NodeRecords:
             self._log.error("what was to be kept failed here", error=repr(error))
             some[0].say(None, RecordsUnavailable("keeping it failed here; see the log"))
             return True
-        self._worked()
+        self._retry_at = 0.0
+        self.condition.worked(self._dropped.count)
         left = iter(changed)
-        for one in some:
-            one.say(list(islice(left, len(one.statements))), None)
+        for one, each in zip(some, made, strict=True):
+            one.say(list(islice(left, len(each))), None)
         return True
 
     def _write(self, file: RecordsFile) -> None:
         """Write the rows that wait, remove those beyond the bounds, and look at the file when that
         is due; what fails is tried again later."""
         at = now()
-        looks = at >= self._looked_at + IDLE_LOOK_S
+        looks = self.condition.is_ailing or at >= self._looked_at + IDLE_LOOK_S
         if at < self._retry_at or not (self._rows or looks):
             return
         try:
@@ -299,7 +307,8 @@ class NodeRecords:
         except RecordsUnavailable as error:
             self._failed(str(error))
         else:
-            self._worked()
+            self._retry_at = 0.0
+            self.condition.worked(self._dropped.count)
 
     def _write_some(self, file: RecordsFile) -> int:
         """Write some rows and remove some; return how many were taken. Raises
@@ -328,28 +337,11 @@ class NodeRecords:
         if is_beyond:
             self._looked_at -= IDLE_LOOK_S - MORE_S
         ahead_s = 0.0 if latest_s is None else latest_s - now_s
-        if ahead_s > CLOCK_SLACK_S and not self._clock_said:
-            self._log.warning(
-                "the clock was set back, or was ahead: some logged requests end in the future",
-                seconds=round(ahead_s),
-            )
-        self._clock_said = ahead_s > CLOCK_SLACK_S
+        self.condition.latest(ahead_s)
 
     def _failed(self, why: str) -> None:
         self._retry_at = now() + self._retry_s
-        if not self._ailing:
-            self._ailing = True
-            self._log.critical(
-                "records cannot be written; requests wait in memory to be logged, and answers are "
-                "not kept",
-                why=why,
-            )
-
-    def _worked(self) -> None:
-        self._retry_at = 0.0
-        if self._ailing:
-            self._ailing = False
-            self._log.info("records are written again", not_logged=self._dropped.count)
+        self.condition.failed(why)
 
 
 def _answer(file: RecordsFile, question: _Question, log: Log) -> None:

@@ -191,7 +191,86 @@ _JOBS = (
     """,
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = (_REQUESTS, _ANSWERS, _JOBS)
+_CONVERSATIONS = (
+    # `used` is of one sequence with the ids of answers: what was used last has the largest
+    """
+    CREATE TABLE conversation (
+        id INTEGER PRIMARY KEY,
+        request TEXT NOT NULL UNIQUE,
+        owner TEXT NOT NULL,
+        created_at_s REAL NOT NULL,
+        changed_at_s REAL NOT NULL,
+        used INTEGER NOT NULL,
+        labels BLOB NOT NULL,
+        items INTEGER NOT NULL DEFAULT 0,
+        size_bytes INTEGER NOT NULL DEFAULT 0,
+        row_bytes INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX conversation_by_owner ON conversation (owner, used)",
+    "CREATE INDEX conversation_by_use ON conversation (used)",
+    "CREATE INDEX conversation_by_age ON conversation (changed_at_s)",
+    # `run` is the request that added it, empty where the conversation began with it
+    """
+    CREATE TABLE conversation_item (
+        conversation INTEGER NOT NULL,
+        place INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        run TEXT NOT NULL,
+        item INTEGER NOT NULL,
+        PRIMARY KEY (conversation, place),
+        UNIQUE (conversation, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER conversation_added AFTER INSERT ON conversation BEGIN
+        INSERT INTO answer_tally VALUES (NEW.owner, 1, NEW.row_bytes)
+        ON CONFLICT (owner) DO UPDATE SET rows = rows + 1, bytes = bytes + NEW.row_bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER conversation_changed AFTER UPDATE OF row_bytes ON conversation BEGIN
+        UPDATE answer_tally SET bytes = bytes + NEW.row_bytes - OLD.row_bytes
+        WHERE owner = NEW.owner;
+    END
+    """,
+    """
+    CREATE TRIGGER conversation_removed AFTER DELETE ON conversation BEGIN
+        DELETE FROM conversation_item WHERE conversation = OLD.id;
+        UPDATE answer_tally SET rows = rows - 1, bytes = bytes - OLD.row_bytes
+        WHERE owner = OLD.owner;
+        DELETE FROM answer_tally WHERE owner = OLD.owner AND rows <= 0;
+    END
+    """,
+    """
+    CREATE TRIGGER conversation_item_added AFTER INSERT ON conversation_item BEGIN
+        UPDATE item SET uses = uses + 1 WHERE id = NEW.item;
+        UPDATE conversation SET items = items + 1,
+            size_bytes = size_bytes + (SELECT length(content) FROM item WHERE id = NEW.item),
+            row_bytes = row_bytes + 48 + length(NEW.name) + length(NEW.run)
+        WHERE id = NEW.conversation;
+    END
+    """,
+    """
+    CREATE TRIGGER conversation_item_removed AFTER DELETE ON conversation_item BEGIN
+        UPDATE conversation SET items = items - 1,
+            size_bytes = size_bytes - (SELECT length(content) FROM item WHERE id = OLD.item),
+            row_bytes = row_bytes - 48 - length(OLD.name) - length(OLD.run)
+        WHERE id = OLD.conversation;
+        UPDATE item SET uses = uses - 1 WHERE id = OLD.item;
+        DELETE FROM item WHERE id = OLD.item AND uses <= 0;
+    END
+    """,
+)
+
+_LISTS = ("CREATE INDEX job_by_time ON job (owner, created_at_s, request)",)
+
+MIGRATIONS: tuple[Sequence[str], ...] = (
+    _REQUESTS,
+    _ANSWERS,
+    _JOBS,
+    (*_CONVERSATIONS, *_LISTS),
+)
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)
 

@@ -17,9 +17,17 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
+from gateway.cluster.pulling import known_repository
 from gateway.cluster.readings import ClusterReadings
-from gateway.dialects.faults import HttpFaultRaised, makes_no_such, of_refusal, unknown_model
+from gateway.dialects.faults import (
+    HttpFaultRaised,
+    makes_no_such,
+    of_refusal,
+    unknown_adapter,
+    unknown_model,
+)
 from gateway.requests import routing
+from gateway.requests.adapters import AdapterBook
 from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
@@ -33,10 +41,18 @@ Tried = Collection[tuple[InstanceId, int]]
 class ModelCatalog:
     """The models and instances of the cluster, as this process knows them."""
 
-    def __init__(self, bus: BusClient, readings: ClusterReadings, clients: RunnerClients) -> None:
+    def __init__(
+        self,
+        bus: BusClient,
+        readings: ClusterReadings,
+        clients: RunnerClients,
+        pull_names: Mapping[str, str] | None = None,
+    ) -> None:
         self._bus = bus
         self.readings = readings
         self._clients = clients
+        self.adapters = AdapterBook(lambda: readings.cards(self._now()))
+        self._pull_names = pull_names or {}
 
     @property
     def known(self) -> bool:
@@ -72,17 +88,25 @@ class ModelCatalog:
         return {one.model for one in instances if one.test is None} | set(self.cards())
 
     def named(self, name: str) -> ModelId:
-        """Return the model that a client's name means, of a derived one that which answers. Raises
-        HttpFaultRaised (404) for none."""
+        """Return the model that a client's name means, of an adapter its model, of a derived model
+        that which answers. Raises HttpFaultRaised (404) for none."""
         names = self.names()
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
-        if found is None:
-            seen = passed_over_named(name, self.readings.passed_over(self._now()))
-            raise HttpFaultRaised(
-                unknown_model(name, sorted(names | {one.name for one in self.derived_here()}), seen)
-            )
-        return found
+        pulled = known_repository(name, self._pull_names)
+        if found is None and pulled is not None and pulled in names:
+            return pulled
+        if found is not None:
+            return found
+        seen = passed_over_named(name, self.readings.passed_over(self._now()))
+        own = self.adapters.known()
+        adapted = routing.adapter_named(name, names, own)
+        if adapted is not None and adapted[1] in own[adapted[0]]:
+            return adapted[0]
+        if adapted is not None and seen is None:
+            raise HttpFaultRaised(unknown_adapter(name, *adapted, own[adapted[0]]))
+        there = names | {one.name for one in self.derived_here()}
+        raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 
     def derived(self, name: str) -> DerivedModel | None:
         """Return the derived model that a client's name means; None where it is none's, or that of
@@ -137,6 +161,9 @@ class ModelCatalog:
         """Return the instance to ask, None where none is ready that was not tried; requests of one
         `affinity` have one, as far as work goes."""
         ready = self.ready(request.model, tried)
+        if request.adapter is not None:
+            nodes = self.adapters.nodes_with(request.model, request.adapter)
+            ready = [one for one in ready if one.shards[0].node in nodes] or ready
         loads = {one.instance: self._load(one) for one in ready}
         return routing.choose(ready, loads, routing.affinity_of(request, affinity))
 

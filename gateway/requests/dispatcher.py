@@ -95,10 +95,10 @@ class Dispatcher:
         self._catalog.check_makes(model, parsed.requests)
         card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
         own = None if card is None else card.defaults
+        adapter = self._catalog.adapters.meant(parsed.model, self._catalog.names(), derived)
+        told = {"key_id": key_id, "adapter": adapter}
         whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
-        wires = tuple(
-            in_manner(one, parsed.manner).model_copy(update={"key_id": key_id}) for one in whole
-        )
+        wires = tuple(in_manner(one, parsed.manner).model_copy(update=told) for one in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(

@@ -88,10 +88,13 @@ class ClientRequest:
     def spent_tokens(self) -> int:
         """Return the tokens that it has used so far, of its prompt once a runner has accepted it,
         and of its answer; a question about a prompt uses none."""
-        if self.wire.question is not None:
-            return 0
-        answered = self.tokens if self.usage is None else self.usage.completion_tokens
-        return self.prompt_tokens + answered
+        return 0 if self.wire.question is not None else self.prompt_tokens + self.answered_tokens
+
+    @property
+    def answered_tokens(self) -> int:
+        """Return the tokens of its answer so far; at its end with those that no entry brought, as
+        the one that ended it."""
+        return max(self.tokens, 0 if self.usage is None else self.usage.completion_tokens)
 
     # --- where it stands ----------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Which model a name means, and which of its instances answers a request.
 
 Pure. Names: the exact id, else the only id whose last part (after `/`) or whose name before
-`:latest` it is. Instances: of those ready and not excluded, the one that the conversation's
-beginning hashes to (its prefix cache is warm), unless it has markedly more work than the
-least loaded one. (Rendezvous hashing, Thaler and Ravishankar.)
+`:latest` it is; an adapter's stands behind that of its model. Instances: of those ready and not
+excluded, the one that the conversation's beginning hashes to (its prefix cache is warm), unless it
+has markedly more work than the least loaded one. (Rendezvous hashing, Thaler and Ravishankar.)
 """
 
 from __future__ import annotations
@@ -47,6 +47,20 @@ def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
     folded = plain.casefold()
     ends = {model for model in known if short_names(model) & {folded}}
     return next(iter(ends)) if len(ends) == 1 else None
+
+
+def adapter_named(
+    name: str, known: Collection[ModelId], adapters: Mapping[ModelId, Collection[str]]
+) -> tuple[ModelId, str] | None:
+    """Return the model and the adapter of it that `name` means, `MODEL:ADAPTER`; the adapter may be
+    none of it. None where no model with adapters is meant. Other names go before it."""
+    base, _, wanted = plain_name(name).rpartition(":")
+    model = model_named(base, known) if base else None
+    if model is None or not adapters.get(model):
+        return None
+    own = adapters[model]
+    alike = [one for one in own if one.casefold() == wanted.casefold()]
+    return model, alike[0] if wanted not in own and len(alike) == 1 else wanted
 
 
 def ready_instances(
@@ -100,7 +114,7 @@ def affinity_of(request: GenerationRequest, said: str = "") -> str:
     """Return a hash of what a growing conversation keeps: its model, tools, and first words; of the
     model and what the client said that its requests share, where it said so."""
     prompt = request.prompt
-    parts: list[str] = [request.model]
+    parts: list[str] = [request.model, *([request.adapter] if request.adapter else ())]
     if said:
         parts.append(f"said:{said}")
     elif isinstance(prompt, ChatPrompt):

@@ -65,6 +65,8 @@ HISTORY_PROTOCOL = 5
 """The first one in which a request may go on from token ids, and is told those of its end."""
 TEMPLATE_PROTOCOL = 6
 """The first one in which a request may bring the template of its prompt."""
+ADAPTER_PROTOCOL = 7
+"""The first one in which a request may be for one of the model's adapters."""
 INPUTS_PROTOCOL = 4
 """The first one in which a runner can be asked for vectors of inputs."""
 
@@ -370,6 +372,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which cannot go on from token ids", "history")
     if protocol < TEMPLATE_PROTOCOL and request.template is not None:
         return _older("whose templates are the models' own", "template")
+    if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
+        return _older("which applies no adapters", "model")
     return None
 
 

@@ -20,6 +20,7 @@ from typing import Literal
 from bus.wire.array_frames import ArrayFrame
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan
 
+NOT_EVERYWHERE = "not every node of its group has this adapter; give all of them the same files"
 _DIGEST = struct.Struct("<qi")
 
 
@@ -97,7 +98,8 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
     """What one rank found when it had loaded its part.
 
     `config` is the SHA-256 of its config.json, `precision` what it computes in. `groups`: chunks
-    of several rows can be one batch; `slabs`: all of its layers keep ordinary KV.
+    of several rows can be one batch; `slabs`: all of its layers keep ordinary KV. `adapters` are
+    those that it holds, each with a digest of what it is; said only where there are some.
     """
 
     rank: int
@@ -112,6 +114,7 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
     batches_ragged: bool
     groups: bool
     slabs: bool
+    adapters: tuple[tuple[str, str], ...] = ()
 
     @property
     def spare_bytes(self) -> int:
@@ -120,7 +123,8 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
 
 class Agreement(ArrayFrame, tag="agreed", frozen=True):
-    """What all ranks go by. The bytes are in the measure of the tightest rank."""
+    """What all ranks go by. The bytes are in the measure of the tightest rank. `adapters` are those
+    that every rank holds; said only where there are some."""
 
     weights_bytes: int
     memory_limit_bytes: int
@@ -131,9 +135,11 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
     batches_ragged: bool
     groups: bool
     slabs: bool
+    adapters: tuple[str, ...] = ()
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
         """Return a rank's own facts, with what was agreed in their place."""
+        alone = sorted(facts.adapters - set(self.adapters))
         return replace(
             facts,
             weights_bytes=self.weights_bytes,
@@ -144,6 +150,8 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
             vocabulary=self.vocabulary,
             batches_ragged=self.batches_ragged,
             trims=self.slabs,
+            adapters=frozenset(self.adapters),
+            refused_adapters={**facts.refused_adapters, **dict.fromkeys(alone, NOT_EVERYWHERE)},
         )
 
 
@@ -179,6 +187,11 @@ def agree(ranks: Sequence[RankFacts]) -> Agreement:
         batches_ragged=all(one.batches_ragged for one in ranks),
         groups=all(one.groups for one in ranks),
         slabs=all(one.slabs for one in ranks),
+        adapters=tuple(
+            name
+            for name, digest in lead.adapters
+            if all((name, digest) in one.adapters for one in ranks)
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 """What ranks of a group say to each other beside the ring: `[tag, *fields]` arrays.
 
 Pure. Followers speak to the lead over its plan socket and it answers; tensors never pass here.
-A follower needs of a `RowSpec` only the tokens and whether they are scored: sampling and grammar
-are the lead's. What does not fit raises `BadMessage`.
+A follower needs of a `RowSpec` only the tokens, whether they are scored, and the adapter: sampling
+and grammar are the lead's. What does not fit raises `BadMessage`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import cast
 
-from bus.wire.array_frames import ArrayFrame, packer, reader
+from bus.wire.array_frames import ArrayFrame, astuple, packer, reader
 from bus.wire.errors import BadMessage
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
@@ -47,12 +47,14 @@ class RankGone(ArrayFrame, tag="gone", frozen=True):
 
 class AdmittedRow(ArrayFrame, frozen=True):
     """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order. `scored`:
-    the prompt's log-probabilities are asked for; said only where they are."""
+    the prompt's log-probabilities are asked for; said only where they are, or where the row has an
+    `adapter`."""
 
     row: engine.RowId
     tokens: bytes
     made: int
     scored: bool = False
+    adapter: str = ""
 
 
 class PlanFrame(ArrayFrame, tag="plan", frozen=True):
@@ -82,7 +84,13 @@ _read_to_lead = reader(ToLead, "a lead")
 
 def pack_rank(message: ToRank | ToLead) -> bytes:
     """Pack one frame."""
-    return _pack(_framed(message) if isinstance(message, SharedPlan) else message)
+    if isinstance(message, SharedPlan):
+        return _pack(_framed(message))
+    if isinstance(message, RankFacts | Agreement) and not message.adapters:
+        # As earlier builds read it: its last field says nothing.
+        tag = "facts" if isinstance(message, RankFacts) else "agreed"
+        return _pack((tag, *astuple(message)[:-1]))
+    return _pack(message)
 
 
 def unpack_to_rank(data: bytes) -> ToRank:
@@ -115,12 +123,13 @@ def _framed(shared: SharedPlan) -> PlanFrame:
 
 
 def _admitted(spec: engine.RowSpec) -> AdmittedRow:
-    """Return the row as it travels: without its last field where that says nothing, so that the
+    """Return the row as it travels: without its last fields where they say nothing, so that the
     bytes are those that earlier builds read."""
     plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
-    if spec.prompt_logprobs is None:
-        return cast(AdmittedRow, plain)
-    return AdmittedRow(*plain, True)
+    scored = spec.prompt_logprobs is not None
+    if spec.adapter:
+        return AdmittedRow(*plain, scored, spec.adapter)
+    return cast(AdmittedRow, (*plain, True) if scored else plain)
 
 
 def _shared(frame: PlanFrame) -> SharedPlan:
@@ -153,4 +162,5 @@ def _spec(admitted: AdmittedRow) -> engine.RowSpec:
         seed=0,
         made=admitted.made,
         prompt_logprobs=0 if admitted.scored else None,
+        adapter=admitted.adapter,
     )

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
@@ -36,9 +37,10 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import RankContext, RankFacts
+from runner.mlx.adapters import AdapterBank, load_adapters
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
-from runner.mlx.model.capabilities import Capabilities, Shape, measure, try_out
+from runner.mlx.model.capabilities import Capabilities, Shape, adapters_agree, measure, try_out
 from runner.mlx.model.compiled_decode import TraceStart
 from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.kernels import KernelCache
@@ -60,6 +62,10 @@ from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingSt
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
 _BLOCK_BYTES = 512 << 10
+NO_TENSOR_ADAPTERS = (
+    "ranks of a tensor group apply no adapters; have the model on one node, or as a pipeline"
+)
+NO_ROWS_APART = "this family's layers do not keep rows apart, so adapters cannot be told by row"
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -78,8 +84,9 @@ def load_engine(
     UnloadableModel says why not.
 
     With a `rank_context`, load that rank's part and agree with the others; the group has been
-    formed. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
-    lower, never raise, what the model was made for. `threads` are those of the processor's BLAS.
+    formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
+    and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
+    `threads` are those of the processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -87,11 +94,14 @@ def load_engine(
     else:
         comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
+    adapters = _adapters(path, loaded, rank_context)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
-        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, comm, threads)
+        engine = MlxEngine(
+            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads
+        )
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -108,13 +118,14 @@ class MlxEngine:
         memory_limit_bytes: int,
         context_tokens: int | None,
         comm: Comm,
+        adapters: AdapterBank,
         threads: Threads | None = None,
     ) -> None:
         head = LastTokenHead(loaded.module)
-        shape, capabilities = _found(loaded, head)
+        shape, capabilities = _found(loaded, head, adapters)
         head.narrows = capabilities.narrows
         self.facts = EngineFacts(
-            weights_bytes=loaded.weights_bytes,
+            weights_bytes=loaded.weights_bytes + adapters.nbytes,
             context_tokens=context_of(loaded.config, context_tokens),
             vocabulary=shape.vocabulary,
             kv_bytes_per_token=shape.kv_bytes_per_token,
@@ -128,16 +139,20 @@ class MlxEngine:
                 "groups_prefill": capabilities.groups,
                 "narrow_head": capabilities.narrows,
                 "plain_kv": all(shape.plain),
+                "adapters": ", ".join(adapters.names),
+                "adapters_refused": "; ".join(f"{n}: {why}" for n, why in adapters.refused.items()),
             },
+            adapters=frozenset(adapters.names),
+            refused_adapters=dict(adapters.refused),
         )
         self._comm = comm
         self._threads = threads or OwnThreads()
         if isinstance(comm, GroupComm):
-            capabilities = self._agreed(path, comm.context, capabilities)
+            capabilities = self._agreed(path, comm.context, capabilities, adapters)
         grammars = GrammarMasks(
             path, vocabulary=self.facts.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
-        self._forward = Forward(loaded.model, shape, capabilities, head, comm)
+        self._forward = Forward(loaded.model, shape, capabilities, head, comm, adapters)
         self._tracing = TraceStart(
             KernelCache(path, loaded.weights_bytes * comm.size),
             self._forward,
@@ -264,7 +279,9 @@ class MlxEngine:
         self._comm.submit(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
 
-    def _agreed(self, path: Path, context: RankContext, capabilities: Capabilities) -> Capabilities:
+    def _agreed(
+        self, path: Path, context: RankContext, capabilities: Capabilities, adapters: AdapterBank
+    ) -> Capabilities:
         """Settle with the other ranks what all of them go by. Return what all are capable of."""
         facts = self.facts
         agreement = context.agree(
@@ -281,6 +298,7 @@ class MlxEngine:
                 batches_ragged=facts.batches_ragged,
                 groups=capabilities.groups,
                 slabs=capabilities.slabs,
+                adapters=tuple((name, adapters.digests[name]) for name in adapters.names),
             )
         )
         self.facts = agreement.applied(facts)
@@ -308,17 +326,37 @@ def _come_and_go() -> None:
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
-def _found(loaded: LoadedWeights, head: LastTokenHead) -> tuple[Shape, Capabilities]:
-    """Return what the model, or this rank's part of it by itself, keeps and can do."""
+def _adapters(path: Path, loaded: LoadedWeights, context: RankContext | None) -> AdapterBank:
+    is_tensor = context is not None and context.sharding == "tensor"
+    return load_adapters(
+        path,
+        loaded.module,
+        float32=loaded.precision == "float32",
+        because=NO_TENSOR_ADAPTERS if is_tensor else "",
+    )
+
+
+def _found(
+    loaded: LoadedWeights, head: LastTokenHead, adapters: AdapterBank
+) -> tuple[Shape, Capabilities]:
+    """Return what the model, or this rank's part of it by itself, keeps and can do; adapters that
+    its rows cannot have each for itself are refused."""
     model = loaded.model
     if not isinstance(model, StageModel):
         shape = measure(model)
+        _try_adapters(model, shape, adapters)
         return shape, try_out(model, shape, head)
     try:
         with model.rehearsal():
             shape = replace(measure(model), vocabulary=model.vocabulary)
+            _try_adapters(model, shape, adapters)
             capabilities = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
         raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
     return shape, capabilities
+
+
+def _try_adapters(model: Any, shape: Shape, adapters: AdapterBank) -> None:
+    if adapters.names and not adapters_agree(model, shape, adapters):
+        adapters.refuse(dict.fromkeys(adapters.names, NO_ROWS_APART))

@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from runner.engine import PrefillChunk, RowFailure
+from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import GroupKV, GroupShape, evaluated
 from runner.mlx.microbatch import Microbatch, microbatch_for, record
 from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
@@ -48,13 +49,21 @@ class Prefill:
     """The forwards of prompts, chunk by chunk, each row on its own caches."""
 
     def __init__(
-        self, model: Any, head: LastTokenHead, source: TokenSource, comm: Comm, *, groups: bool
+        self,
+        model: Any,
+        head: LastTokenHead,
+        source: TokenSource,
+        comm: Comm,
+        adapters: AdapterBank,
+        *,
+        groups: bool,
     ) -> None:
         """`groups`: chunks of several rows can be one padded batch."""
         self._model = model
         self._head = head
         self._source = source
         self._comm = comm
+        self._adapters = adapters
         self._groups = groups
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
@@ -123,7 +132,8 @@ class Prefill:
 
         def run() -> mx.array:
             """Return the forward's output; its caches advance."""
-            return self._model(inputs, cache=caches)
+            with self._adapters.applied([row.spec.adapter for row, _ in part]):
+                return self._model(inputs, cache=caches)
 
         arrays: list[mx.array] = []
         if scored:
@@ -165,15 +175,24 @@ class Forward:
     """One model, its microbatches, and how rows pass through both."""
 
     def __init__(
-        self, model: Any, shape: Shape, capabilities: Capabilities, head: LastTokenHead, comm: Comm
+        self,
+        model: Any,
+        shape: Shape,
+        capabilities: Capabilities,
+        head: LastTokenHead,
+        comm: Comm,
+        adapters: AdapterBank,
     ) -> None:
+        self._adapters = adapters
         self._model = model
         self._shape = shape
         self._capabilities = capabilities
         self._comm = comm
         self._compiled: CompiledDecode | None = None
         self._source = self._new_source()
-        self.prompts = Prefill(model, head, self._source, comm, groups=capabilities.groups)
+        self.prompts = Prefill(
+            model, head, self._source, comm, adapters, groups=capabilities.groups
+        )
         self._microbatches = self._new_microbatches()
 
     def new_caches(self, reserve: int) -> list[Any]:
@@ -234,7 +253,7 @@ class Forward:
     def _new_microbatches(self) -> list[Microbatch]:
         parts = self._model, self._shape, self._capabilities
         return [
-            Microbatch(*parts, self._new_source(), self._comm)
+            Microbatch(*parts, self._new_source(), self._comm, self._adapters)
             for _ in range(self._comm.microbatches)
         ]
 
@@ -259,7 +278,8 @@ class Forward:
     def _decode_alone(self, row: EngineRow, pending: PendingStep) -> None:
         assert row.token is not None
         self._comm.settle()
-        logits = self._model(row.token[None], cache=row.caches)[:, -1]
+        with self._adapters.applied([row.spec.adapter]):
+            logits = self._model(row.token[None], cache=row.caches)[:, -1]
         drawn = self._source.draw([row], logits, pending)
         self._comm.submit(drawn.arrays())
         row.token = drawn.tokens

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from runner.engine import RowId
+from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
 from runner.mlx.model.compiled_decode import CompiledDecode
@@ -54,11 +55,13 @@ class Microbatch:
         capabilities: Capabilities,
         source: TokenSource,
         comm: Comm,
+        adapters: AdapterBank,
     ) -> None:
         self.batch = DecodeBatch(shape.plain, holes=capabilities.slabs)
         self._model = model
         self._source = source
         self._comm = comm
+        self._adapters = adapters
         self._in_batch: dict[int, EngineRow] = {}
         self._told: mx.array | None = None
         """The tokens of the last step, (slots,)."""
@@ -77,14 +80,16 @@ class Microbatch:
         tokens of the step before are awaited once its forward is built, not before."""
         self._hold_exactly(rows)
         self.batch.open_step()
-        out = compiled.logits(self.batch) if compiled is not None else None
-        if out is None:
-            inputs = self.batch.tokens[:, None]
-            out = self._model(inputs, cache=self.batch.caches())[:, -1]
+        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
+        with self._adapters.applied([row.spec.adapter if row else "" for row in slots]) as adapted:
+            # A trace knows no adapters: it is of the model alone.
+            out = compiled.logits(self.batch) if compiled is not None and not adapted else None
+            if out is None:
+                inputs = self.batch.tokens[:, None]
+                out = self._model(inputs, cache=self.batch.caches())[:, -1]
         if self._told is not None:
             self._comm.await_tokens(self._told)
         in_batch = list(self._in_batch.items())
-        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
         drawn = self._source.draw_again(slots, out, pending)
         self._comm.submit_or_hold(drawn.arrays())
         self._told = drawn.tokens

@@ -18,9 +18,17 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from bus.wire.ids import TokenId
+from bus.wire.messages.requests import GenerationRequest
 from runner.engine import EntryId
 
 BLOCK_TOKENS = 64
+
+
+def kept_apart(request: GenerationRequest) -> bytes:
+    """Return the seed of the chains of a request: what is kept of one API key, and of one adapter,
+    serves requests of these alone."""
+    key = (request.key_id or "").encode()
+    return key if request.adapter is None else key + b"\0" + request.adapter.encode()
 
 
 class TokenChain:

@@ -248,6 +248,7 @@ class Row:
             prompt_logprobs=request.prompt_logprobs if self.scores else None,
             min_tokens=request.min_tokens or 0,
             held_ends=self.prepared.stop_token_ids if request.min_tokens else frozenset(),
+            adapter=request.adapter or "",
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:

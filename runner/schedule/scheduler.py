@@ -22,7 +22,7 @@ from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Intake
 from runner.schedule.plan import plan_step
-from runner.schedule.prefix import TokenChain
+from runner.schedule.prefix import TokenChain, kept_apart
 from runner.schedule.rows import (
     Row,
     RowEvent,
@@ -85,7 +85,7 @@ class Scheduler:
         refusal = self.intake.refusal(prepared, sharer)
         if refusal is not None:
             return refusal
-        seed = (prepared.request.key_id or "").encode()
+        seed = kept_apart(prepared.request)
         prompt = TokenChain(prepared.tokens, table.settings.block_tokens, seed=seed)
         rows: list[Row] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):

@@ -182,6 +182,9 @@ class RequestServer:
             )
         if request.model != spec.model:
             return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
+        facts = self._loop.facts
+        if request.adapter and facts and (why := facts.why_no_adapter(request.adapter)):
+            return Refusal(reason="unsupported", message=f"{spec.model} {why}", field="model")
         if request_id in self._open or request_id in self._pending or request_id in self._ended:
             return Refusal(reason="conflict", message=f"request {request_id} is known already")
         return None

@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -137,20 +138,34 @@ def processor_s(pid: int) -> float:
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What streams took, for one token, in microseconds: of the HTTP process's processor, and of
+    the clock."""
+
+    cpu_us: float
+    wall_us: float
+
+
 def us_a_token(gateway: Gateway, asked: Asked, streams: int, tokens: int) -> float:
     """Return the microseconds of the HTTP process for a token, of `streams` at once."""
+    return cost_of(gateway, asked, streams, tokens).cpu_us
+
+
+def cost_of(gateway: Gateway, asked: Asked, streams: int, tokens: int) -> Cost:
+    """Return what a token takes, of `streams` at once."""
     fields = {"model": MODEL, "stream": True, **asked.fields}
     body = json.dumps(fields).encode()
     head = (
         f"POST {asked.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode()
-    before = processor_s(gateway.pid)
+    before_s, began_s = processor_s(gateway.pid), time.perf_counter()
     counted = _read(gateway.port, head + body, asked, streams)
-    spent_s = processor_s(gateway.pid) - before
+    took_s, spent_s = time.perf_counter() - began_s, processor_s(gateway.pid) - before_s
     if counted != streams * tokens:
         raise RuntimeError(f"{asked.path}: {counted} events of {streams * tokens} tokens")
-    return 1e6 * spent_s / counted
+    return Cost(1e6 * spent_s / counted, 1e6 * took_s / counted)
 
 
 def _read(port: int, sent: bytes, asked: Asked, streams: int) -> int:

@@ -82,9 +82,10 @@ async def measure(path: Path, rows: int, size: int, count: int) -> dict[str, dic
 
     async def keep() -> None:
         number = next(numbers)
-        added = kept_answers.added("", name(number), answer(number, size), time.time())
-        await records.write(added)
+        kept, now_s = answer(number, size), time.time()
+        await records.write_made(partial(kept_answers.added, "", name(number), kept, now_s))
 
+    await find()  # opened, and looked through
     told = {
         "find one": await timed(count, 1, find),
         "find 32 at once": await timed(count, 32, find),

@@ -60,6 +60,27 @@ def test_a_response_has_text_and_usage(make: Make) -> None:
     assert response.metadata == {"a": "b"} and response.instructions == "Be brief."
 
 
+def test_a_count_is_what_the_response_then_reads(client: OpenAI, make: Make, model: str) -> None:
+    asked: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "tools": [WEATHER],
+        "reasoning": {"effort": "none"},
+    }
+
+    def counted(text: str, **more: Any) -> int:
+        return client.responses.input_tokens.count(
+            model=model, input=text, **asked, **more
+        ).input_tokens
+
+    first = make(COUNT, **asked, max_output_tokens=8)
+    assert counted(COUNT) == first.usage.input_tokens
+    second = make("And on?", **asked, max_output_tokens=8, previous_response_id=first.id)
+    assert counted("And on?", previous_response_id=first.id) == second.usage.input_tokens
+    assert second.usage.input_tokens > first.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="resp_nothing"):
+        counted("x", previous_response_id="resp_nothing")
+
+
 def test_a_stream_is_put_together_by_the_clients_own_helper(
     client: OpenAI, make: Make, model: str
 ) -> None:

@@ -274,6 +274,38 @@ def test_a_job_waits_for_its_keys_budget_and_what_it_takes_counts_for_the_key(
     remove(testbed, "patient")
 
 
+def test_a_response_in_the_background_counts_for_one_request_of_the_minute(
+    testbed: GatewayTestbed,
+) -> None:
+    key = add(testbed, "calm", requests_per_minute=1)["key"]
+    everywhere(testbed, key, 200)
+    asked = {"model": MODEL, "input": "tokens=2", "background": True}
+    path = f"/v1/responses/{ask(testbed, 'POST', '/v1/responses', key, json=asked).json()['id']}"
+    eventually(
+        lambda: ask(testbed, "GET", path, key).json()["status"] == "completed", 20, "it is made"
+    )
+    settled(testbed, "calm", requests=1, running=0)
+    assert chat(testbed, key).status_code == 429
+    remove(testbed, "calm")
+
+
+def test_jobs_of_a_key_that_is_removed_are_left_to_admin_keys(testbed: GatewayTestbed) -> None:
+    key, other = (add(testbed, name)["key"] for name in ("leaves", "stays"))
+    everywhere(testbed, key, 200), everywhere(testbed, other, 200)
+    asked = {"path": CHAT, "body": body("tokens=1")}
+    name = ask(testbed, "POST", "/v1/jobs", key, json=asked).json()["id"]
+    remove(testbed, "leaves")
+    everywhere(testbed, key, 401)
+    for path in ("/v1/jobs", f"/v1/jobs/{name}", f"/v1/jobs/{name}/events"):
+        refused = ask(testbed, "GET", f"{path}?all=true", other)
+        assert refused.json()["error"]["code"] == "insufficient_scope", path
+    assert ask(testbed, "GET", "/v1/jobs").json()["data"] == []
+    assert name in {one["id"] for one in ask(testbed, "GET", "/v1/jobs?all=true").json()["data"]}
+    assert ask(testbed, "GET", f"/v1/jobs/{name}").status_code == 404
+    assert ask(testbed, "GET", f"/v1/jobs/{name}?all=true").json()["id"] == name
+    remove(testbed, "stays")
+
+
 def test_tokens_of_a_day_are_counted_and_end_in_a_429_until_midnight(
     testbed: GatewayTestbed,
 ) -> None:

@@ -84,6 +84,39 @@ def test_a_response_made_in_the_background_is_gone_on_from(testbed: GatewayTestb
     assert later["status"] == "completed" and later["previous_response_id"] == done["id"]
 
 
+def test_what_one_is_made_from_is_told_before_it_is_made(testbed: GatewayTestbed) -> None:
+    first = ended(testbed, ask(testbed, "tokens=3")["id"])
+    text = "tokens=100000 every_ms=10"
+    name = ask(testbed, text, previous_response_id=first["id"], instructions="i")["id"]
+    for _ in range(2 * PROCESSES):
+        told = call(testbed, "GET", f"/{name}/input_items?order=asc").json()
+        texts = [one["content"][0]["text"] for one in told["data"]]
+        assert texts == ["tokens=3", "one two three ", text]
+    page = call(testbed, "GET", f"/{name}/input_items?limit=1").json()
+    assert [one["id"] for one in page["data"]] == [told["last_id"]] and page["has_more"]
+    refused = call(testbed, "GET", f"/{name}/input_items?limit=0")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
+    call(testbed, "POST", f"/{name}/cancel")
+    after = call(testbed, "GET", f"/{name}/input_items?order=asc").json()
+    assert after == told
+
+
+def test_what_one_that_is_stopped_in_the_queue_was_to_be_made_from_is_told() -> None:
+    with gateway_testbed(jobs_running=0) as made:
+        name = ask(made, "tokens=2")["id"]
+        for state in ("queued", "cancelled"):
+            assert response_of(made, name)["status"] == state
+            [item] = call(made, "GET", f"/{name}/input_items").json()["data"]
+            assert item["content"][0]["text"] == "tokens=2"
+            body = {"model": MODEL, "input": "x", "previous_response_id": name}
+            refused = call(made, "POST", "", body)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, "previous_response_id")
+            assert error["code"] == "previous_response_not_completed"
+            assert f"is '{state}'" in error["message"]
+            call(made, "POST", f"/{name}/cancel")
+
+
 def test_a_stream_that_was_cut_is_gone_on_with_from_the_very_event(testbed: GatewayTestbed) -> None:
     body = {
         "model": MODEL,

@@ -95,8 +95,24 @@ def test_a_job_is_told_the_same_by_every_process(testbed: GatewayTestbed) -> Non
         assert job_of(testbed, job["id"]) == job
 
 
-def test_another_key_finds_no_job(testbed: GatewayTestbed) -> None:
+def test_a_job_has_as_many_tokens_as_its_usage(testbed: GatewayTestbed) -> None:
+    done = ended(testbed, submit(testbed, chat("tokens=3 unsaid=1"))["id"])
+    assert done["progress"]["tokens"] == done["result"]["usage"]["completion_tokens"] == 4
+    cut = ended(testbed, submit(testbed, chat("tokens=2 every_ms=10 fail=internal"))["id"])
+    assert cut["progress"]["tokens"] == 2
+
+
+def test_another_key_finds_no_job_but_an_admin_key_that_asks_for_all(
+    testbed: GatewayTestbed,
+) -> None:
     job = ended(testbed, submit(testbed, chat())["id"])
+    everybodys = call(testbed, "GET", "/v1/jobs?all=true", headers=TWO).json()["data"]
+    assert everybodys[0]["id"] == job["id"] and everybodys[0]["key"] == hashed("sk-one")[-16:]
+    path = f"/v1/jobs/{job['id']}"
+    assert call(testbed, "GET", f"{path}?all=true", headers=TWO).json() == job
+    assert call(testbed, "GET", f"{path}?all=false", headers=TWO).status_code == 404
+    refused = call(testbed, "GET", "/v1/jobs?all=some", headers=TWO)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "all")
     for method, path in (
         ("GET", ""),
         ("DELETE", ""),
@@ -237,6 +253,15 @@ def test_a_job_is_stopped_while_it_runs_and_keeps_what_it_said(testbed: GatewayT
     assert any(one["request"] == request for one in testbed.runners[0].heard("cancel"))
     again = call(testbed, "POST", f"/v1/jobs/{job['id']}/cancel")
     assert (again.status_code, again.json()["status"]) == (200, "cancelled")
+
+
+def test_another_admin_key_stops_a_job_and_removes_it(testbed: GatewayTestbed) -> None:
+    job = submit(testbed, chat("tokens=100000 every_ms=10"))
+    path = f"/v1/jobs/{job['id']}"
+    stopped = call(testbed, "POST", f"{path}/cancel?all=true", headers=TWO).json()
+    assert stopped["status"] == "cancelled"
+    assert call(testbed, "DELETE", f"{path}?all=true", headers=TWO).json()["deleted"] is True
+    assert call(testbed, "GET", path).status_code == 404
 
 
 def test_a_job_that_has_ended_is_not_stopped_and_can_be_removed(testbed: GatewayTestbed) -> None:

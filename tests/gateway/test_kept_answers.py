@@ -20,9 +20,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import ready
-from tests.harness.ports import free_port
-
-ELSEWHERE = NodeId("n2")
+from tests.harness.second_gateway import ELSEWHERE, SecondGateway
 
 
 @pytest.fixture(scope="module")
@@ -130,33 +128,9 @@ def test_what_was_acknowledged_outlives_the_gateway() -> None:
         assert items[0]["content"][0]["text"] == "tokens=3"
 
 
-class Second:
-    """Another node's gateway at the same switchboard, as if the two were linked, with records of
-    its own."""
-
-    def __init__(self, made: GatewayTestbed) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        first, log = made.port, made.log
-        made.port = self.port
-        try:
-            self.process = made.start_gateway(
-                node=ELSEWHERE,
-                metrics_folder=f"{made.folder}/metrics2",
-                records_file=f"{made.folder}/records2.sqlite",
-            )
-        finally:
-            made.log.close()
-            made.port, made.log = first, log
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(15)
-
-
 @pytest.fixture(scope="module")
-def second(testbed: GatewayTestbed) -> Iterator[Second]:
-    made = Second(testbed)
+def second(testbed: GatewayTestbed) -> Iterator[SecondGateway]:
+    made = SecondGateway(testbed)
     try:
         name = ask(testbed.url).json()["id"]
         eventually(lambda: get(made.url, name).status_code == 200, 15, "the nodes know each other")
@@ -166,7 +140,7 @@ def second(testbed: GatewayTestbed) -> Iterator[Second]:
 
 
 def test_an_answer_is_told_with_its_items_and_removed_at_another_nodes_gateway(
-    testbed: GatewayTestbed, second: Second
+    testbed: GatewayTestbed, second: SecondGateway
 ) -> None:
     for count in range(4):  # of both HTTP processes, by chance
         response = ask(testbed.url, f"tokens={count + 2}").json()
@@ -184,7 +158,7 @@ def test_an_answer_is_told_with_its_items_and_removed_at_another_nodes_gateway(
 
 
 def test_a_stored_chat_is_told_and_labelled_at_another_nodes_gateway(
-    testbed: GatewayTestbed, second: Second
+    testbed: GatewayTestbed, second: SecondGateway
 ) -> None:
     body = {
         "model": MODEL,
@@ -200,7 +174,7 @@ def test_a_stored_chat_is_told_and_labelled_at_another_nodes_gateway(
 
 
 def test_a_large_answer_is_told_at_another_nodes_gateway(
-    testbed: GatewayTestbed, second: Second
+    testbed: GatewayTestbed, second: SecondGateway
 ) -> None:
     response = ask(testbed.url, "tokens=2 " + "x" * (3 << 20))
     assert response.status_code == 200, response.text
@@ -211,7 +185,7 @@ def test_a_large_answer_is_told_at_another_nodes_gateway(
 
 
 def test_an_answer_that_is_being_made_is_stopped_at_another_nodes_gateway(
-    testbed: GatewayTestbed, second: Second
+    testbed: GatewayTestbed, second: SecondGateway
 ) -> None:
     body = {"model": MODEL, "input": "tokens=100000 every_ms=10", "stream": True}
     with httpx.stream("POST", f"{testbed.url}/v1/responses", json=body, timeout=30) as answer:
@@ -226,7 +200,7 @@ def test_an_answer_that_is_being_made_is_stopped_at_another_nodes_gateway(
 
 
 def test_a_node_that_does_not_answer_is_named_in_time_and_one_that_is_down_at_once(
-    testbed: GatewayTestbed, second: Second
+    testbed: GatewayTestbed, second: SecondGateway
 ) -> None:
     response = ask(testbed.url).json()
     processes = psutil.Process(testbed.gateway.pid).children()

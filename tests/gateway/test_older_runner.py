@@ -47,15 +47,20 @@ def test_it_is_not_asked_to_score_a_prompt_and_goes_on_to_answer(testbed: Gatewa
     assert runner.heard("bad") == []
 
 
-@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/tokenize", "/apply-template"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/messages/count_tokens", "/v1/responses/input_tokens", "/tokenize", "/apply-template"],
+)
 def test_it_is_not_asked_about_prompts(testbed: GatewayTestbed, path: str) -> None:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "tokens=2"}]}
+    turns = [{"role": "user", "content": "tokens=2"}]
+    body = {"model": MODEL, "messages": turns}
 
     def answered() -> httpx.Response:
         return httpx.post(f"{testbed.url}/v1/chat/completions", json=body, timeout=10)
 
     before = testbed.runners[0].asked_so_far(answered)
-    refused = httpx.post(f"{testbed.url}{path}", json=body, timeout=10)
+    asks = {"model": MODEL, "input": turns} if "responses" in path else body
+    refused = httpx.post(f"{testbed.url}{path}", json=asks, timeout=10)
     assert refused.status_code == 400
     assert "older shoal" in refused.json()["error"]["message"]
     assert testbed.runners[0].asked_so_far(answered) == before + 1

@@ -218,12 +218,11 @@ def test_a_kept_response_is_told_as_a_stream(testbed: GatewayTestbed) -> None:
     assert call(testbed, "GET", f"{response['id']}?stream=false").json() == response
 
 
-@pytest.mark.parametrize("name", ["compact", "input_tokens"])
-def test_paths_that_are_to_come_say_so_though_they_look_like_a_response(
-    testbed: GatewayTestbed, name: str
+def test_a_path_that_is_to_come_says_so_though_it_looks_like_a_response(
+    testbed: GatewayTestbed,
 ) -> None:
     body = {"model": MODEL, "input": "x"}
-    answer = httpx.post(f"{testbed.url}/v1/responses/{name}", json=body, headers=ONE)
+    answer = httpx.post(f"{testbed.url}/v1/responses/compact", json=body, headers=ONE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_there_yet")
 
 
@@ -337,3 +336,20 @@ def test_the_oldest_turns_of_a_conversation_that_does_not_fit_go_where_that_is_a
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     alone = ask(testbed, "tokens=2 fits=3", **body)
     assert (alone.status_code, alone.json()["error"]["prompt_tokens"]) == (400, 15)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_they_go_from_ollamas_clients_conversations_too(
+    testbed: GatewayTestbed, stream: bool
+) -> None:
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    orders = {"role": "user", "content": "tokens=2 fits=230"}
+    body = {"model": MODEL, "messages": [*turns, orders], "stream": stream, "truncate": True}
+    answer = httpx.post(f"{testbed.url}/api/chat", json=body, headers=ONE, timeout=10)
+    assert answer.status_code == 200, answer.text
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == "one two "
+    whole = {**body, "truncate": False}
+    refused = httpx.post(f"{testbed.url}/api/chat", json=whole, headers=ONE, timeout=10)
+    assert refused.status_code == 400 and "error" in refused.json()

@@ -61,7 +61,8 @@ def _machine() -> Iterator[str]:
 def _faults() -> Iterator[str]:
     yield "## Formation and failover\n"
     rows: list[tuple[str, ...]] = []
-    for name, how in (("cluster", "make prove-cluster"), ("faults", "make prove-faults")):
+    for name in ("cluster", "faults", "records"):
+        how = f"make prove-{name}"
         found = _lines(PROVED / f"{name}.jsonl")
         rows += [
             (one["fault"], one["client saw"], f"{one['seconds']}", f"{one['bound']}")

@@ -224,6 +224,9 @@ class Runner:
 class GatewayTestbed:
     """Everything around one gateway, and the gateway."""
 
+    patience_s = 60.0
+    """A gateway serves so long after its start."""
+
     def __init__(self, folder: str, **options: Any) -> None:
         self.endpoints = Endpoints(folder)
         self.folder = folder
@@ -373,7 +376,13 @@ class GatewayTestbed:
             stderr=self.log,
             stdin=subprocess.DEVNULL,
         )
-        eventually(self.is_ready, 30, f"the gateway serves; see {self.folder}/gateway.log")
+        try:
+            eventually(
+                self.is_ready, self.patience_s, f"the gateway serves; see {self.folder}/gateway.log"
+            )
+        except BaseException:
+            process.kill()
+            raise
         return process
 
     def is_ready(self) -> bool:

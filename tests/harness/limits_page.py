@@ -25,6 +25,7 @@ from gateway.cluster.options import Options
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields
+from gateway.dialects.openai.responses.conversations import MOST_ADDED
 from gateway.fetching import AT_ONCE, ReadLimits, content, dialling, fetcher, policy, tools, url
 from gateway.fetching.places import shares
 from gateway.fetching.reading import reader
@@ -32,7 +33,15 @@ from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances, requests
 from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
-from gateway.records import file, kept_answers, node_records, request_log
+from gateway.records import (
+    FAR_BYTES,
+    MOST_BYTES,
+    MOST_ITEMS,
+    file,
+    kept_answers,
+    node_records,
+    request_log,
+)
 from gateway.records.jobs import job
 from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
@@ -164,16 +173,28 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "requests in the log", f"{records.request_rows:,}", "`records.request_rows`", gone
     yield "their bytes", amount(records.request_bytes), "`records.request_bytes`", gone
     yield "their age", f"{records.request_days:g} days", "`records.request_days`", gone
-    yield "answers kept, of all API keys", f"{records.answer_rows:,}", "`records.answer_rows`", gone
-    yield "their bytes together", amount(records.answer_bytes), "`records.answer_bytes`", gone
-    yield "their ages", f"{records.answer_days:g} days", "`records.answer_days`", gone
     yield (
-        "one of them, with its conversation",
+        "answers and conversations kept, of all API keys",
+        f"{records.answer_rows:,}",
+        "`records.answer_rows`",
+        gone,
+    )
+    yield "their bytes together", amount(records.answer_bytes), "`records.answer_bytes`", gone
+    yield (
+        "their ages, a conversation's from its last use",
+        f"{records.answer_days:g} days",
+        "`records.answer_days`",
+        gone,
+    )
+    yield (
+        "an answer, with what it was made from",
         amount(kept_answers.LARGEST_BYTES),
         "",
         "not kept, and said so",
     )
-    yield "kept chat completions looked through", f"{kept_answers.MOST_LISTED:,}", "", "left out"
+    yield "items of a conversation", f"{MOST_ITEMS:,} of {amount(MOST_BYTES)} together", "", "400"
+    yield "items that are added to one at once", f"{MOST_ADDED}", "", "400"
+    yield "what is added at once to another node's conversation", amount(FAR_BYTES), "", "413"
     yield "a name in it", f"{request_log.NAME_CHARS} characters", "", "cut"
     yield (
         "requests that wait to be written",

@@ -1,5 +1,5 @@
-"""What `make prove` found, as tables: faults, clusters, parity, clients, soak, latency, bench;
-`cluster` alone where that is asked for. Missing parts are named."""
+"""What `make prove` found, as tables: faults, clusters, records, parity, clients, soak, latency,
+bench; `cluster` or `records` alone where that is asked for. Missing parts are named."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def document(name: str, folder: str, how: str) -> None:
 
 
 def main(parts: list[str]) -> None:
-    if parts == ["cluster"]:
-        faults("cluster", "prove-cluster")
+    if parts in (["cluster"], ["records"]):
+        faults(parts[0], f"prove-{parts[0]}")
         return
-    faults("faults", "prove-faults")
-    faults("cluster", "prove-cluster")
+    for name in ("faults", "cluster", "records"):
+        faults(name, f"prove-{name}")
     parity()
     clients()
     document("soak", "prove-results", "prove-soak")

@@ -53,10 +53,15 @@ def one_gateway(model: Path) -> Iterator[FakeGateway]:
 
 @contextlib.contextmanager
 def started_ranks(
-    model: Path, group: GroupSpec, *, faults: Mapping[int, str] | None = None, **changes: Any
+    model: Path,
+    group: GroupSpec,
+    *,
+    faults: Mapping[int, str] | None = None,
+    models: Mapping[int, Path] | None = None,
+    **changes: Any,
 ) -> Iterator[list[Slot]]:
     """A process for every rank, not yet told what to be; all ended by their own pids. `faults`
-    by rank are those of `faulty_runner`."""
+    by rank are those of `faulty_runner`; `models` the folders of ranks that have another."""
     with contextlib.ExitStack() as stack:
         slots: list[Slot] = []
         for seat in group.ranks:
@@ -69,8 +74,9 @@ def started_ranks(
                 "group": group,
             }
             fault = (faults or {}).get(seat.rank, "")
+            own = (models or {}).get(seat.rank, model)
             slots.append(
-                stack.enter_context(started_slot(home, model, fault=fault, **fields | changes))
+                stack.enter_context(started_slot(home, own, fault=fault, **fields | changes))
             )
         yield slots
 

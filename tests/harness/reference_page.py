@@ -49,6 +49,11 @@ GROUPS: Mapping[str, tuple[str, str]] = {
 }
 """Modules of messages, in this order; one that is not named here comes last under its own name."""
 VARIABLES: Mapping[str, str] = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "given to processes that pull: nothing is drawn",
+    "HF_HUB_DISABLE_TELEMETRY": "given to processes that pull: nothing is told of us",
+    "HF_HUB_DISABLE_XET": "given to processes that pull: bytes come by HTTP ranges alone",
+    "HF_HUB_OFFLINE": "where it is set, no hub is asked",
+    "HF_TOKEN": "the hub's token of a node that pulls, else what `hf auth login` left",
     "HF_HOME": "where Hugging Face's cache is; models in it are used, never written",
     "HF_HUB_CACHE": "that cache itself; wins over HF_HOME",
     "HOME": "given to the node by the service that starts it",

@@ -5,7 +5,8 @@ PROTOCOL`, the highest version that it speaks), so that it can be stopped and ki
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
 answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), calls=1 (end
-with a tool call), unheeded=1 (strict tools have no effect).
+with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N tokens more are used than
+are said).
 An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
 and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
 runner makes, credit above all, and prints one JSON line for each thing that it is told.
@@ -269,7 +270,8 @@ class SyntheticRunner:
 
 
 def usage_of(row: Row) -> Usage:
-    return Usage(prompt_tokens=7, completion_tokens=sum(row.made), decode_s=0.01)
+    unsaid = int(row.orders.get("unsaid", "0"))
+    return Usage(prompt_tokens=7, completion_tokens=sum(row.made) + unsaid, decode_s=0.01)
 
 
 def orders_of(request: GenerationRequest) -> dict[str, str]:

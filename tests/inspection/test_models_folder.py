@@ -119,6 +119,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "other.safetensors, missing here",
     ),
     "linked": (linked, "/nowhere/at/all/blob"),
+    "adapted": (files(**{"adapters.safetensors": weights(9_999)}), "adapters/NAME"),
     "empty": (lambda path: path.mkdir(), "empty folder"),
     "shoal-tiny": (files(), "comes first"),
     "owner/deep/er": (files(), "too deep"),
@@ -167,7 +168,6 @@ def littered() -> Iterator[Node]:
         make(snapshot)
     files(**{"card.toml": "context_token = 5\nsummary = 'small'\n"})(models / "noted")
     files(**{"card.toml": "context_tokens = 'long'"})(models / "bad-card")
-    files(**{"adapters.safetensors": weights(9_999)})(models / "adapted")
     try:
         node.up()
         yield node
@@ -272,7 +272,7 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
     gone = str(models / "empty")
     eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
     here = [line for line in told() if line.startswith(str(models))]
-    count = len(KINDS) - len(HARMLESS) + len(ODD_NAMES) + 3
+    count = len(KINDS) - len(HARMLESS) + len(ODD_NAMES) + 2
     assert len(here) == len(set(here)) == count, "those taken but for a part too"
 
 
@@ -286,16 +286,12 @@ def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> 
     assert "noted" in listed.stdout, "it is a model all the same"
 
 
-def test_c14_an_adapter_beside_the_weights_is_said_and_not_counted(littered: Node) -> None:
-    plain, adapted = (
-        json.loads(littered.shoal("show", name, "--json").stdout) for name in ("good", "adapted")
-    )
-    assert adapted["parameters"] == plain["parameters"] == 128
-    assert adapted["weights_bytes"] == plain["weights_bytes"]
+def test_c14_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Node) -> None:
+    assert littered.shoal("show", "adapted", "--json").returncode
     listed = littered.shoal("ls")
     folder = littered.home / "data" / "models" / "adapted"
     lines = [line for line in listed.stderr.splitlines() if str(folder) in line]
-    assert lines and "adapters.safetensors" in lines[0] and "not applied" in lines[0]
+    assert lines and "adapters.safetensors" in lines[0] and "adapters/NAME" in lines[0]
 
 
 def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:

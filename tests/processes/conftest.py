@@ -16,6 +16,8 @@ RESULTS = ROOT / "prove-results"
 Ledger = Callable[..., None]
 OF_CLUSTERS = ("test_cluster", "test_two_nodes", "test_partition", "test_churn")
 """Whose notes go to a file of their own: `make prove-cluster` shows it as one table."""
+OF_RECORDS = ("test_record_kills",)
+"""The same for `make prove-records`."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,8 @@ def ledger(request: pytest.FixtureRequest) -> Ledger:
             "test": request.node.name,
         }
         RESULTS.mkdir(exist_ok=True)
-        name = "cluster" if request.node.path.stem in OF_CLUSTERS else "faults"
+        stem = request.node.path.stem
+        name = "cluster" if stem in OF_CLUSTERS else "records" if stem in OF_RECORDS else "faults"
         with open(RESULTS / f"{name}.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row))

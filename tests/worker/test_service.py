@@ -32,6 +32,7 @@ from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
 from worker.models.weights import Shelf, Weights
+from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
 from worker.slots.admission import USUAL, SlotTiming
 from worker.slots.runner_specs import DataPorts, RunnerDefaults
@@ -122,6 +123,7 @@ class House:
             ring_ports=(0, 0),
             plan_ports=(0, 0),
             weights=WeightsSettings(self.folder / "models", self.folder / "hashes"),
+            pulls=PullSettings(self.folder / "models", offline=True),
             timing=self.timing,
         )
         return Worker(

@@ -18,6 +18,7 @@ from typing import Any
 
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
+from bus.wire.lora import FOLDER
 from bus.wire.messages.weights import PIECE_BYTES, FileEntry
 from worker.models.manifest import belongs
 
@@ -187,8 +188,12 @@ def _paths(folder: Path) -> Iterator[str]:
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             for inner in os.scandir(entry.path):
-                if belongs(f"{entry.name}/{inner.name}"):
-                    yield f"{entry.name}/{inner.name}"
+                path = f"{entry.name}/{inner.name}"
+                if entry.name == FOLDER and inner.is_dir(follow_symlinks=False):
+                    names = (f"{path}/{file.name}" for file in os.scandir(inner.path))
+                    yield from filter(belongs, names)
+                elif belongs(path):
+                    yield path
         elif belongs(entry.name):
             yield entry.name
 

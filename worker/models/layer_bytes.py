@@ -5,7 +5,7 @@ tensor's name and place) and then the tensors. A stage needs the headers, for th
 at all of them, and every tensor but those that belong to layers of others: the embedding where
 it is first, or last in a model without a projection of its own; the projection where it is last.
 What belongs to no layer is always needed. A header that does not lie within the first piece is
-not read: then the whole file is needed.
+not read: then the whole file is needed, as is that of an adapter, which ranks compare.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bus.wire.cards import ModelCard
+from bus.wire.lora import FOLDER
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.files import tensors_in
 from worker.models.layers import Place, place_of
@@ -58,7 +59,7 @@ def wanted_pieces(
     found: dict[str, bytes] = {}
     for path, table in tables.items():
         count, where = piece_count(sizes[path]), places[path]
-        if table is None or where is None:
+        if table is None or where is None or path.startswith(f"{FOLDER}/"):
             found[path] = b"\1" * count
             continue
         ranges = [table[n] for n in table if needs(where[n], layers, projects=projects)]

@@ -1,8 +1,9 @@
 """What a model's folder is made of, file by file, and what another node may say of it.
 
 Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
-template, card; never code. A path has at most two parts, none hidden, so that no manifest can
-name anything outside of its model's folder. The digest covers names, sizes and contents.
+template, card, adapters; never code. A path has at most two parts, three within `adapters/`, none
+hidden, so that no manifest can name anything outside of its model's folder. The digest covers
+names, sizes and contents.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import re
 from collections.abc import Sequence
 
 from bus.wire.ids import ModelId
+from bus.wire.lora import CONFIG_FILE, FOLDER, WEIGHTS_FILES, is_adapter_name
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 
 SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken")
 NAMED = ("card.toml",)
+ADAPTER_FILES = (CONFIG_FILE, *WEIGHTS_FILES)
 MAX_FILES = 4_096
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 
@@ -24,6 +27,8 @@ def belongs(path: str) -> bool:
     """Return whether a file of this relative path is part of a model, and safe to write below a
     folder of our own."""
     parts = path.split("/")
+    if len(parts) == 3 and parts[0] == FOLDER:
+        return parts[2] in ADAPTER_FILES and is_adapter_name(parts[1])
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
         return False
     return path in NAMED or parts[-1].endswith(SUFFIXES)
@@ -76,7 +81,7 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     if paths != sorted(paths):
         return "its files are not in order"
     folded = [path.casefold() for path in paths]
-    folders = {path.partition("/")[0] for path in folded if "/" in path}
+    folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
         return "two of its files have one name"
     if "config.json" not in paths or not any(p.endswith(".safetensors") for p in paths):

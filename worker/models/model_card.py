@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
 from worker.models import layers
 from worker.models.files import DTYPE_BYTES, Notes, Tensor
@@ -26,6 +28,21 @@ THINKING_WORDS = (
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
 """A template that has one of these is of a model that thinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAdapters:
+    """The adapters of a model: `cards` of those that can be applied, `unfit` the folders of the
+    others with the reason, `layer_bytes` what all of them take in memory, by layer."""
+
+    cards: tuple[AdapterCard, ...] = ()
+    unfit: tuple[tuple[Path, Unfit], ...] = ()
+    layer_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what their files take on disk."""
+        return sum(card.size_bytes for card in self.cards)
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
@@ -46,6 +63,7 @@ def model_card(
     tensors: Sequence[Tensor],
     template: str,
     notes: Notes,
+    adapters: FoundAdapters,
     size_bytes: int,
     digest: str,
     modified_at_s: int,
@@ -54,7 +72,7 @@ def model_card(
 ) -> ModelCard:
     """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
     convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
-    to 32 bits when loaded.
+    to 32 bits when loaded. `adapters` lie beside it.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -65,6 +83,7 @@ def model_card(
     caches = layers.layer_kv(text, count, value_bytes)
     grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
     sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
+    sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
     thinks = _thinks(template)
@@ -74,7 +93,7 @@ def model_card(
         family=family,
         layers=count,
         weights_bytes=sum(size for _, size in sizes),
-        size_bytes=size_bytes,
+        size_bytes=size_bytes + adapters.size_bytes,
         kv_bytes_per_token=sum(grows),
         kv_bytes_fixed=sum(fixed),
         context_tokens=min(_context(text), notes.context_tokens or _context(text)),
@@ -105,6 +124,7 @@ def model_card(
         fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
+        adapters=adapters.cards,
     )
 
 

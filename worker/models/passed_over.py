@@ -93,8 +93,8 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         if (first := next((name for name in sorted(names) if kind.fullmatch(name)), None))
     }
     if not weights and (found := ADAPTERS & set(names)):
-        remedy = "fuse it with its model: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
-        why = f"a LoRA adapter alone ({min(found)}), which shoal does not apply"
+        remedy = "move it into its model's folder as adapters/NAME, and ask for MODEL:NAME"
+        why = f"a LoRA adapter alone ({min(found)}), which is applied to no model"
         return Unfit("adapter_alone", why, remedy)
     if not weights and _GGUF in by_kind:
         return _gguf(by_kind[_GGUF])
@@ -201,14 +201,23 @@ def unreadable(error: Exception) -> Unfit:
     return Unfit("unreadable", f"it cannot be read: {said or type(error).__name__}", remedy)
 
 
-def adapter_beside(names: Collection[str]) -> Unfit | None:
-    """Return what is said of a LoRA adapter in the folder of a model that is taken."""
-    found = sorted(name for name in names if name.startswith("adapter") or name in ADAPTERS)
+def adapter_beside(names: Iterable[str]) -> Unfit | None:
+    """Return why a model is not taken whose folder holds an adapter's files beside the weights:
+    requests for it would get the model without."""
+    found = sorted(ADAPTERS.intersection(names))
     if not found:
         return None
-    remedy = "fuse it into the weights: `mlx_lm.fuse --model FOLDER --adapter-path FOLDER`"
-    why = f"{', '.join(found)}: a LoRA adapter is not applied"
+    remedy = "move them into adapters/NAME in that folder, and ask for MODEL:NAME; or fuse them"
+    why = f"{', '.join(found)} beside the weights would not be applied"
     return Unfit("adapter_beside", why, remedy)
+
+
+def bad_adapter(why: str) -> Unfit:
+    """Return why an adapter cannot be applied, and the way out."""
+    remedy = (
+        "mend it or take it away, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
+    )
+    return Unfit("bad_adapter", why, remedy)
 
 
 def first_of(said: Iterable[PassedOver], most: int, characters: int) -> tuple[PassedOver, ...]:

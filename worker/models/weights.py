@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from bus.wire.cards import (
 )
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
+from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.files import (
     CARD_BYTES,
@@ -51,8 +52,9 @@ from worker.models.files import (
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
-from worker.models.model_card import model_card, no_more_context
+from worker.models.model_card import FoundAdapters, model_card, no_more_context
 from worker.models.passed_over import (
+    ADAPTERS,
     CONFIG,
     Unfit,
     UnfitModel,
@@ -93,12 +95,13 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A folder as it was read last: its card, or why it has none, and what is to be said of a model
-    that is taken."""
+    """A folder as it was read last: its card, or why it has none, what is to be said of a model
+    that is taken, and which of its adapters cannot be applied."""
 
     mark: tuple[object, ...]
     card: ModelCard | None
     unfit: tuple[Unfit, ...]
+    adapters: FoundAdapters = field(default_factory=FoundAdapters)
 
 
 class Weights:
@@ -127,30 +130,34 @@ class Weights:
                 if not found.cached:
                     said.append(_passed_over(found, name_taken(first.path)))
                 continue
-            card, unfit = self._judged(found)
+            known = self._judged(found)
+            card, unfit = known.card, known.unfit
             taken = card is not None
             if card is not None:
                 cards[model] = _named(card, model, found)
                 unfit = (*unfit, goes_by(found.name, model)) if model != found.name else unfit
             said += [_passed_over(found, one, taken=taken) for one in unfit]
+            said += [
+                _passed_over(replace(found, name=f"{model}:{path.name}", path=path), one)
+                for path, one in known.adapters.unfit
+            ]
         cards, more = reconciled(cards)
         by_model = {ids[found.name]: found for found in reversed(lying[:MOST_LYING])}
         said += [_passed_over(by_model[model], unfit, taken=True) for model, unfit in more]
         self.passed_over = tuple(said)
         return tuple(cards[name] for name in sorted(cards))
 
-    def _judged(self, found: Found) -> tuple[ModelCard | None, tuple[Unfit, ...]]:
-        """Return the card of what was found, and what is to be said of it. While its weights are
+    def _judged(self, found: Found) -> _Known:
+        """Return the card of what was found, and what is to be said of it and of its adapters. While its weights are
         being written a model that was known stays as it was."""
         if found.unfit is not None:
-            return None, (found.unfit,)
+            return _Known((), None, (found.unfit,))
         known = self._known.get(found.path)
         if (writing := self._still_written(found)) is not None:
             self._used.add(found.path)
             card = known.card if known is not None else None
-            return card, () if card is not None else (writing,)
-        known = self._read_or_known(found)
-        return known.card, known.unfit
+            return _Known((), card, () if card is not None else (writing,))
+        return self._read_or_known(found)
 
     def _still_written(self, found: Found) -> Unfit | None:
         if self._shelf.still_s <= 0 or found.bundled or ORIGIN_FILE in found.entries:
@@ -180,21 +187,24 @@ class Weights:
             yield from snapshots_in(self._shelf.hugging_face)
 
     def _read_or_known(self, found: Found) -> _Known:
-        mark = _mark(found.entries)
+        mark = (*_mark(found.entries), *adapter_marks(found.path))
         self._used.add(found.path)
         known = self._known.get(found.path)
         if known is None or known.mark != mark:
             try:
-                card, unfit = self._read(found)
+                known = _Known(mark, *self._read(found))
             except UnfitModel as error:
-                card, unfit = None, (error.unfit,)
+                known = _Known(mark, None, (error.unfit,))
             except OSError as error:
-                card, unfit = None, (unreadable(error),)
-            known = self._known[found.path] = _Known(mark, card, unfit)
+                known = _Known(mark, None, (unreadable(error),))
+            self._known[found.path] = known
         return known
 
-    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...]]:
-        """Return the card, and what is to be said of the model. Raises OSError, UnfitModel."""
+    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
+        """Return the card, what is to be said of the model, and its adapters. Raises OSError,
+        UnfitModel."""
+        if (beside := adapter_beside(found.entries)) is not None:
+            raise UnfitModel(*beside)
         folder, weights = found.path, weights_among(found.entries)
         if (dead := links_to_nothing(folder, filter(belongs, found.entries))) is not None:
             raise UnfitModel(*dead)
@@ -212,6 +222,8 @@ class Weights:
         if (lacking := lacking_shards(folder, found.entries.keys(), tensors)) is not None:
             raise UnfitModel(*lacking)
         notes, written_s, bad_card = _notes(folder)
+        float32, is_text = self._shelf.float32, embeds is None
+        adapters = adapters_in(folder, float32=float32, embeds=not is_text)
         files = [found.entries[name].stat() for name in weights]
         try:
             card = model_card(
@@ -221,10 +233,11 @@ class Weights:
                 tensors=tensors,
                 template=_template(folder),
                 notes=notes,
+                adapters=adapters,
                 size_bytes=sum(file.st_size for file in files),
                 digest=digest.hexdigest(),
                 modified_at_s=int(max(file.st_mtime for file in files)),
-                float32=self._shelf.float32,
+                float32=float32,
                 bundled=found.bundled,
             )
         except KeyError as error:
@@ -238,8 +251,7 @@ class Weights:
         origin = _origin(found)
         told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
         card = card.model_copy(update=told)
-        adapter = adapter_beside(found.entries.keys())
-        return card, tuple(filter(None, (adapter, bad_card, no_more_context(notes, card))))
+        return card, tuple(filter(None, (bad_card, no_more_context(notes, card)))), adapters
 
 
 def hugging_face_cache() -> Path:
@@ -290,7 +302,7 @@ def _mark(entries: Entries) -> tuple[object, ...]:
         *weights_among(entries),
         *files_read(entries),
     }
-    mark: list[object] = [name for name in entries if name.startswith("adapter")]
+    mark: list[object] = [name for name in entries if name in ADAPTERS]
     paths = [entries[name].path for name in sorted(named & entries.keys())]
     for path in [*paths, *(f"{entries[name].path}/{CONFIG}" for name in files_read(entries))]:
         with contextlib.suppress(OSError):

@@ -355,7 +355,7 @@ def _unneeded(
     if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
-    needed = {wanted[task][0].model for task in open_tasks}
+    needed = {wanted[task][0].model for task in open_tasks} | here.elsewhere.held
     return [actions.CancelFetch(model) for model in sorted(set(here.elsewhere.fetches) - needed)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from bus.client import BusClient
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
 from worker.models.layer_bytes import Layers
@@ -86,6 +86,7 @@ class Downloads:
         self._thread = WeightsThread(settings, client.speaker, client.log, link=link)
         self._sources = Sources(client.speaker.node)
         self._attempts: dict[ModelId, _Attempt] = {}
+        self._held: set[ModelId] = set()
         self._count = 0
         self._began_at = client.reactor.now()
         self._offered: dict[ModelId, Path] = {}
@@ -108,7 +109,26 @@ class Downloads:
                 for model, attempt in self._attempts.items()
             },
             arrived=frozenset(m for m, attempt in self._attempts.items() if attempt.arrived),
+            held=frozenset(self._held),
         )
+
+    def givers(self, model: ModelId, now: float) -> tuple[NodeId, ...]:
+        """Return the nodes that give this model."""
+        return tuple(sorted({one.node for one in self._sources.stores_with(model, now)}))
+
+    def hold(self, model: ModelId, now: float) -> None:
+        """Get a whole model though no slot waits for it, until it is let go."""
+        self._held.add(model)
+        self.fetch(model, now)
+
+    def let_go(self, model: ModelId) -> None:
+        """Hold a model no longer: its fetch ends, unless a slot waits for it."""
+        self._held.discard(model)
+
+    def reading_of(self, model: ModelId) -> FetchReading | None:
+        """Return how far the fetch of a model is; None where there is none."""
+        news = self._news().get(model)
+        return None if news is None else news.reading
 
     def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
         """Get a model, or what some of its layers need, from the nodes that announce it, unless a

@@ -24,13 +24,15 @@ class WeightsElsewhere:
     """What is known of weights that do not lie here.
 
     `cards` are those of other nodes: complete once `has_heard`. `fetches` are under way, or have
-    failed for the reason given; of those that `arrived` more layers may be wanted.
+    failed for the reason given; of those that `arrived` more layers may be wanted. Those `held` are
+    wanted though no slot waits for them.
     """
 
     cards: Mapping[NodeId, NodeCard]
     has_heard: bool
     fetches: Mapping[ModelId, Refusal | None]
     arrived: frozenset[ModelId]
+    held: frozenset[ModelId] = frozenset()
 
     def offered(self, model: ModelId) -> ModelCard | None:
         """Return what other nodes say of a model on their disks, the first of them; None where no

@@ -1,8 +1,8 @@
 """Runs a template that was read. Pure; bounded in steps, in depth, and in the text that it makes.
 
-A field that a map lacks is nil; one that a struct lacks, or that is asked of anything else, is a
-GoTemplateError, as is what a function refuses. Scopes are Go's: a variable lives to the end of its
-block, and a template that is included sees `$` alone.
+A field that a map lacks is nil, and so are its fields; one that a struct lacks, or that is asked
+of anything else, is a GoTemplateError, as is what a function refuses. Scopes are Go's: a variable
+lives to the end of its block, and a template that is included sees `$` alone.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class TemplateRun:
             case ConstantNode():
                 return operand.value
             case FieldNode():
-                return self._field(dot, operand.names)
+                return self._field(dot, operand.names, known=True)
             case VariableNode():
                 return self._field(self._variable(operand.name), operand.names)
             case DotNode():
@@ -210,12 +210,17 @@ class TemplateRun:
         self._step(len(made) // CHARACTERS_A_STEP if isinstance(made, str) else 0)
         return made
 
-    def _field(self, value: Any, names: Iterable[str]) -> Any:
+    def _field(self, value: Any, names: Iterable[str], *, known: bool = False) -> Any:
+        """Return a field of a field of a value. What a map lacks has all fields, which are nil, and
+        so has nil; nil that is a part of something (`known`) has none."""
         for name in names:
             if isinstance(value, dict):
-                value = cast(dict[str, Any], value).get(name)
+                here = cast(dict[str, Any], value)
+                known, value = name in here, here.get(name)
             elif isinstance(value, GoStruct) and name in value.fields:
-                value = value.fields[name]
+                known, value = True, value.fields[name]
+            elif value is None and not known:
+                continue
             elif value is None:
                 raise GoValueError(f"there is no .{name} of nil")
             else:

@@ -83,6 +83,8 @@ def _length(given: Arguments) -> int:
 
 def _index(given: Arguments) -> Any:
     value: Any = given[0]
+    if value is None:
+        raise GoValueError("cannot index nil")
     for place in given[1:]:
         if isinstance(value, dict):
             if not isinstance(place, str):
@@ -140,7 +142,22 @@ def _print(given: Arguments) -> str:
 
 def _escaped(signs: Mapping[str, str]) -> Function:
     table = str.maketrans(dict(signs))
-    return lambda given: bounded(_print(given).translate(table))
+    return lambda given: bounded(_print_all(given).translate(table))
+
+
+def _print_all(given: Arguments) -> str:
+    """Return the values as the functions that escape are given them: nil is no value."""
+    return _print(["<no value>" if value is None else value for value in given])
+
+
+def _script(given: Arguments) -> str:
+    """Return the values as text that can stand in a string of JavaScript."""
+    return bounded(
+        "".join(
+            _JS.get(sign) or (sign if sign.isprintable() else f"\\u{ord(sign):04X}")
+            for sign in _print_all(given)
+        )
+    )
 
 
 def _printf(given: Arguments) -> str:
@@ -178,8 +195,8 @@ _FUNCTIONS: Mapping[str, Function] = {
     "println": lambda given: bounded(" ".join(map(shown, given)) + "\n"),
     "printf": _printf,
     "html": _escaped(_HTML),
-    "js": _escaped({**{chr(n): f"\\u{n:04X}" for n in range(32)}, **_JS}),
-    "urlquery": lambda given: bounded(quote_plus(_print(given), safe="", errors="replace")),
+    "js": _script,
+    "urlquery": lambda given: bounded(quote_plus(_print_all(given), safe="", errors="replace")),
     "json": lambda given: bounded(as_json(given[0])),
     "toTypeScriptType": _typescript,
 }

@@ -42,6 +42,13 @@ class Ordered(dict[str, Any]):
     """What `json` makes of a struct: its fields in their own order."""
 
 
+def speaks(value: Any) -> bool:
+    """Return whether a value is shown as JSON."""
+    return isinstance(value, SpokenMap | SpokenList) or (
+        isinstance(value, GoStruct) and value.speaks
+    )
+
+
 def is_true(value: Any) -> bool:
     """Return whether a value counts as true: not nil, zero or empty; a struct always."""
     return isinstance(value, GoStruct) or bool(value)
@@ -56,8 +63,8 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return _float(value, largest=1e21, smallest=1e-4)
-    if isinstance(value, SpokenMap | SpokenList) or (isinstance(value, GoStruct) and value.speaks):
+        return _float(value, largest=1e6, smallest=1e-4)
+    if speaks(value):
         return as_json(value)
     if isinstance(value, GoStruct):
         return "{" + " ".join(map(shown, value.fields.values())) + "}"
@@ -99,6 +106,33 @@ def _written(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
+
+
+_ESCAPED = {
+    "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v",
+    "\\": r"\\",
+}  # fmt: skip
+
+
+def quoted(text: str, *, in_ascii: bool = False) -> str:
+    """Return a text in quotes, as Go writes it in programs."""
+    return '"' + "".join(_escaped(sign, '"', in_ascii=in_ascii) for sign in text) + '"'
+
+
+def quoted_sign(sign: str, *, in_ascii: bool = False) -> str:
+    """Return one character in quotes, as Go writes it in programs."""
+    return "'" + _escaped(sign, "'", in_ascii=in_ascii) + "'"
+
+
+def _escaped(sign: str, quote: str, *, in_ascii: bool) -> str:
+    if sign == quote or sign in _ESCAPED:
+        return _ESCAPED.get(sign, "\\" + sign)
+    code = ord(sign)
+    if sign.isprintable() and (code < 128 or not in_ascii):
+        return sign
+    if code < 128:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _float(value: float, *, largest: float, smallest: float) -> str:

@@ -35,7 +35,8 @@ class DerivedModel(Message):
     """A name, and what a request for it gets where it does not say it itself.
 
     `base` is the model that answers; `parent` the name that this one was made from, empty for a
-    mere copy. A `template` in Go's language makes its prompts; empty: the base's own does. Of
+    mere copy. `adapter` names the one of the base's adapters that its requests are for; empty:
+    none. A `template` in Go's language makes its prompts; empty: the base's own does. Of
     `sampling` only the fields count that `sampled` names. `parameters` are those that
     it was made with, in the words of the API that made it, to be shown. `license` is shown in the
     place of the base's, where there is one. `thinking` is whether to think where a
@@ -55,6 +56,7 @@ class DerivedModel(Message):
     thinking: bool | None = None
     parameters: dict[str, Any] = {}
     license: str = ""
+    adapter: str = ""
     made_at_s: float = 0.0
 
     @property

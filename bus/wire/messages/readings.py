@@ -180,6 +180,71 @@ class WeightsReading(Message):
     fetches: tuple[FetchReading, ...] = ()
 
 
+PullPhase = Literal[
+    "waiting",
+    "listing",
+    "copying",
+    "fetching",
+    "checking",
+    "publishing",
+    "done",
+    "failed",
+]
+PullRefusal = Literal[
+    "bad_name",
+    "offline",
+    "unauthorized",
+    "gated",
+    "not_found",
+    "no_revision",
+    "rate_limited",
+    "unreachable",
+    "unfit",
+    "conflict",
+    "disk_full",
+    "spoilt",
+    "changed",
+    "busy",
+    "broken",
+]
+"""Why a pull failed. `unfit`: what is there is no model that can be run; `changed`: the hub's files
+are not those that it listed; `broken`: this node could not, for a reason of its own."""
+
+
+class PullState(Message):
+    """How far a model's way from a hub to a node's disk is. `revision` is the commit, once known;
+    `digest` names exactly these files. `bytes_per_s` is over the last 5 s; `received_bytes` came
+    over the network in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`
+    says what is waited for. `questions` are of those who wait; a failure has `reason` and
+    `message`."""
+
+    model: ModelId
+    phase: PullPhase
+    hub: str = ""
+    revision: str = ""
+    digest: str = ""
+    files: int = Field(default=0, ge=0)
+    done_bytes: int = Field(default=0, ge=0)
+    total_bytes: int = Field(default=0, ge=0)
+    received_bytes: int = Field(default=0, ge=0)
+    bytes_per_s: float = 0.0
+    sources: tuple[NodeId, ...] = ()
+    questions: tuple[str, ...] = ()
+    note: str = ""
+    reason: PullRefusal | None = None
+    message: str = ""
+    retry_after_s: float | None = None
+
+
+class PullReading(Message):
+    """The models that a node pulls, and those that it pulled a moment ago. Twice a second while
+    there are any, and on change."""
+
+    kind: Literal["pull_reading"] = "pull_reading"
+    node: NodeId
+    pulls: tuple[PullState, ...] = ()
+
+
 class UndoneChange(Message):
     """A change that a node's log had and the one that took its place lacks, or a copy of a model
     that was let go with it. `what` is the kind of the event, `about` what it concerned, for people;

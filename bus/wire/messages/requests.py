@@ -185,7 +185,8 @@ class GenerationRequest(Message):
     they are. A `template` in Go's language (`bus.wire.go_templates`) makes the prompt of a
     conversation, or of a text with a suffix, and not the model's. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
-    there are several: prefixes are shared only by requests of one key. With a `question` nothing is
+    there are several: prefixes are shared only by requests of one key. The layers of `adapter`, one
+    that lies beside the model, compute it; None: the model alone. With a `question` nothing is
     generated: the request ends as soon as its prompt is read, and its end has the answer.
     """
 
@@ -213,6 +214,7 @@ class GenerationRequest(Message):
     variables: dict[str, bool | int | float | str] | None = None
     history: tuple[int, ...] | None = None
     template: str | None = None
+    adapter: str | None = None
 
 
 class Usage(Message):

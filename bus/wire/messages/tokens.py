@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 6
+DATA_PROTOCOL_MAX = 7
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -27,7 +27,7 @@ regular expression, a grammar or a list of texts, its end may be held back by `m
 may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
 `thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
 tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
-`Accepted` says what of it has no effect."""
+`Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 

@@ -1,8 +1,12 @@
-"""Weights between workers: what a model is made of, and its bytes, piece by piece.
+"""Weights on their way: between workers piece by piece, and the word that has one pull a model.
 
-Pure. DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one answer
-for each), so the server never has more to send than was asked for. An answer is an envelope; that
-of a piece is followed by a second frame with the bytes. A lost answer is asked for again.
+Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
+for as long as a client waits, and a pull that no client repeats is stopped.
+
+Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
+answer for each), so the server never has more to send than was asked for. An answer is an
+envelope; that of a piece is followed by a second frame with the bytes. A lost answer is asked for
+again.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.wire import Message
 
 PIECE_BYTES = 1 << 20
@@ -87,3 +91,16 @@ class WeightsRefused(Message):
     digest: str = ""
     path: str = ""
     offset: int = Field(default=0, ge=0)
+
+
+class PullAsked(Message):
+    """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
+    each client that waits and the same in its repeats; `revision` empty: the newest. `leaves`: the
+    client waits no longer, and what came so far is kept."""
+
+    kind: Literal["pull_asked"] = "pull_asked"
+    question: str = Field(max_length=64)
+    asker: NodeId
+    model: ModelId
+    revision: str = Field(default="", max_length=200)
+    leaves: bool = False

@@ -170,6 +170,26 @@ def folders(settings: Settings, _running: bool) -> Finding:
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
+def records(settings: Settings, _running: bool) -> Finding:
+    """Check what the gateway remembers: whether its file is there to be written, and whether any
+    was set aside, with what was kept until then."""
+    file = settings.paths.records
+    aside = sorted(
+        one.name
+        for one in file.parent.glob(f"{file.name}.*-*")
+        if not one.name.endswith(("-wal", "-shm"))
+    )
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        found, remedy = f"{file} cannot be written", f"let this user write to it (chmod 600 {file})"
+        return Finding("records", "error", found, f"{remedy}, or it is set aside")
+    if aside:
+        found = f"set aside in {file.parent}, with what was kept until then: {', '.join(aside)}"
+        return Finding("records", "warn", found, "`shoal logs gateway` says why; else delete them")
+    if not file.exists():
+        return Finding("records", "ok", f"none yet; they go to {file}")
+    return Finding("records", "ok", f"{size(file.stat().st_size)} in {file}")
+
+
 def _settings(settings: Settings, _running: bool) -> Finding:
     file = settings.paths.config_file
     if settings.trouble:
@@ -309,6 +329,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _limits,
     _settings,
     folders,
+    records,
     api_keys,
     https,
     _port,

@@ -130,6 +130,22 @@ class NodeApi:
                 raise _refused(response)
             yield _events(response.iter_lines(), remark)
 
+    @contextlib.contextmanager
+    def json_lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
+        """Open an answer that is a line of JSON after the other. Leaving the block closes the
+        connection, which stops what the node does for it. Raises CliError for a line that says that
+        it failed."""
+        with (
+            self._translated(),
+            self.http.stream(
+                "POST", path, json=told(body), timeout=httpx.Timeout(60.0, connect=5.0)
+            ) as response,
+        ):
+            if response.status_code >= 400:
+                response.read()
+                raise _refused(response)
+            yield _lines_of(response.iter_lines())
+
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None
     ) -> Any:
@@ -226,6 +242,16 @@ def _events(lines: Iterator[str], remark: Callable[[str], None] | None) -> Itera
                 raise broken_model(message_of(event) or text)
             raise CliError(message_of(event) or text, remedy="`shoal logs` may tell more")
         yield event
+
+
+def _lines_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        said = cast(dict[str, Any], json.loads(line))
+        if "error" in said:
+            error = _error_of(said)
+            words = message_of(said) or line
+            raise refusal(int(error.get("status", 500)), words, str(error.get("code")))
+        yield said
 
 
 def _refused(response: httpx.Response) -> CliError:

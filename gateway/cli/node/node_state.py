@@ -30,6 +30,7 @@ from bus.wire.messages.readings import (
     FetchReading,
     LinkReading,
     ProcessReading,
+    PullReading,
     RunnerReading,
     ThunderboltReading,
     UndoneReading,
@@ -72,6 +73,7 @@ class NodeState:
     holder: str | None
     asked: str
     weights: tuple[WeightsReading, ...] = ()
+    pulls: tuple[PullReading, ...] = ()
     undone: tuple[UndoneReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
@@ -207,6 +209,7 @@ def parse_state(body: Any) -> NodeState:
             runners=_all(RunnerReading, telemetry["runners"]),
             cards=_all(NodeCard, telemetry["cards"]),
             weights=_all(WeightsReading, telemetry.get("weights", ())),
+            pulls=_all(PullReading, telemetry.get("pulls", ())),
             undone=_all(UndoneReading, telemetry.get("undone", ())),
             links=_by_node(LinkReading, telemetry.get("links", {})),
             health=_by_node(HealthSummary, fields["nodeHealth"]),

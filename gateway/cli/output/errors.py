@@ -82,8 +82,27 @@ LISTED_BY = {
 """Where to look for what was not found, by the error's code."""
 
 
+AGAIN = "what came is kept: the same `shoal pull` goes on with it"
+PULLED_IN_VAIN = {
+    "hub_unauthorized": "then pull again",
+    "hub_gated": "then pull again",
+    "hub_model_not_found": "look for it at https://huggingface.co/models?library=mlx",
+    "hub_revision_not_found": "leave the revision out for the newest",
+    "hub_rate_limited": f"wait, then pull again; {AGAIN}",
+    "hub_unreachable": AGAIN,
+    "hub_spoilt": "pull again; where it stays so, tell the hub, or whoever runs your proxy",
+    "hub_changed": "pull again, with another revision if it stays so",
+    "insufficient_storage": f"make room (`shoal rm MODEL`), or pull `--to` another node; {AGAIN}",
+    "offline": "set offline = false in shoal.toml, or copy the model's folder into <data>/models",
+}
+"""What to do about a pull that failed, by the error's code."""
+
+
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
     """Return what an HTTP error of the node means here: its remedy and exit code."""
+    if error_code in PULLED_IN_VAIN:
+        code = NOT_FOUND if status == 404 else REFUSED if status in (409, 429) else FAILED
+        return CliError(message, remedy=PULLED_IN_VAIN[error_code], code=code)
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"
         return CliError(message, remedy=remedy, code=FAILED)

@@ -112,7 +112,7 @@ class KeyMeter:
         )
 
     def came(self, now: float, wall_s: float) -> None:
-        """Count a request."""
+        """Count a request for the minute."""
         self.used_at_s = wall_s
         if self.seconds and self.seconds[-1][0] == int(now):
             self.seconds[-1][1] += 1
@@ -134,9 +134,17 @@ class KeyBudgets:
         self._meters: dict[str, KeyMeter] = {}
 
     def over_budget(
-        self, key: str, limits: KeyLimits, elsewhere: KeyTotals, now: float, wall_s: float
+        self,
+        key: str,
+        limits: KeyLimits,
+        elsewhere: KeyTotals,
+        now: float,
+        wall_s: float,
+        *,
+        counted: bool = False,
     ) -> OverBudget | None:
-        """Return which budget a further request would exceed; None where it may come."""
+        """Return which budget a further request would exceed; None where it may come. `counted`: it
+        was counted for a minute when it was submitted."""
         meter = self._meters.get(key)
         used = elsewhere if meter is None else elsewhere + meter.totals(now, wall_s)
         most = limits.concurrent
@@ -144,7 +152,7 @@ class KeyBudgets:
             text = f"{used.running} requests of this API key run, as many as may at once"
             return OverBudget("concurrency_limit_exceeded", text, most, BUSY_RETRY_S)
         most = limits.requests_per_minute
-        if most is not None and used.requests >= most:
+        if most is not None and used.requests >= most and not counted:
             text = f"this API key may make {most} requests in a minute, and made {used.requests}"
             again_s = _until_one_leaves(meter, used.requests - most, now)
             return OverBudget("rate_limit_exceeded", text, most, again_s)
@@ -158,10 +166,11 @@ class KeyBudgets:
             return OverBudget("token_quota_exceeded", text, most, again_s)
         return None
 
-    def came(self, key: str, now: float, wall_s: float) -> None:
-        """Count a request that begins."""
+    def came(self, key: str, now: float, wall_s: float, *, counted: bool = False) -> None:
+        """Count a request that begins, and where it is not `counted` yet, for the minute."""
         meter = self._meters.setdefault(key, KeyMeter())
-        meter.came(now, wall_s)
+        if not counted:
+            meter.came(now, wall_s)
         meter.running += 1
 
     def left(self, key: str) -> None:

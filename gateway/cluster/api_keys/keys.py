@@ -79,17 +79,21 @@ class ApiKeys:
         """Return the key of that hash, if it is taken now."""
         return self.book.find(hashed, wall())
 
-    def over_budget(self, key_id: str) -> OverBudget | None:
-        """Return which budget of a key a further request would exceed; None where it may come."""
+    def over_budget(self, key_id: str, *, counted: bool = False) -> OverBudget | None:
+        """Return which budget of a key a further request would exceed; None where it may come.
+        `counted`: it was counted for the minute before, as in the next."""
         key = self.book.keys.get(key_id)
         if key is None:
             return None
         elsewhere = self._elsewhere(key_id)
-        return self._budgets.over_budget(key_id, key.limits, elsewhere, self._now(), wall())
+        return self._budgets.over_budget(
+            key_id, key.limits, elsewhere, self._now(), wall(), counted=counted
+        )
 
-    def come(self, key_id: str) -> Callable[[], None]:
-        """Count a request that begins; return what is to be called once, at its end."""
-        self._budgets.came(key_id, self._now(), wall())
+    def come(self, key_id: str, *, counted: bool = False) -> Callable[[], None]:
+        """Count a request that begins; return what is to be called once, at its end. `counted`: it
+        is one of the minute in which it was submitted, and now runs."""
+        self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()
 
         def leave() -> None:

@@ -1,8 +1,8 @@
 """What Anthropic's clients send as messages: the closed types of blocks and of turns.
 
 Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
-means nothing in a prompt is typed `Unused`, with its reason. Blocks that models of text
-cannot read are known here, so that the parser refuses them in words.
+means nothing in a prompt is typed `Unused`, with its reason. Blocks and documents that models of
+text cannot read are known here, so that the parser refuses them in words.
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ class AnthropicTextBlockBody(Closed):
 
 
 class AnthropicMediaBlockBody(Closed):
-    """An image, a document or a search's result, with all that it holds: refused by the parser, but
-    in a tool's answer, where the model is told that it was there."""
+    """An image, with all that it holds: refused by the parser, but in a tool's answer, where the
+    model is told that it was there."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the block is refused whole"
-    type: Literal["image", "document", "search_result"] = refused(
-        "models here read text only; send its text instead"
-    )
+    type: Literal["image"] = refused("models here read text only; send its text instead")
 
 
 class AnthropicThinkingBlockBody(Closed):
@@ -94,12 +92,76 @@ Content = Annotated[
     Annotated[str, Tag("~text")] | Annotated[list[Block], Tag("~blocks")],
     by_type("a string or a list of blocks", {str: "~text", list: "~blocks"}),
 ]
+
+# --- documents ----------------------------------------------------------------------------
+
+
+class AnthropicPlainSourceBody(Closed):
+    """The text of a document."""
+
+    type: Literal["text"]
+    data: str
+    media_type: Unused = no_effect("text is read as it stands")
+
+
+class AnthropicBlocksSourceBody(Closed):
+    """The text of a document, in pieces."""
+
+    type: Literal["content"]
+    content: Content[AnthropicTextBlockBody]
+
+
+class AnthropicUnreadSourceBody(Closed):
+    """A document that is no text, or that lies elsewhere: refused by the parser, but in a tool's
+    answer, where the model is told that it was there."""
+
+    model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the document is refused whole"
+    type: Literal["base64", "url", "file"] = refused(
+        "models here read text only; send its text instead"
+    )
+
+
+SourceBody = Annotated[
+    Annotated[AnthropicPlainSourceBody, Tag("~text")]
+    | Annotated[AnthropicBlocksSourceBody, Tag("~content")]
+    | Annotated[AnthropicUnreadSourceBody, Tag("~unread")],
+    by_field(
+        *("type", "text", "content"), also=dict.fromkeys(("base64", "url", "file"), "~unread")
+    ),
+]
+
+
+class AnthropicDocumentBlockBody(Closed):
+    """A document; the model reads its title, its context and its text."""
+
+    type: Literal["document"]
+    source: SourceBody
+    title: str | None = None
+    context: str | None = None
+    citations: Unused = no_effect("answers cite nothing")
+    cache_control: Unused = no_effect("prefixes are found by their content")
+
+
+class AnthropicSearchResultBlockBody(Closed):
+    """What a search of the client's has found; the model reads all of it."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[AnthropicTextBlockBody]
+    citations: Unused = no_effect("answers cite nothing")
+    cache_control: Unused = no_effect("prefixes are found by their content")
+
+
 _Text = Annotated[AnthropicTextBlockBody, Tag("~text")]
 _Media = (
     Annotated[AnthropicMediaBlockBody, Tag("~image")]
-    | Annotated[AnthropicMediaBlockBody, Tag("~document")]
-    | Annotated[AnthropicMediaBlockBody, Tag("~search_result")]
+    | Annotated[AnthropicDocumentBlockBody, Tag("~document")]
+    | Annotated[AnthropicSearchResultBlockBody, Tag("~search_result")]
 )
+
+# --- what tools answered ------------------------------------------------------------------
 
 
 class AnthropicToolReferenceBody(Closed):

@@ -55,6 +55,8 @@ REFUSED = {
     "max_tokens_to_sample": "send 'max_tokens' instead",
     "stop": "send 'stop_sequences' instead",
     "response_format": "send 'output_config' with a 'format' instead",
+    "thread": "no conversation is held here between turns; send it whole, without 'thread'",
+    "compaction": "no conversation is summarised here; send it whole",
 }
 
 # --- tools --------------------------------------------------------------------------------

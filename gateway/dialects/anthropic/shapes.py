@@ -35,6 +35,10 @@ STOP_REASONS: Mapping[FinishReason, str] = {
 FIELD_WORDS = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """What the rest of shoal calls differently."""
 
+DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
+"""What a refusal of a field has beside its words, by which clients know that they have to ask in
+another way."""
+
 ERROR_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "required": ["type", "error"],
@@ -44,7 +48,11 @@ ERROR_SCHEMA: Mapping[str, Any] = {
         "error": {
             "type": "object",
             "required": ["type", "message"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object"},
+            },
         },
     },
 }
@@ -66,7 +74,10 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
     so the field at fault is in it."""
     other = "invalid_request_error" if fault.status < 500 else "api_error"
     kind = _TYPES.get(fault.status, other)
-    return {"type": "error", "error": {"type": kind, "message": _message_of(fault)}}
+    error: dict[str, Any] = {"type": kind, "message": _message_of(fault)}
+    if fault.status == 400 and fault.field in DETAILS:
+        error["details"] = DETAILS[fault.field]
+    return {"type": "error", "error": error}
 
 
 def usage_object(usage: Usage) -> AnthropicUsage:

@@ -1,9 +1,10 @@
 """Anthropic's conversation as turns: one message of many blocks becomes one turn or several.
 
 Pure. A tool's answer is a turn of its own, and text beside it keeps its place in the order. Earlier
-thinking goes where every dialect puts it; redacted thinking is dropped. Images and documents are
-refused, naming the block; but in a tool's answer, which no one can take back, the model is told
-that they were there (`unseen_of`). What the provider's own tools did is dropped (`provided_in`).
+thinking goes where every dialect puts it; redacted thinking is dropped. Of documents and search
+results that are text the model reads that, after a title. Images and other documents are refused,
+naming the block; but in a tool's answer, which no one can take back, the model is told that they
+were there (`unseen_of`). What the provider's own tools did is dropped (`provided_in`).
 """
 
 from __future__ import annotations
@@ -71,10 +72,13 @@ def _user_turns(content: str | Sequence[blocks.UserBlock], field: str) -> Iterat
                     yield ChatMessage(role="user", parts=tuple(texts))
                     texts = []
                 yield _tool_turn(block)
-            case blocks.AnthropicMediaBlockBody():
-                raise _no_text(block, where)
             case blocks.AnthropicProvidedBlockBody():
                 pass
+            case _:
+                text = _read(block)
+                if text is None:
+                    raise _no_text(block, where)
+                texts.append(text)
     if texts:
         yield ChatMessage(role="user", parts=tuple(texts))
 
@@ -96,8 +100,39 @@ def _result_text(block: blocks.ResultBlock) -> TextPart:
             return TextPart(text=block.text)
         case blocks.AnthropicToolReferenceBody():
             return TextPart(text=f"The tool {block.tool_name} can be called now.")
-        case blocks.AnthropicMediaBlockBody():
-            return unseen(block.type)
+        case _:
+            return _read(block) or unseen(block.type)
+
+
+_Held = (
+    blocks.AnthropicMediaBlockBody
+    | blocks.AnthropicDocumentBlockBody
+    | blocks.AnthropicSearchResultBlockBody
+)
+
+
+def _read(block: _Held) -> TextPart | None:
+    """Return what the model reads of something beside plain text; None where it cannot."""
+    match block:
+        case blocks.AnthropicSearchResultBlockBody():
+            said = [f"Search result: {block.title} ({block.source})"]
+            return _lines(*said, *(one.text for one in block.content))
+        case blocks.AnthropicDocumentBlockBody(source=blocks.AnthropicPlainSourceBody() as source):
+            return _lines(*_heading(block), source.data)
+        case blocks.AnthropicDocumentBlockBody(source=blocks.AnthropicBlocksSourceBody() as source):
+            pieces = _texts_of(source.content)
+            return _lines(*_heading(block), *(piece.text for piece in pieces))
+        case _:
+            return None
+
+
+def _heading(block: blocks.AnthropicDocumentBlockBody) -> list[str]:
+    title = f"Document: {block.title}" if block.title else "Document:"
+    return [title, *([block.context] if block.context else [])]
+
+
+def _lines(*said: str) -> TextPart:
+    return TextPart(text="\n".join(said))
 
 
 def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
@@ -107,7 +142,7 @@ def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
         for number, message in enumerate(messages)
         for place, result in _results_of(message)
         for index, inner in enumerate(result)
-        if isinstance(inner, blocks.AnthropicMediaBlockBody)
+        if isinstance(inner, _Held) and _read(inner) is None
     ]
 
 
@@ -167,5 +202,5 @@ def _texts_of(content: str | Sequence[blocks.AnthropicTextBlockBody]) -> tuple[T
     return tuple(TextPart(text=block.text) for block in content)
 
 
-def _no_text(block: blocks.AnthropicMediaBlockBody, field: str) -> BadRequest:
+def _no_text(block: _Held, field: str) -> BadRequest:
     return bad_field(field, f"{TEXT_ONLY}; send the {block.type}'s text instead")

@@ -30,6 +30,7 @@ from gateway.dialects.ollama.embeddings import (
 )
 from gateway.dialects.ollama.fields import model_of
 from gateway.dialects.ollama.model_info import figures_of
+from gateway.dialects.ollama.pull import pull_answer, pull_error_line, pull_line
 from gateway.dialects.ollama.render import CONTENT_TYPE, ERROR_SCHEMA, date, error_object
 
 VERSION = "0.14.0"
@@ -226,9 +227,9 @@ OLLAMA = api_table.Api(
         api_table.ListsModels("/api/tags", "Models on disk", render_tags),
         api_table.ShowsAsked("/api/show", "One model in detail", parse_show,
                              bodies.OllamaShowBody, render_show),
-        api_table.FetchesModel("/api/pull", "Say that a model is here; nothing is fetched",
+        api_table.FetchesModel("/api/pull", "Pull a model from a hub to this node's disk",
                                parse_pull, bodies.OllamaPullBody,
-                               json_bytes({"status": "success"}), CONTENT_TYPE),
+                               pull_answer, pull_line, pull_error_line, CONTENT_TYPE),
         api_table.DeletesModel("/api/delete",
                                "Delete a model from this node's disk, or a derived one",
                                parse_delete, bodies.OllamaDeleteBody),

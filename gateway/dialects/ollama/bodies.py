@@ -89,9 +89,11 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
-def _lowered(value: object) -> object:
-    """Return a role as Ollama reads it, in any letters."""
-    return value.lower() if isinstance(value, str) else value
+def _role(value: object) -> object:
+    """Return a role as Ollama reads it, in any letters; `developer` is the newer name of
+    `system`."""
+    role = value.lower() if isinstance(value, str) else value
+    return "system" if role == "developer" else role
 
 
 class OllamaOptionsBody(Closed):
@@ -138,7 +140,7 @@ class OllamaMessageBody(Closed):
     answers (ids are new, older clients know none), and nothing in other roles.
     """
 
-    role: Annotated[Literal["system", "user", "assistant", "tool"], BeforeValidator(_lowered)]
+    role: Annotated[Literal["system", "user", "assistant", "tool"], BeforeValidator(_role)]
     content: str | None = None
     thinking: str | None = None
     images: Images | None = None
@@ -157,9 +159,9 @@ class OllamaFunctionBody(Closed):
 
 
 class OllamaToolBody(Closed):
-    """A tool. Only functions are offered."""
+    """A tool, which is a function by any type."""
 
-    type: Literal["function"] | None = None
+    type: str | None = no_effect("a tool is its function")
     function: OllamaFunctionBody
 
 
@@ -206,8 +208,10 @@ class SharedBody(ModelBody):
     think: ThinkBody | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    truncate: bool | None = only(False, why="what does not fit is refused, never cut")
-    shift: bool | None = only(False, why="what does not fit is refused, never cut")
+    truncate: bool | None = honoured(
+        "true: the oldest turns go of a conversation that does not fit; else that is refused"
+    )
+    shift: bool | None = only(False, why="an answer ends where its context is full")
 
 
 class OllamaChatBody(SharedBody):

@@ -13,6 +13,7 @@ from pydantic import Field, Tag
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
+from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel, DerivedTurn, plain_name
 from gateway.dialects.api_table import AskedDerivation
 from gateway.dialects.body import (
@@ -33,7 +34,8 @@ CREATE_TABLE = FieldTable(
     empty_asks_nothing=True,
     harmless={"requires": "it speaks of a version of Ollama's own program"},
     refused={
-        "adapters": "adapters are not loaded here; make a model with them merged",
+        "adapters": "files are not taken in over HTTP; put them into adapters/NAME of the model's "
+        "folder, and name them with 'adapter', or ADAPTER in the Modelfile",
         "files": "files are not taken in over HTTP; put the model's folder into <data>/models",
         "quantize": "nothing is quantised here; have a model that is",
         "quantization": "nothing is quantised here; have a model that is",
@@ -68,6 +70,7 @@ class OllamaCreateBody(bodies.NamedModelBody):
     parameters: dict[str, Any] | None = None
     messages: Annotated[list[OllamaMadeTurnBody], Field(fail_fast=True)] | None = None
     license: LicenseBody | None = None
+    adapter: str | None = None
     modelfile: str | None = None
     stream: bool | None = None
 
@@ -97,6 +100,7 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
         system=asked.system or None,
         turns=_turns(asked.messages or (), limits),
         parameters=_parameters(given, limits),
+        adapter=_adapter(asked.adapter),
         license=asked.license if isinstance(asked.license, str) else "\n".join(asked.license or ()),
         stream=asked.stream is not False,
         ignored=extras.ignored,
@@ -142,6 +146,14 @@ def derived_of(
         license=asked.license or before.license,
         made_at_s=now_s,
     )
+
+
+def _adapter(said: str | None) -> str:
+    """Return the name of an adapter. BadRequest for a path: files are not read for a client."""
+    if said and not is_adapter_name(said):
+        text = "is the name of a folder in adapters/ of the model's, not a path"
+        raise bad_field("adapter", text)
+    return said or ""
 
 
 def _with_modelfile(asked: OllamaCreateBody, limits: Limits) -> OllamaCreateBody:

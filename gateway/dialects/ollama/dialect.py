@@ -129,6 +129,7 @@ def _parsed(
         include_usage=True,
         extras=replace(extras, keep_alive_s=keep_alive_s, ignored=(*extras.ignored, *ignored)),
         intent=empty if prompt is None else "generate",
+        cuts=bool(asked.truncate),
     )
 
 

@@ -146,10 +146,9 @@ def template_of(text: str) -> GoTemplate:
 
 
 def check_offered(asked: SharedBody) -> None:
-    """Refuse what would drop a part of the conversation unseen."""
-    for name, value in (("truncate", asked.truncate), ("shift", asked.shift)):
-        if value:
-            raise bad_field(name, "what does not fit is refused, never cut; leave it out")
+    """Refuse what would drop a part of an answer's context while it is made."""
+    if asked.shift:
+        raise bad_field("shift", "an answer ends where its context is full; leave it out")
 
 
 def keep_alive_of(asked: ModelBody) -> float | None:

@@ -35,7 +35,7 @@ def read_modelfile(text: str) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for word, rest in _instructions(text):
         match word:
-            case "from" | "system" | "template":
+            case "from" | "system" | "template" | "adapter":
                 said[word] = rest
             case "license":
                 said.setdefault("license", []).append(rest)
@@ -47,10 +47,8 @@ def read_modelfile(text: str) -> dict[str, Any]:
                     raise bad_field("modelfile", "a MESSAGE is of system, user or assistant")
                 message = {"role": role, "content": _unfenced(content)}
                 said.setdefault("messages", []).append(message)
-            case "adapter":
-                raise bad_field("modelfile", "ADAPTER is not offered here; leave it out")
             case _:
-                known = "FROM, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE"
+                known = "FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE"
                 raise bad_field("modelfile", f"'{word[:40]}' is none of {known}")
     return said
 

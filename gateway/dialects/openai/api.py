@@ -16,16 +16,31 @@ from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.embeddings import EmbeddingsBody, OpenAIEmbeddings
 from gateway.dialects.openai.responses import (
+    CONVERSATION_PREFIX,
+    ConversationBody,
+    ConversationItemsBody,
+    InputTokensAnswer,
+    OpenAIInputTokens,
     OpenAIResponses,
     ResponseAnswer,
     ResponseEvent,
     ResponsesBody,
+    ResponsesCountBody,
     as_it_stands,
     is_made,
+    item_named,
     last_event,
+    read_conversation,
+    read_conversation_items,
+    read_conversation_page,
+    render_conversation,
+    render_conversation_item,
+    render_conversation_items,
+    render_conversation_removed,
     render_deleted,
     render_items,
     replayed,
+    with_named,
 )
 from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
 from gateway.dialects.openai.stored import (
@@ -68,6 +83,19 @@ def _model_object(listing: api_table.ModelListing) -> dict[str, Any]:
     }
 
 
+CONVERSATIONS = api_table.ConversationShapes(
+    begun=read_conversation,
+    added=read_conversation_items,
+    item_named=item_named,
+    resolved=with_named,
+    labels=read_labels,
+    page=read_conversation_page,
+    told=render_conversation,
+    removed=render_conversation_removed,
+    items=render_conversation_items,
+    item=render_conversation_item,
+)
+
 # fmt: off
 OPENAI = api_table.Api(
     title="OpenAI API",
@@ -81,6 +109,9 @@ OPENAI = api_table.Api(
                             answers.CompletionAnswer, answers.CompletionChunk),
         api_table.Generates("/v1/responses", "A response, whole or streamed",
                             OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
+        api_table.ReadsPrompt("/v1/responses/input_tokens",
+                              "How many tokens a response's prompt has",
+                              OpenAIInputTokens(), ResponsesCountBody, InputTokensAnswer),
         api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
                          answers.EmbeddingsAnswer),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
@@ -89,11 +120,13 @@ OPENAI = api_table.Api(
                                                                      last_event)),
         api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
                               "Chat completion", render_messages, render_removed,
-                              told=render_stored, items_at="messages", page=stored_page,
+                              told=render_stored, items_at="messages", asked=stored_page,
                               listing=render_list, labels=read_labels, body=StoredLabelsBody),
+        api_table.KeepsConversations("/v1/conversations", "conversation", CONVERSATIONS,
+                                     ConversationBody, StoredLabelsBody, ConversationItemsBody),
         api_table.ListsModels("/v1/models", "Models that are here", render_models),
         api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
-    id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_"),
+    id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_", CONVERSATION_PREFIX),
 )
 # fmt: on

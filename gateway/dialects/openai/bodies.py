@@ -7,9 +7,10 @@ field typed `Unused` is accepted in that place without effect, with its reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, Tag
+from pydantic import ConfigDict, Field, Tag
 
 from gateway.dialects.body import (
     Closed,
@@ -82,12 +83,34 @@ class FunctionBody(Closed):
     strict: bool | None = None
 
 
-class ToolBody(Closed):
-    """A tool. Only functions are offered."""
+class FunctionToolBody(Closed):
+    """A function that the client runs."""
 
     type: Literal["function"]
     function: FunctionBody
     cache_control: Unused = no_effect("prefixes are found by their content")
+
+
+class ForeignToolBody(Closed):
+    """A tool of another kind; skipped, so that the functions are still offered."""
+
+    model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the tool is skipped"
+    type: str
+
+
+def tool_tag(value: Any) -> str | None:
+    """Return the tag of a tool: a function, unless it has the type of another kind."""
+    if isinstance(value, Mapping):
+        kind = cast(Mapping[str, Any], value).get("type")
+        return "~foreign" if isinstance(kind, str) and kind != "function" else "~function"
+    return None
+
+
+ToolBody = Annotated[
+    Annotated[FunctionToolBody, Tag("~function")] | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag),
+]
 
 
 class NamedFunctionBody(Closed):
@@ -225,7 +248,7 @@ class StreamOptionsBody(Closed):
     )
 
 
-TierBody = Literal["auto", "default", "flex", "priority"]
+TierBody = Literal["auto", "default", "flex", "scale", "priority"]
 VerbosityBody = Literal["low", "medium", "high"]
 
 

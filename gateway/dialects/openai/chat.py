@@ -2,7 +2,9 @@
 
 Pure. Every field is honoured or refused by name; those accepted without effect stand in
 `bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
-is read as its text. `tool_choice` with `allowed_tools` offers only those tools.
+is read as its text. `tool_choice` with `allowed_tools` offers only those tools. Tools of other
+kinds than functions are not offered to the model; an earlier call of one is read as a call whose
+one argument is its input.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from gateway.dialects import sse
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import FUNCTION_CALL, ChatStream, render_chat
 from gateway.dialects.openai.formats import output_of
@@ -155,9 +158,9 @@ def _message_of(message: messages.MessageBody, index: int, called: str) -> ChatM
 
 def _assistant_of(message: messages.AssistantMessageBody, index: int, called: str) -> ChatMessage:
     content = message.content if message.content is not None else message.refusal
-    calls = [(call.id, call.function) for call in message.tool_calls or ()]
+    calls = [_call_of(call) for call in message.tool_calls or ()]
     if message.function_call is not None:
-        calls.append((called, message.function_call))
+        calls.append(_function_call_of(called, message.function_call))
     if content is None and not calls:
         field = f"messages[{index}].content"
         raise BadRequest(f"{field} is required without tool_calls", field=field)
@@ -165,13 +168,21 @@ def _assistant_of(message: messages.AssistantMessageBody, index: int, called: st
         role="assistant",
         parts=() if content is None else _parts_of(content),
         reasoning=message.reasoning_content or message.reasoning,
-        tool_calls=tuple(
-            # a call without arguments is often sent back as empty text
-            ToolCall(call_id=call_id, name=function.name, arguments=function.arguments or "{}")
-            for call_id, function in calls
-        ),
+        tool_calls=tuple(calls),
         name=message.name,
     )
+
+
+def _call_of(call: messages.CallBody) -> ToolCall:
+    if isinstance(call, messages.ToolCallBody):
+        return _function_call_of(call.id, call.function)
+    arguments = json_bytes({"input": call.custom.input}).decode()
+    return ToolCall(call_id=call.id, name=call.custom.name, arguments=arguments)
+
+
+def _function_call_of(call_id: str, function: messages.CalledFunctionBody) -> ToolCall:
+    # a call without arguments is often sent back as empty text
+    return ToolCall(call_id=call_id, name=function.name, arguments=function.arguments or "{}")
 
 
 _Part = messages.TextPartBody | messages.ImagePartBody | messages.RefusalPartBody
@@ -198,7 +209,7 @@ def _tools_of(
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     if asked.function_call is not None:
         raise bad_field("function_call", "needs functions; with tools send 'tool_choice'")
-    specs = tools_of([tool_of(body.function) for body in asked.tools or ()], limits)
+    specs = tools_of([function_of(tool) for tool in asked.tools or ()], limits)
     tools = tuple(specs.values())
     match asked.tool_choice:
         case None | "auto":
@@ -207,7 +218,7 @@ def _tools_of(
             return tools, ToolChoice(mode="none")
         case "required":
             if not tools:
-                raise bad_field("tool_choice", "'required' needs tools")
+                raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
             return tools, ToolChoice(mode="required")
         case bodies.NamedChoiceBody() as named:
             name = named.function.name
@@ -235,6 +246,11 @@ def _functions_of(
             return tools, ToolChoice(mode="none")
         case _:
             return tools, ToolChoice(mode="auto" if tools else "none")
+
+
+def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
+    """Return a function; None for a tool of another kind."""
+    return None if isinstance(tool, bodies.ForeignToolBody) else tool_of(tool.function)
 
 
 def tool_of(function: bodies.FunctionBody) -> ToolSpec:

@@ -6,11 +6,21 @@ means nothing in a prompt is typed `Unused`, with its reason.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, Unused, by_field, by_type, honoured, no_effect, only
+from gateway.dialects.body import (
+    Closed,
+    Unused,
+    by_field,
+    by_shape,
+    by_type,
+    honoured,
+    no_effect,
+    only,
+)
 
 # --- content ------------------------------------------------------------------------------
 
@@ -97,13 +107,42 @@ class ToolCallBody(Closed):
     index: Unused = no_effect("left over from a stream that the client put together")
 
 
+class CalledToolBody(Closed):
+    """What a tool that takes text was called with."""
+
+    name: str = Field(min_length=1)
+    input: str
+
+
+class CustomCallBody(Closed):
+    """A call of a tool that takes text; read as a call whose one argument is that text."""
+
+    id: str = Field(min_length=1)
+    type: Literal["custom"]
+    custom: CalledToolBody
+    index: Unused = no_effect("left over from a stream that the client put together")
+
+
+def _call_tag(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        custom = cast(Mapping[str, Any], value).get("type") == "custom"
+        return "~custom" if custom else "~function"
+    return "~custom" if isinstance(value, CustomCallBody) else "~function"
+
+
+CallBody = Annotated[
+    Annotated[ToolCallBody, Tag("~function")] | Annotated[CustomCallBody, Tag("~custom")],
+    by_shape("an object", _call_tag),
+]
+
+
 class AssistantMessageBody(Closed):
     """What the assistant said, as clients send our own answers back."""
 
     role: Literal["assistant"]
     content: Content[AssistantPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
+    tool_calls: list[CallBody] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None

@@ -124,21 +124,33 @@ def page_of(
 ) -> Page:
     """Return a page of objects, which come the oldest first, as `query` has `limit`, `order` and
     `after`; `order` is the usual one. BadRequest naming what cannot be honoured."""
+    limit, order = asked_page(query, order)
+    there = found if order == "asc" else found[::-1]
+    after = query.get("after")
+    if after is not None:
+        places = [place for place, one in enumerate(there) if one["id"] == after]
+        if not places:
+            raise nothing_after(after)
+        there = there[places[0] + 1 :]
+    shown = there[:limit]
+    return Page(shown, has_more=len(there) > len(shown))
+
+
+def asked_page(query: Mapping[str, str], order: str) -> tuple[int, str]:
+    """Return the `limit` and `order` of a query; `order` is the usual one. BadRequest naming what
+    cannot be honoured."""
     limit, order = query.get("limit", str(LISTED)), query.get("order", order)
     digits = limit.isascii() and limit.isdigit() and len(limit) <= 3
     if not (digits and 1 <= int(limit) <= MOST_LISTED):
         raise BadRequest(f"limit must be a number from 1 to {MOST_LISTED}", field="limit")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be 'asc' or 'desc'", field="order")
-    there = found if order == "asc" else found[::-1]
-    after = query.get("after")
-    if after is not None:
-        places = [place for place, one in enumerate(there) if one["id"] == after]
-        if not places:
-            raise BadRequest(f"after: nothing here has the id '{after[:80]}'", field="after")
-        there = there[places[0] + 1 :]
-    shown = there[: int(limit)]
-    return Page(shown, has_more=len(there) > len(shown))
+    return int(limit), order
+
+
+def nothing_after(after: str) -> BadRequest:
+    """Return the refusal of an `after` that names nothing in a list."""
+    return BadRequest(f"after: nothing here has the id '{after[:80]}'", field="after")
 
 
 def list_object(page: Page) -> dict[str, Any]:

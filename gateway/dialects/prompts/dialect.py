@@ -24,7 +24,7 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import TemplateArgumentsBody
-from gateway.dialects.openai.chat import messages_of, switches_of, tool_of, variables_of
+from gateway.dialects.openai.chat import function_of, messages_of, switches_of, variables_of
 from gateway.dialects.prompts import bodies
 from gateway.dialects.shared_fields import ThinkingAsked, named_model, thinking_asked, tools_of
 
@@ -131,7 +131,7 @@ def _conversation_of(asked: bodies.ConversationBody, limits: Limits) -> ChatProm
     if asked.add_generation_prompt is not None and asked.add_generation_prompt is continues:
         text = "is true, unless continue_final_message is: prompts here end where an answer begins"
         raise bad_field("add_generation_prompt", text)
-    tools = tools_of([tool_of(tool.function) for tool in asked.tools or ()], limits)
+    tools = tools_of([function_of(tool) for tool in asked.tools or ()], limits)
     return ChatPrompt(
         messages=messages_of(asked.messages, limits),
         tools=tuple(tools.values()),

@@ -4,7 +4,7 @@ gone on from."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -13,12 +13,25 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
+from gateway.cluster.record_lists import missing_of
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import api_table, dialect, faults, sse
+from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id, read_aside, read_body
-from gateway.records import AnswersSilent, RecordsUnavailable, job_of_run
+from gateway.records import (
+    FAR_BYTES,
+    MOST_BYTES,
+    MOST_ITEMS,
+    AnswersSilent,
+    ListedQuery,
+    RecordsUnavailable,
+    conversation_full,
+    conversation_not_found,
+    conversation_too_far,
+    job_of_run,
+)
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
@@ -28,36 +41,53 @@ LABELS_BYTES = 64 << 10
 
 
 async def recalled(
-    service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
+    service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a body with the conversation that it goes on from, and the items that it has by their
-    ids alone, where it names any.
+    """Return a body with the answer or the conversation that it goes on from, and the items that it
+    has by their ids alone, where it names any.
 
-    Raises HttpFaultRaised (400, 404) where those are not kept for this owner, BadRequest where all
-    together are too long.
+    Raises HttpFaultRaised (400, 404, 413) where those are not kept for this owner, or have no room,
+    BadRequest where all together are too long.
     """
     to_keep = parsed.to_keep
-    if to_keep is None or (to_keep.previous is None and not to_keep.named):
+    if to_keep is None or not (to_keep.previous or to_keep.named or to_keep.turn):
         return parsed
     previous = None
     if to_keep.previous is not None:
         previous = await found_answer(service, owner, request_id_of(to_keep.previous))
         if previous is None or previous.listed:
-            name = to_keep.previous
-            raise HttpFaultRaised(faults.answer_not_found("Response", name, "previous_response_id"))
-    named = await _named(service, made_by, to_keep.named, owner)
+            raise HttpFaultRaised(await _not_gone_on_from(service, owner, to_keep.previous))
+    named = await named_items(service, made_by.item_named, to_keep.named, owner)
     limits = service.parse_context().limits
-    length = sum(map(len, (*named.values(), *(() if previous is None else previous.items))))
-    return await read_aside(length, lambda: made_by.continued(parsed, previous, limits, named))
+    before = () if previous is None else previous.items
+    if to_keep.turn is not None:
+        own = sum(map(len, (*to_keep.items, *named.values())))
+        before = await items_before(service, owner, parsed, to_keep.turn.conversation, own)
+    length = sum(map(len, (*named.values(), *before)))
+    conversation = () if to_keep.turn is None else before
+    return await read_aside(
+        length, lambda: made_by.continued(parsed, previous, limits, named, conversation)
+    )
 
 
-async def _named(
+async def _not_gone_on_from(service: HttpService, owner: str, answer_id: str) -> HttpFault:
+    """Return the 400 for an answer that cannot be gone on from: one that is being made without its
+    client, or was and failed, or is not here."""
+    with records_told():
+        job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
+    if job is None or job.kind != "response" or job.state == "done":
+        return faults.answer_not_found("Response", answer_id, "previous_response_id")
+    return faults.answer_not_made(answer_id, job.state, "previous_response_id", job.is_open)
+
+
+async def named_items(
     service: HttpService,
-    made_by: dialect.KeepingDialect,
+    item_named: Callable[[dialect.KeptAnswer, str], bytes | None],
     wanted: Sequence[tuple[str, RequestId]],
     owner: str,
 ) -> dict[str, bytes]:
-    """Return items of kept answers by their ids; each answer is asked for once."""
+    """Return items of kept answers by their ids, as `item_named` finds them in one; each answer is
+    asked for once. Raises HttpFaultRaised (404)."""
     answers: dict[RequestId, dialect.KeptAnswer | None] = {}
     found: dict[str, bytes] = {}
     for item_id, request in wanted:
@@ -65,11 +95,32 @@ async def _named(
             answers[request] = await found_answer(service, owner, request)
         kept = answers[request]
         there = kept is not None and not kept.listed
-        item = made_by.item_named(kept, item_id) if kept is not None and there else None
+        item = item_named(kept, item_id) if kept is not None and there else None
         if item is None:
             raise HttpFaultRaised(faults.item_not_found(item_id))
         found[item_id] = item
     return found
+
+
+async def items_before(
+    service: HttpService, owner: str, parsed: dialect.Parsed, conversation_id: str, own_bytes: int
+) -> tuple[bytes, ...]:
+    """Return the items of a conversation that a request goes on with, which has so many bytes of
+    its own; those that earlier runs of the same job have added are left out. Raises
+    HttpFaultRaised (400, 404, 413)."""
+    conversation = request_id_of(conversation_id)
+    job = job_of_run(parsed.requests[0].request_id)
+    with records_told():
+        found = await service.conversations.items(owner, conversation, job)
+    if found is None:
+        fault = conversation_not_found(conversation_id, "conversation")
+        raise HttpFaultRaised(fault)
+    if len(found) >= MOST_ITEMS or sum(map(len, found)) + own_bytes > MOST_BYTES:
+        fault = conversation_full("conversation")
+        raise HttpFaultRaised(fault)
+    if own_bytes > FAR_BYTES and not service.conversations.is_here(conversation):
+        raise HttpFaultRaised(conversation_too_far("input"))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -121,12 +172,13 @@ class AnswerItems(Resource):
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
         """Answer with them, those of the conversation before included."""
         kept = await _kept(self.service, req, self.endpoint, answer_id)
-        query = {
-            name: value
-            for name in ("limit", "order", "after")
-            if (value := req.get_param(name)) is not None
-        }
-        resp.data = self.endpoint.items(kept, query)
+        resp.data = self.endpoint.items(kept, items_query(req))
+
+
+def items_query(req: Request) -> dict[str, str]:
+    """Return what a query says of which items are told."""
+    names = ("limit", "order", "after")
+    return {name: value for name in names if (value := req.get_param(name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -179,12 +231,51 @@ async def _kept(
     return kept
 
 
-async def listed_answers(service: HttpService, owner: str) -> list[tuple[RequestId, bytes, bytes]]:
-    """Return the requests of this owner's answers that are in lists, and as in `KeptAnswer` what
-    they are listed by and their labels."""
+@dataclass(frozen=True, slots=True)
+class AnswersTold:
+    """A page of answers, whether there are more behind it, and whose are missing, with why."""
+
+    answers: tuple[dialect.KeptAnswer, ...]
+    has_more: bool
+    missing: tuple[str, ...]
+
+
+async def listed_answers(
+    service: HttpService,
+    owner: str,
+    asked: api_table.AskedList,
+) -> AnswersTold:
+    """Return a page of this owner's answers on all nodes; those that go meanwhile are left out.
+    Raises BadRequest where it is to begin behind one that is not there."""
+    after = None
+    if asked.after is not None:
+        last = await found_answer(service, owner, request_id_of(asked.after))
+        if last is None or not last.listed:
+            raise bad_field("after", f"nothing here has the id '{asked.after[:80]}'")
+        after = last.listed
+    query = ListedQuery(
+        asked.limit + 1, asked.descends, after, asked.model, tuple(asked.labels.items())
+    )
     with records_told():
-        found = await service.answers.listed(owner)
-    return [(one.request, one.listed, one.labels) for one in found]
+        listed = await service.answers.listed(owner, query)
+        shown = listed.requests[: asked.limit]
+        found = await asyncio.gather(*(_found_or_missing(service, owner, one) for one in shown))
+    gone = {missing_of(one): None for one in found if isinstance(one, RecordsElsewhere)}
+    return AnswersTold(
+        tuple(one for one in found if isinstance(one, dialect.KeptAnswer)),
+        len(listed.requests) > asked.limit,
+        tuple({**dict.fromkeys(listed.missing), **gone}),
+    )
+
+
+async def _found_or_missing(
+    service: HttpService, owner: str, request: RequestId
+) -> dialect.KeptAnswer | RecordsElsewhere | None:
+    """Return an answer; or why its node, which was there just now, does not tell it."""
+    try:
+        return await service.answers.find(owner, request)
+    except RecordsElsewhere as error:
+        return error
 
 
 async def found_answer(

@@ -10,6 +10,7 @@ from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
 from bus.process.stalls import read_stalls
+from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
@@ -35,6 +36,7 @@ class StateResource(Resource):
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
         nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
         peers, links = known.peers(now), known.links(now)
+        amiss = await service.http_processes.record_problems(service.options.processes)
         answer_json(
             resp,
             {
@@ -53,10 +55,15 @@ class StateResource(Resource):
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
                     "weights": _plain(known.weights(now)),
+                    "pulls": _plain(known.fresh(PullReading, now)),
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {
-                    node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
+                    node: node_health(
+                        *readings.get(node, (None, 0.0)),
+                        amiss if node == service.options.node else (),
+                    )
+                    for node in nodes
                 },
             },
         )
@@ -101,7 +108,7 @@ class HealthResource(Resource):
         """Answer 200 while it serves at all; the words say how well, the rest only to who has a
         key where keys are needed."""
         service = self.service
-        problems = _problems(service)
+        problems = [*_problems(service), *service.records.condition.problems]
         status = "degraded" if problems else "ok"
         if caller_of(req) is None:
             answer_json(resp, {"status": status})

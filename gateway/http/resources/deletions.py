@@ -51,7 +51,8 @@ class ModelToDelete(Resource):
             body, dialect.Limits(depth=options.body_depth, strict_fields=True)
         )
         await self.service.catalog.wait_known()
-        derived = self.service.catalog.derived(asked.name)
+        catalog = self.service.catalog
+        derived = catalog.derived(asked.name)
         if derived is not None and derived.name not in self.service.bus.state.derived:
             text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
             raise _kept(f"{text}; take it out of `aliases` there")
@@ -60,7 +61,8 @@ class ModelToDelete(Resource):
             await self.service.noticed(await self.service.command(told))
             self.service.log.info("a client deleted a derived model", model=derived.name)
             return
-        model = self.service.catalog.named(asked.name)
+        model = catalog.named(asked.name)
+        _check_no_adapter(self.service, asked.name, model)
         card = self._card_here(model)
         await check_owner(self.service, req)
         await self._unloaded(model)
@@ -132,10 +134,21 @@ def _of_files(service: HttpService, name: str) -> ModelId:
     HttpFaultRaised (404)."""
     model = ModelId(name.removesuffix(":latest"))
     if not service.removals.lies_at(model):
-        service.catalog.named(name)
+        _check_no_adapter(service, name, service.catalog.named(name))
         text = f"'{name[:200]}' is a name of another model; `shoal ls` shows the model's own"
         raise HttpFaultRaised(HttpFault(404, "model_not_found", text, "model"))
     return model
+
+
+def _check_no_adapter(service: HttpService, name: str, model: ModelId) -> None:
+    """Raise HttpFaultRaised (409) where a name of this model means one of its adapters."""
+    catalog = service.catalog
+    adapter = catalog.adapters.meant(name, catalog.names(), catalog.derived(name))
+    if adapter is not None:
+        raise _kept(
+            f"{adapter} is an adapter of {model}, which stays; take the folder "
+            f"adapters/{adapter} out of the model's on its nodes"
+        )
 
 
 async def check_owner(service: HttpService, req: Request) -> None:

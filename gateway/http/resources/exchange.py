@@ -23,8 +23,8 @@ from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
     DatedRenderer,
     Dialect,
-    KeepingDialect,
     Parsed,
+    RecallingDialect,
     StreamRenderer,
     WholeDialect,
 )
@@ -38,11 +38,11 @@ from gateway.http.middleware import (
     receive_of,
     sharer_of,
     tell_ignored,
+    tell_missing,
     tell_not_kept,
     tell_truncated,
 )
 from gateway.http.resources.answers import (
-    found_answer,
     listed_answers,
     owner_of_answers,
     recalled,
@@ -82,10 +82,7 @@ class GenerateResource(Resource):
             resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
             return
         with refusals_recorded(service, asked):
-            if parsed.to_keep is not None:
-                # only a dialect that keeps answers says what is to be kept
-                keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
-                parsed = await recalled(service, keeping, parsed, owner)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             if parsed.background is not None and asked.run is None:
                 await answer_in_background(service, req, resp, parsed)
                 return
@@ -129,12 +126,13 @@ class ListedAnswers(GenerateResource):
     endpoint: api_table.KeepsListed
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of them; those that go meanwhile are left out."""
+        """Answer with a page of them, of all nodes; those that go meanwhile are left out, and nodes
+        whose are missing named."""
         service, owner = self.service, owner_of_answers(req, self.service)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
-        page = self.endpoint.page(await listed_answers(service, owner), query)
-        answers = [await found_answer(service, owner, one["request"]) for one in page.shown]
-        resp.data = self.endpoint.listing([kept for kept in answers if kept is not None], page)
+        page = await listed_answers(service, owner, self.endpoint.asked(query))
+        tell_missing(resp, page.missing)
+        resp.data = self.endpoint.listing(page.answers, page.has_more)
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,7 @@ class ReadPromptResource(Resource):
         asked = _asked(service, "ask", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
+            parsed = await _recalled(service, self.dialect, parsed, req)
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
             collected = await _collected(running)
@@ -243,6 +242,17 @@ async def _parsed(
     return parsed
 
 
+async def _recalled(
+    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request
+) -> Parsed:
+    """Return a body with the conversation that it goes on from, where it names any."""
+    if parsed.to_keep is None:
+        return parsed
+    # only a dialect that recalls answers says what is to be kept
+    recalling = cast(RecallingDialect, dialect)
+    return await recalled(service, recalling, parsed, owner_of_answers(req, service))
+
+
 def _thinks(service: HttpService, parsed: Parsed) -> bool:
     """Return whether the model may think, as far as its card says; asked only where it matters."""
     return not parsed.extras.for_thinking or service.catalog.may_think(parsed.model)
@@ -317,9 +327,11 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
 async def _streamed(
     running: RunningExchange, dialect: Dialect, again: Again
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, from its first to its last. One piece per wake-up. A body that
-    does not fit and may be cut is asked again."""
+    """Yield the bytes of a stream, from its first to its last. One piece per wake-up; of lines of
+    JSON, one line, for clients take what comes at once as one value. A body that does not fit and
+    may be cut is asked again."""
     outcome = "client_closed"
+    by_line = dialect.stream_content_type != sse.CONTENT_TYPE
     renderer: StreamRenderer | None = None
     try:
         while True:
@@ -339,7 +351,11 @@ async def _streamed(
         if inbox.fault is None:
             yield renderer.open()
         async for piece in _pieces(running, renderer):
-            yield piece
+            if by_line:
+                for line in piece.splitlines(keepends=True):
+                    yield line
+            else:
+                yield piece
         outcome = running.outcome
     except HttpFaultRaised as refused:
         yield dialect.stream(running.parsed).error(refused.fault)
@@ -369,7 +385,7 @@ async def _pieces(running: RunningExchange, renderer: StreamRenderer) -> AsyncGe
             return
         if renderer.ended:
             last = renderer.close()
-            if piece and running.keeps:
+            if piece and running.writes:
                 yield piece  # its text does not wait for the disk
                 piece = b""
             yield piece + await running.keep_streamed(renderer) + last

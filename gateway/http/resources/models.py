@@ -13,14 +13,14 @@ from typing import Any
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
-from bus.wire.cards import ModelCard
+from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeriveModel
 from bus.wire.messages.derived import DerivedModel
 from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
-from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
 from gateway.requests.routing import model_named
 from gateway.service import HttpService
@@ -104,34 +104,6 @@ class ModelOfBody(Resource):
 
 
 @dataclass(frozen=True)
-class ModelToFetch(Resource):
-    """A path by which clients have a model fetched; only one that is here can be had."""
-
-    endpoint: api_table.FetchesModel
-
-    async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer that the model is here, or that it would have to be put here."""
-        options = self.service.options
-        body = await read_body(req, COMMAND_BYTES, options.body_s)
-        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
-        await self.service.catalog.wait_known()
-        catalog = self.service.catalog
-        known = model_named(asked.name, catalog.names()) or catalog.derived(asked.name)
-        if known is None:
-            text = (
-                f"model '{asked.name}' not found, and fetching models from the internet is not "
-                "there yet: put its folder into <data>/models, or into Hugging Face's cache"
-            )
-            raise HttpFaultRaised(HttpFault(404, "not_there_yet", text))
-        resp.data = self.endpoint.done
-        if asked.stream:
-            resp.content_type = self.endpoint.streams
-            resp.data += b"\n"
-
-
-@dataclass(frozen=True)
 class ModelToDerive(Resource):
     """A path by which clients make a model of another."""
 
@@ -154,7 +126,12 @@ class ModelToDerive(Resource):
         if asked.template and await self._is_own(asked.template, base):
             asked = replace(asked, template="")
         source = service.catalog.derived(asked.source)
+        adapters = service.catalog.adapters
+        adapter = asked.adapter or adapters.meant(asked.source, service.catalog.names(), source)
+        if adapter and adapter not in (own := adapters.beside(base)):
+            raise HttpFaultRaised(unknown_adapter(adapter, base, adapter, own))
         derived = endpoint.derive(asked, base, source, wall())
+        derived = derived.model_copy(update={"adapter": adapter or ""})
         command = DeriveModel(command_id=service.command_id(), derived=derived)
         await service.noticed(await service.command(command))
         service.log.info("a client derived a model", model=derived.name, base=base)
@@ -196,19 +173,39 @@ def _listings(service: HttpService) -> list[api_table.ModelListing]:
     found = [_listing(service, name, cards.get(name)) for name in names]
     of_names = dict(zip(names, found, strict=True))
     derived = (_derived(of_names[one.base], one) for one in service.catalog.derived_here())
-    return sorted((*found, *derived), key=lambda one: one.id)
+    adapters = (
+        _adapted(of_names[model], adapter)
+        for model, own in service.catalog.adapters.known().items()
+        for adapter in own.values()
+    )
+    return sorted((*found, *derived, *adapters), key=lambda one: one.id)
 
 
 def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
     """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
     model = service.catalog.named(name)
-    card = service.catalog.cards().get(model)
+    catalog = service.catalog
+    card = catalog.cards().get(model)
     listing = _listing(service, model, card)
-    derived = service.catalog.derived(name)
+    derived = catalog.derived(name)
+    adapter = catalog.adapters.meant(name, catalog.names(), derived)
+    if adapter is not None and (beside := catalog.adapters.beside(model).get(adapter)):
+        listing = _adapted(listing, beside)
     if derived is not None:
         return _derived(listing, derived)
     own = None if card is None else card.defaults
     return listing if own is None else replace(listing, template=own.template, derived=own)
+
+
+def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.ModelListing:
+    """Return what is told of a model with one of its adapters."""
+    digest = hashlib.sha256(f"{base.digest}{adapter.digest}".encode()).hexdigest()
+    return replace(
+        base,
+        id=f"{base.id}:{adapter.name}",
+        modified_at_s=float(adapter.modified_at_s),
+        digest=digest,
+    )
 
 
 def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.ModelListing:

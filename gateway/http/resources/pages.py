@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, Any] = {
     "messages": [{"role": "user", "content": "What is shoal?"}],
     "input": "What is shoal?",
     "prompt": "What is shoal?",
+    "items": [{"role": "user", "content": "What is shoal?"}],
     "tokens": [1, 2, 3],
     "max_tokens": 100,
     "max_output_tokens": 100,

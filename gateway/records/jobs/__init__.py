@@ -19,7 +19,7 @@ from gateway.records.jobs.job import (
 )
 from gateway.records.jobs.leases import runner_name
 from gateway.records.jobs.records import JobRecords, JobsFull
-from gateway.records.jobs.run_scope import JobRun, job_run_of
+from gateway.records.jobs.run_scope import JobRun, job_run_of, mark_of
 from gateway.records.jobs.runner import RESULT_BYTES, Asgi, JobRunner
 from gateway.records.jobs.table import JobBounds
 
@@ -42,5 +42,6 @@ __all__ = [
     "job_request",
     "job_run_of",
     "job_told",
+    "mark_of",
     "runner_name",
 ]

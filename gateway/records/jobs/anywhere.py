@@ -1,24 +1,33 @@
 """Talks to the gateways of other nodes: the jobs of the cluster, as clients of any node ask.
 
 A job stays on the node that took it, which its name says, and another's is asked for there, by the
-same words as a job of our own. Submitting and listing are of this node alone.
+same words as a job of our own. Submitting is of this node alone; a list is of all nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any, cast
 
 from bus.wire.ids import NodeId, RequestId, owner_of
-from gateway.cluster.record_questions import Questions, ask_home
+from gateway.cluster.record_lists import RecordLists
+from gateway.cluster.record_questions import ask_home
 from gateway.records.jobs import table
 from gateway.records.jobs.job import Job, job_of_run
 from gateway.records.jobs.records import JobRecords
 
 Events = list[tuple[int, bytes]]
-FIND, POSITION, MORE = "job.find", "job.position", "job.more"
-STOP, REMOVE = "job.stop", "job.remove"
+FIND, BODY, POSITION, MORE = "job.find", "job.body", "job.position", "job.more"
+STOP, REMOVE, LIST = "job.stop", "job.remove", "job.list"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJobs:
+    """The latest jobs of all nodes, and the nodes whose jobs are missing, with why."""
+
+    jobs: tuple[Job, ...]
+    missing: tuple[str, ...]
 
 
 class JobsAnywhere:
@@ -27,28 +36,35 @@ class JobsAnywhere:
     Every method raises RecordsUnavailable where our own file cannot be used, and RecordsElsewhere
     where another node does not tell."""
 
-    def __init__(self, here: JobRecords, questions: Questions, node: NodeId) -> None:
+    def __init__(self, here: JobRecords, far: RecordLists, node: NodeId) -> None:
         self.here = here
         self.node = node
-        self._questions = questions
+        self._far = far
         for verb, by in (
             (FIND, self._find),
+            (BODY, self._body),
             (POSITION, self._position),
             (MORE, self._more),
             (STOP, self._stop),
             (REMOVE, self._remove),
+            (LIST, self._list),
         ):
-            questions.answer(verb, by)
+            far.questions.answer(verb, by)
 
     def is_here(self, request: RequestId) -> bool:
         """Return whether a job is one of our own node's."""
         home = owner_of(job_of_run(request))
         return home is not None and home[0] == self.node
 
-    async def find(self, request: RequestId, owner: str) -> Job | None:
-        """Return a job of this owner's; None where there is none, or no such node."""
+    async def find(self, request: RequestId, owner: str | None) -> Job | None:
+        """Return a job of this owner's (None: of anybody's); None where there is none, or no such
+        node."""
         found = await self._asked(FIND, request, owner)
         return None if found is None else _job(found)
+
+    async def body(self, request: RequestId, owner: str) -> bytes | None:
+        """Return the body of a job of this owner's; None where there is none, or no such node."""
+        return await self._asked(BODY, request, owner)
 
     async def position(self, job: Job) -> int | None:
         """Return how many jobs are before a queued one; None of any other."""
@@ -61,6 +77,15 @@ class JobsAnywhere:
             return None, []
         job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], found)
         return _job(job), [(number, data) for number, data in events]
+
+    async def listed(self, owner: str | None, limit: int, after: Job | None) -> ListedJobs:
+        """Return the latest jobs of this owner's (None: of all) on all nodes, those before
+        `after`."""
+        place = None if after is None else table.place_of(after)
+        found = await self._far.ask(LIST, [owner, limit, place])
+        jobs = [_job(one) for answer in found.answers for one in answer]
+        jobs.sort(key=table.place_of, reverse=True)
+        return ListedJobs(tuple(jobs[:limit]), found.missing)
 
     async def stop(self, request: RequestId, owner: str) -> None:
         """Ask for the end of a job of this owner's."""
@@ -75,12 +100,15 @@ class JobsAnywhere:
     async def _asked(self, verb: str, request: RequestId, *more: Any) -> Any:
         """Return what the node says that a job's name has; None where there is none."""
         name = job_of_run(request)
-        return await ask_home(self._questions, name, verb, [request, *more])
+        return await ask_home(self._far.questions, name, verb, [request, *more])
 
     async def _find(self, asked: Sequence[Any]) -> Any:
         request, owner = asked
         job = await self.here.find(request, owner)
         return None if job is None else astuple(job)
+
+    async def _body(self, asked: Sequence[Any]) -> Any:
+        return await self.here.body(*asked)
 
     async def _position(self, asked: Sequence[Any]) -> Any:
         request, owner = asked
@@ -91,6 +119,11 @@ class JobsAnywhere:
         request, owner, first = asked
         job, events = await self.here.more(request, owner, first)
         return None if job is None else [astuple(job), events]
+
+    async def _list(self, asked: Sequence[Any]) -> Any:
+        owner, limit, place = asked
+        before = None if place is None else (float(place[0]), RequestId(place[1]))
+        return [astuple(job) for job in await self.here.listed(owner, limit, before)]
 
     async def _stop(self, asked: Sequence[Any]) -> Any:
         await self.here.stop(*asked)

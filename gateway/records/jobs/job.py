@@ -130,13 +130,15 @@ def job_request(name: str) -> RequestId:
 
 
 def job_told(job: Job, position: int | None = None) -> dict[str, Any]:
-    """Return a job as it is told, without its result. `position`: how many are before it."""
+    """Return a job as it is told, without its result. `position`: how many are before it; `key` is
+    the id of the API key that it is of."""
     expires_at_s = None if job.ended_at_s is None else job.ended_at_s + job.ttl_s
     told: dict[str, Any] = {
         "id": f"{JOB_PREFIX}{job.request}",
         "object": "job",
         "status": job.state,
         "path": job.path,
+        "key": job.owner or None,
         "created_at": _whole(job.created_at_s),
         "started_at": _whole(job.started_at_s),
         "ended_at": _whole(job.ended_at_s),

@@ -16,7 +16,7 @@ from gateway.records.file import RecordsFile
 from gateway.records.jobs import table
 from gateway.records.jobs.events import Ending
 from gateway.records.jobs.job import Job, NewJob
-from gateway.records.jobs.table import JobBounds, RunName
+from gateway.records.jobs.table import JobBounds, JobPlace, RunName
 from gateway.records.node_records import NodeRecords
 from gateway.records.statements import Statement
 
@@ -70,10 +70,15 @@ class JobRecords:
 
         return await self._records.ask(ask)
 
-    async def find(self, request: RequestId, owner: str) -> Job | None:
-        """Return a job of this owner's; None where there is none."""
+    async def find(self, request: RequestId, owner: str | None) -> Job | None:
+        """Return a job of this owner's (None: of anybody's); None where there is none."""
         rows = await self._rows(table.found(request, owner))
         return table.row(rows[0]) if rows else None
+
+    async def body(self, request: RequestId, owner: str) -> bytes | None:
+        """Return the body of a job of this owner's; None where there is none."""
+        rows = await self._rows(table.body_of(request, owner))
+        return rows[0][0] if rows else None
 
     async def position(self, job: Job) -> int | None:
         """Return how many jobs are before a queued one; None of any other."""
@@ -82,9 +87,10 @@ class JobRecords:
         [[count]] = await self._rows(table.before(job))
         return count
 
-    async def listed(self, owner: str, limit: int, after: int | None) -> list[Job]:
-        """Return the latest jobs of this owner's, those before the one numbered `after`."""
-        return [table.row(one) for one in await self._rows(table.listed(owner, limit, after))]
+    async def listed(self, owner: str | None, limit: int, before: JobPlace | None) -> list[Job]:
+        """Return the latest jobs of this owner's (None: of all), those before a place in the
+        list."""
+        return [table.row(one) for one in await self._rows(table.listed(owner, limit, before))]
 
     async def more(
         self, request: RequestId, owner: str, first: int

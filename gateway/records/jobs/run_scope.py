@@ -20,27 +20,32 @@ MARK = "shoal.job"
 
 
 class Computed(Protocol):
-    """A request of a run: how many tokens it has, and whether a runner computes it."""
+    """A request of a run: how many tokens its answer has, and whether a runner computes it."""
 
-    tokens: int
     begun: bool
+
+    @property
+    def answered_tokens(self) -> int:
+        """Return them, so far."""
+        ...
 
 
 @dataclass(slots=True)
 class JobRun:
     """A run of a job: who owns it, the ids of the job's request and of this run's; and its requests
-    once it has any."""
+    once it has any. `counted`: its key was counted for a request when the job was submitted."""
 
     owner: str
     request: RequestId
     run: RequestId
     created_at_s: float
+    counted: bool = False
     computed: Sequence[Computed] = ()
 
     @property
     def tokens(self) -> int:
         """Return how many tokens its requests have."""
-        return sum(one.tokens for one in self.computed)
+        return sum(one.answered_tokens for one in self.computed)
 
     @property
     def begun(self) -> bool:
@@ -65,7 +70,10 @@ def job_run_of(scope: Mapping[str, Any]) -> JobRun | None:
 
 def mark_of(job: Job) -> JobRun:
     """Return the mark of a job's latest run."""
-    return JobRun(job.owner, job.request, job.run_id, job.created_at_s)
+    # an answer in the background is submitted where it would be asked for, which counts
+    return JobRun(
+        job.owner, job.request, job.run_id, job.created_at_s, counted=job.kind == "response"
+    )
 
 
 def scope_of(job: Job, mark: JobRun, body: bytes, port: int) -> dict[str, Any]:

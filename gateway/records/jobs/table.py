@@ -21,6 +21,10 @@ _AHEAD_S = 60.0
 PRUNED = 256
 
 
+JobPlace = tuple[float, RequestId]
+"""When a job was submitted, and its request: the order of lists, whichever node it is of."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobBounds:
     """The most that there may be: jobs of one client that are open, of all clients that are kept,
@@ -45,6 +49,7 @@ def _among(column: str, names: Iterable[str]) -> str:
 
 _HELD, _OPEN = _among("state", HELD), _among("state", OPEN)
 _MINE = f"request = :request AND runner = :runner AND attempts = :attempt AND {_HELD}"
+_OWNED = "(:owner IS NULL OR owner = :owner)"
 _OF_CLIENT = f"owner = :owner AND client = :client AND address = :address AND {_OPEN}"
 
 
@@ -84,9 +89,16 @@ def room(new: NewJob) -> Statement:
     )
 
 
-def found(request: RequestId, owner: str) -> Statement:
-    """Return the question for a job of this owner's."""
-    return Statement(f"{_SELECT} WHERE request = ? AND owner = ?", (request, owner))
+def found(request: RequestId, owner: str | None) -> Statement:
+    """Return the question for a job of this owner's; None: of anybody's."""
+    return Statement(
+        f"{_SELECT} WHERE request = :request AND {_OWNED}", {"request": request, "owner": owner}
+    )
+
+
+def body_of(request: RequestId, owner: str) -> Statement:
+    """Return the question for the body of a job of this owner's."""
+    return Statement("SELECT body FROM job WHERE request = ? AND owner = ?", (request, owner))
 
 
 def before(job: Job) -> Statement:
@@ -97,14 +109,21 @@ def before(job: Job) -> Statement:
     )
 
 
-def listed(owner: str, limit: int, after: int | None) -> Statement:
-    """Return the question for the latest jobs of an owner's, those before the job numbered
-    `after`."""
+def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
+    """Return the question for the latest jobs of an owner's (None: of all), those before a place in
+    the list."""
+    at_s, request = (None, None) if before is None else before
     return Statement(
-        f"{_SELECT} WHERE owner = :owner AND (:after IS NULL OR number < :after) "
-        "ORDER BY number DESC LIMIT :limit",
-        {"owner": owner, "after": after, "limit": limit},
+        f"{_SELECT} WHERE {_OWNED} AND "
+        "(:at IS NULL OR (created_at_s, request) < (:at, :request)) "
+        "ORDER BY created_at_s DESC, request DESC LIMIT :limit",
+        {"owner": owner, "at": at_s, "request": request, "limit": limit},
     )
+
+
+def place_of(job: Job) -> JobPlace:
+    """Return where a job stands in the list of all nodes' jobs."""
+    return job.created_at_s, job.request
 
 
 def events_from(job: int, first: int, limit_bytes: int) -> Statement:

@@ -19,6 +19,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
 from runner.engine import RowId
+from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import DecodeBatch, GroupKV, GroupShape, RowKV, evaluated
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
@@ -110,6 +111,23 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
     return Capabilities(
         batches_ragged=together, groups=grouped, narrows=narrow, slabs=all(shape.plain)
     )
+
+
+def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
+    """Compute rows of every adapter and one of none, alone and together, and compare."""
+    names = ["", *adapters.names]
+    rows = [_probe(5, shape.vocabulary, 3 + 2 * at) for at in range(len(names))]
+
+    def last(some: Sequence[int]) -> mx.array:
+        """Return the last logits of some of the rows, computed together."""
+        with adapters.applied([names[at] for at in some]):
+            caches = new_caches(model, shape.plain, 0)
+            out = model(mx.array([rows[at] for at in some]), cache=caches)[:, -1]
+        mx.eval(out)
+        return out
+
+    every = range(len(names))
+    return _agree(lambda: list(last(every)), [last([at])[0] for at in every])
 
 
 def trace_agrees(model: Any, shape: Shape) -> bool:

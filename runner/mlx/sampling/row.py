@@ -191,6 +191,8 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
             "bad_request",
             f"{len(spec.tokens)} tokens, and the model's context is {facts.context_tokens}",
         )
+    if spec.adapter and spec.adapter not in facts.adapters:
+        raise RowTrouble("bad_request", f"the model has no adapter {spec.adapter!r} here")
     if min(spec.tokens) < 0 or max(spec.tokens) >= facts.vocabulary:
         raise RowTrouble("bad_request", f"token ids must be in 0..{facts.vocabulary - 1}")
     if min(spec.logprobs or 0, spec.prompt_logprobs or 0) < 0:

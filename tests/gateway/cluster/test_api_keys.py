@@ -36,12 +36,14 @@ class Process:
     def later(self, seconds: float) -> None:
         self.now, self.wall_s = self.now + seconds, self.wall_s + seconds
 
-    def ask(self) -> OverBudget | None:
+    def ask(self, *, counted: bool = False) -> OverBudget | None:
         told = [(reading, 0.0) for reading in self.heard.values()]
         elsewhere = used_elsewhere(told, KEY, self.own, day_of(self.wall_s))
-        over = self.budgets.over_budget(KEY, self.limits, elsewhere, self.now, self.wall_s)
+        over = self.budgets.over_budget(
+            KEY, self.limits, elsewhere, self.now, self.wall_s, counted=counted
+        )
         if over is None:
-            self.budgets.came(KEY, self.now, self.wall_s)
+            self.budgets.came(KEY, self.now, self.wall_s, counted=counted)
             self.admitted.append(self.now)
             self.running += 1
         return over
@@ -87,6 +89,18 @@ def test_a_minute_lets_as_many_in_as_it_may() -> None:
         one.later(1.0)
         one.ask()
     assert 30 * 9 <= len(one.admitted) <= 30 * 10
+
+
+def test_what_was_counted_when_it_was_submitted_runs_though_the_minute_is_full() -> None:
+    one = Process("n1", KeyLimits(requests_per_minute=1, concurrent=1))
+    assert one.ask() is None
+    one.end()
+    over = one.ask()
+    assert over is not None and over.code == "rate_limit_exceeded"
+    assert one.ask(counted=True) is None
+    over = one.ask(counted=True)
+    assert over is not None and over.code == "concurrency_limit_exceeded"
+    assert one.budgets.totals(KEY, one.now, one.wall_s).requests == 1
 
 
 @given(EVENTS, st.integers(1, 4))

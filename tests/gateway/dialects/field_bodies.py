@@ -13,12 +13,14 @@ from gateway.dialects.ollama.derive import OllamaCopyBody, OllamaCreateBody
 from gateway.dialects.ollama.embeddings import OllamaEmbedBody, OllamaEmbeddingsBody
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.embeddings import EmbeddingsBody
-from gateway.dialects.openai.responses.bodies import ResponsesBody
+from gateway.dialects.openai.responses.bodies import ResponsesBody, ResponsesCountBody
 from gateway.dialects.prompts.bodies import ApplyTemplateBody, DetokenizeBody, TokenizeBody
 
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 OTHER = {**FUNCTION, "name": "g"}
 TOOLS = [{"type": "function", "function": function} for function in (FUNCTION, OTHER)]
+CUSTOM = {"type": "custom", "custom": {"name": "f"}}
+CUSTOM_CALL = {"id": "d", "type": "custom", "custom": {"name": "f", "input": "i"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 TURNS: list[dict[str, Any]] = [
@@ -27,14 +29,14 @@ TURNS: list[dict[str, Any]] = [
     {
         "role": "assistant",
         "content": [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "no"}],
-        "tool_calls": [CALL],
+        "tool_calls": [CALL, CUSTOM_CALL],
     },
     {"role": "tool", "content": [{"type": "text", "text": "t"}], "tool_call_id": "c"},
     {"role": "assistant", "refusal": "no"},
     {"role": "assistant", "content": "so"},
 ]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-CHAT: dict[str, Any] = {"model": "m", "messages": TURNS, "tools": TOOLS, "stream": True}
+CHAT: dict[str, Any] = {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM], "stream": True}
 RESPONSE: dict[str, Any] = {
     "model": "m",
     "stream": True,
@@ -83,6 +85,19 @@ BLOCKS: list[dict[str, Any]] = [
             },
         ],
     },
+    {
+        "role": "user",
+        "content": [
+            {"type": "document", "source": {"type": "text", "data": "d"}},
+            {"type": "document", "source": {"type": "content", "content": "d"}},
+            {
+                "type": "search_result",
+                "source": "u",
+                "title": "t",
+                "content": [{"type": "text", "text": "r"}],
+            },
+        ],
+    },
     {"role": "system", "content": [{"type": "text", "text": "s"}]},
     {"role": "user", "content": "so?"},
 ]
@@ -100,6 +115,10 @@ MESSAGES: dict[str, Any] = {
     "metadata": {"user_id": "me"},
 }
 PICTURE: dict[str, Any] = {"role": "user", "content": [{"type": "image", "source": {}}]}
+PDF: dict[str, Any] = {
+    "role": "user",
+    "content": [{"type": "document", "source": {"type": "base64", "data": ""}}],
+}
 ALLOWED = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}
 OLLAMA_TURNS: list[dict[str, Any]] = [
     {"role": "user", "content": "u"},
@@ -122,6 +141,13 @@ _FORMATS = [
     {"type": "json_object"},
 ]
 
+_CUSTOM_ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": "u"},
+    {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "i"},
+    {"type": "custom_tool_call_output", "call_id": "c", "output": "o"},
+    {"type": "web_search_call"},
+]
+_ASKED = {name: value for name, value in RESPONSE.items() if not name.startswith("stream")}
 _HELD = [{"json": SCHEMA}, {"regex": "a+"}, {"choice": ["a", "b"]}, {"grammar": 'root ::= "a"'},
          {"json_object": True}]  # fmt: skip
 
@@ -158,6 +184,7 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     ResponsesBody: [
         RESPONSE,
         {"model": "m", "input": "u"},
+        {"model": "m", "input": "u", "conversation": {"id": "conv_1"}},
         *({**RESPONSE, "text": {"format": {"type": one}}} for one in ("text", "json_object")),
         *_choices(
             RESPONSE,
@@ -175,27 +202,35 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
             ],
         },
         {**RESPONSE, "input": [{"type": "item_reference", "id": "msg_r-0"}]},
+        {**RESPONSE, "input": _CUSTOM_ITEMS},
+    ],
+    ResponsesCountBody: [
+        _ASKED,
+        {"model": "m", "input": "u"},
+        *({**_ASKED, "text": {"format": {"type": one}}} for one in ("text", "json_object")),
+        *_choices(
+            _ASKED,
+            {"type": "function", "name": "f"},
+            {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]},
+        ),
         {
-            **RESPONSE,
-            "input": [
-                {"role": "user", "content": "u"},
-                {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "i"},
-                {"type": "custom_tool_call_output", "call_id": "c", "output": "o"},
-                {"type": "web_search_call"},
-            ],
+            **_ASKED,
+            "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
         },
+        {**_ASKED, "input": [{"type": "item_reference", "id": "msg_r-0"}]},
+        {**_ASKED, "input": _CUSTOM_ITEMS},
     ],
     AnthropicMessagesBody: [
         MESSAGES,
         {**_UNHELD, "max_tokens": 5000},
         *_choices(MESSAGES, *_CHOSEN),
-        {**MESSAGES, "messages": [*BLOCKS, PICTURE]},
+        *({**MESSAGES, "messages": [*BLOCKS, one]} for one in (PICTURE, PDF)),
     ],
     AnthropicCountBody: [
         _COUNTED,
         _UNHELD,
         *_choices(_COUNTED, *_CHOSEN),
-        {**_COUNTED, "messages": [*BLOCKS, PICTURE]},
+        *({**_COUNTED, "messages": [*BLOCKS, one]} for one in (PICTURE, PDF)),
     ],
     ollama.OllamaChatBody: [
         {"model": "m", "messages": OLLAMA_TURNS, "tools": TOOLS, "options": OPTIONS},
@@ -221,14 +256,14 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
     TokenizeBody: [
         {"model": "m", "prompt": "p"},
         {"model": "m", "content": "p"},
-        {"model": "m", "messages": TURNS, "tools": TOOLS, "chat_template_kwargs": {}},
+        {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM], "chat_template_kwargs": {}},
     ],
     EmbeddingsBody: [{"model": "m", "input": ["p"]}],
     OllamaEmbedBody: [{"model": "m", "input": ["p"]}],
     OllamaEmbeddingsBody: [{"model": "m", "prompt": "p"}],
     DetokenizeBody: [{"model": "m", "tokens": [1]}],
     ApplyTemplateBody: [
-        {"model": "m", "messages": TURNS, "tools": TOOLS, "chat_template_kwargs": {}}
+        {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM], "chat_template_kwargs": {}}
     ],
 }
 """Each body's own, the first of them one that a parser takes."""
@@ -263,7 +298,7 @@ SAME_EITHER_WAY: dict[tuple[str, str], str] = {
     ("SystemMessageBody", "role"): "both words mean the same",
     ("CompletionsBody", "best_of"): "it may only say what n says",
     ("ResponsesBody", "stream_options"): "all that is in it has no effect; refused without stream",
-    ("ResponsesForeignToolBody", "type"): "every other kind is skipped alike",
+    ("ForeignToolBody", "type"): "every other kind is skipped alike",
     ("ResponsesForeignItemBody", "type"): "every other kind is skipped alike",
     ("AnthropicServerToolBody", "type"): "every other kind is skipped alike",
     ("AnthropicProvidedBlockBody", "type"): "every kind is dropped alike",

@@ -24,11 +24,14 @@ from bus.wire.messages.control import AskDiagnosis
 from gateway.dialects.api_table import AsksOfModel, DerivesModel, Embeds, Generates, ReadsPrompt
 from gateway.dialects.body import EXTRAS, NOT_YET, Closed, read_body
 from gateway.dialects.dialect import Limits, Parsed
+from gateway.dialects.openai.responses import ConversationBody, ConversationItemsBody
+from gateway.dialects.openai.responses.conversations import reading
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http.resources import collectives, diagnostics, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
+from gateway.http.resources.pulls import pull
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
@@ -40,9 +43,12 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (diagnostics, AskDiagnosis),
     labels.StoredLabelsBody: (labels, None),
+    ConversationBody: (reading, None),
+    ConversationItemsBody: (reading, None),
     api_keys.NewKeyBody: (api_keys, None),
     api_keys.RotationBody: (api_keys, None),
     submit.JobBody: (submit, None),
+    pull.PullBody: (pull, None),
     web.OpenUrlBody: (web, None),
     web.ExtractPageBody: (web, None),
     web.WebSearchBody: (web, None),

@@ -20,6 +20,7 @@ from bus.process.logs import Log
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.ids import NodeId, RequestId
 from gateway.cluster.http_processes import HttpProcesses
+from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere, Standing
 from gateway.dialects.dialect import KeptAnswer
 from gateway.records import (
@@ -60,7 +61,7 @@ class Process:
             records=self.records,
             bounds=bounds,
             near=self.near,
-            far=self.far,
+            far=RecordLists(self.far, node, lambda: site.standings),
             node=node,
             processes=3,
             stop=self.cancel,
@@ -73,6 +74,8 @@ class Process:
 
     def open_requests(self) -> list[dict[str, Any]]:
         return []
+
+    records: Any = None
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
         return self.answers.stop_here(request_id, owner)

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gateway.records.schema import VERSION
 from gateway.records.statements import Statement
 from tests.harness.gateway_testbed import ROOT, eventually
 from tests.harness.records_writer import row
+from tests.harness.small_disks import filled, needs_mounts, remounted, small_disk
 
 ALL = recent(RecentQuery(limit=1_000_000))
 NOBODY = 65534
@@ -211,6 +212,24 @@ def test_a_file_that_breaks_while_it_is_open_is_set_aside_then(disk: Disk) -> No
     file.close()
 
 
+def test_a_write_ahead_log_that_is_cut_under_an_open_file_costs_its_rows_and_no_more(
+    disk: Disk,
+) -> None:
+    first, second = disk.file(), disk.file()
+    first.write([inserted(row(f"old-{count}")) for count in range(500)])
+    assert len(names(second)) == 500
+    data = disk.path.read_bytes()
+    disk.path.write_bytes(data[:4096] + random.Random(1).randbytes(max(0, len(data) - 4096)))
+    os.truncate(f"{disk.path}-wal", 0)
+    for file in (first, second):
+        for _ in range(3):
+            with suppress(RecordsUnavailable):
+                file.write([inserted(row("new"))])
+        assert "new" in names(file)
+        file.close()
+    assert "new" in disk.names()
+
+
 def test_another_process_that_had_the_old_file_open_goes_on_with_the_fresh_one(disk: Disk) -> None:
     first, second = disk.file(), disk.file()
     first.write([inserted(row("old"))])
@@ -236,7 +255,7 @@ def test_broken_files_are_not_heaped_up_without_end(disk: Disk) -> None:
 
 
 def test_a_full_disk_is_said_and_goes_on_once_there_is_room(disk: Disk) -> None:
-    file = disk.file(max_pages=30)
+    file = disk.file(max_pages=40)
     written = 0
     with pytest.raises(RecordsUnavailable, match="full"):
         while True:
@@ -250,27 +269,6 @@ def test_a_full_disk_is_said_and_goes_on_once_there_is_room(disk: Disk) -> None:
     file.close()
 
 
-@contextmanager
-def small_disk(folder: Path) -> Generator[Path]:
-    """A disk of one MiB."""
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "none", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted here: {made.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-needs_mounts = pytest.mark.skipif(
-    os.getuid() != 0 or sys.platform != "linux", reason="mounts a disk of its own"
-)
-
-
 @needs_mounts
 def test_a_disk_that_is_read_only_is_waited_for_and_its_file_is_not_set_aside(
     tmp_path: Path,
@@ -278,11 +276,11 @@ def test_a_disk_that_is_read_only_is_waited_for_and_its_file_is_not_set_aside(
     with small_disk(tmp_path) as folder:
         disk = Disk(folder)
         disk.fill("before")
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        remounted(folder, "ro")
         file = disk.file()
         with pytest.raises(RecordsUnavailable):
             file.write([inserted(row("lost"))])
-        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        remounted(folder, "rw")
         file.write([inserted(row("after"))])
         assert names(file) == ["before", "after"]
         assert not disk.aside() and not disk.lines("critical")
@@ -295,16 +293,13 @@ def test_a_disk_that_is_really_full_loses_nothing_that_was_written(tmp_path: Pat
         disk = Disk(folder)
         file = disk.file()
         file.write([inserted(row("before"))])
-        (folder / "ballast").write_bytes(b"")
-        with suppress(OSError), open(folder / "ballast", "wb", buffering=0) as ballast:
-            while True:
-                ballast.write(bytes(4096))
+        ballast = filled(folder)
         with pytest.raises(RecordsUnavailable):
             for count in range(200):
                 file.write([inserted(row(f"r{count}", client="x" * 200))])
         committed = names(file)
         assert committed[0] == "before"
-        (folder / "ballast").unlink()
+        ballast.unlink()
         file.write([inserted(row("after"))])
         file.close()
         assert disk.names() == [*committed, "after"]

@@ -6,6 +6,7 @@ import io
 import sqlite3
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from bus.process.logs import Log
 from bus.wire.ids import RequestId
 from gateway.dialects.dialect import KeptAnswer
-from gateway.records import AnswerBounds, RecordsFile, kept_answers
+from gateway.dialects.encode import json_bytes
+from gateway.records import AnswerBounds, ListedQuery, RecordsFile, kept_answers
 from gateway.records.kept_answers import ITEM_BYTES, PLACE_BYTES, ROW_BYTES
 from gateway.records.statements import Statement
 
@@ -64,6 +66,20 @@ def shelf(tmp_path: Path) -> Shelf:
 
 def _kept(size: int, *items: bytes) -> KeptAnswer:
     return KeptAnswer(b"x" * size, items, b"", b"{}")
+
+
+def test_nothing_that_is_asked_goes_through_all_answers_or_items_of_an_owner(
+    shelf: Shelf,
+) -> None:
+    shelf.keep("a", "1", _kept(10, b"{}"))
+    adding = kept_answers.added("a", RequestId("2"), _kept(10, b"{}", b"[]"), 1000.0)
+    finding = kept_answers.found("a", RequestId("1"))
+    for one in (*adding, *finding):
+        steps = shelf.file.read([Statement(f"EXPLAIN QUERY PLAN {one.text}", one.values)])[0]
+        for *_, step in steps:
+            if " item " in step or " answer " in step:
+                by = step.partition("(")[2]
+                assert any(f"{name}=" in by for name in ("digest", "request", "rowid")), step
 
 
 def test_an_owner_finds_its_answers_whole_and_no_others(shelf: Shelf) -> None:
@@ -138,7 +154,10 @@ def test_a_file_of_the_version_before_is_brought_forward_with_its_rows(tmp_path:
     shelf.keep("a", "1", _kept(10, b"{}"))
     shelf.file.close()
     with sqlite3.connect(path) as before:  # as version 1 left it
-        for name in ("answer", "item", "answer_item", "answer_tally", "job", "job_event"):
+        for (name,) in before.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'request%' "
+            "AND name NOT LIKE 'sqlite%'"
+        ).fetchall():
             before.execute(f"DROP TABLE {name}")
         before.execute("PRAGMA user_version = 1")
     before.close()
@@ -188,3 +207,33 @@ def test_what_is_counted_is_what_is_kept_and_within_bounds(
             assert shelf.size_bytes <= 9000 or verb == "label"
             assert shelf.number("SELECT count(*) FROM item") == len(own)
         shelf.file.close()
+
+
+def test_a_list_has_pages_in_both_orders_by_model_and_labels(shelf: Shelf) -> None:
+    for count in range(30):
+        name, model = f"r{count}", "ab"[count % 2]
+        listed = json_bytes({"id": name, "created": 1763640000 + count / 7, "model": model})
+        labels = b"" if count % 5 else json_bytes({"five": "yes", 'a "b"': str(count)})
+        shelf.keep("a", name, KeptAnswer(b"x", (), listed, labels))
+    shelf.keep("a", "unlisted", _kept(1))
+    shelf.keep("b", "of another", KeptAnswer(b"x", (), listed, b""))
+
+    def pages(**more: Any) -> list[str]:
+        """All of a list, read in pages of 4."""
+        found: list[str] = []
+        while True:
+            query = ListedQuery(**{"limit": 4, "descends": False, **more})
+            [rows] = shelf.file.read([kept_answers.listed("a", query)])
+            found += [row[0] for row in rows]
+            if len(rows) < 4:
+                return found
+            last = shelf.find("a", found[-1])
+            assert last is not None
+            more["after"] = last.listed
+
+    every = [f"r{count}" for count in range(30)]
+    assert pages() == every and pages(descends=True) == every[::-1]
+    assert pages(model="b") == every[1::2]
+    assert pages(labels=(("five", "yes"),)) == every[::5]
+    assert pages(labels=(("five", "yes"), ('a "b"', "10"))) == ["r10"]
+    assert pages(labels=(("five", "no"),)) == []

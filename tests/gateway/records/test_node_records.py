@@ -95,6 +95,8 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
         eventually(lambda: process.lines("critical"), 10, "it is said")
         with pytest.raises(RecordsUnavailable):
             await process.names()
+        [said] = process.records.condition.problems
+        assert "cannot be written" in said and "tried again" in said
         await asyncio.sleep(0.8)  # several tries
         process.records.log_request(row("b"))
         path.parent.mkdir()
@@ -105,6 +107,19 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
             "kept"
         ]
         assert process.lines("info") == ["records are written again"]
+        assert process.records.condition.problems == []
+
+    play(Process(path), trace)
+
+
+def test_a_file_is_tried_again_by_itself_where_nothing_waits_to_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "later" / "records.sqlite"
+
+    async def trace(process: Process) -> None:
+        eventually(lambda: process.lines("critical"), 10, "the first look found it missing")
+        path.parent.mkdir()
+        eventually(lambda: process.lines("info"), 10, "it is healed")
+        assert process.records.condition.problems == []
 
     play(Process(path), trace)
 
@@ -249,6 +264,8 @@ def test_a_clock_that_was_set_back_is_said_and_served_on(tmp_path: Path) -> None
         assert await process.names() == ["ahead", "back"]
         assert (await process.records.stats(60.0))["requests"] == 1
         eventually(lambda: process.lines("warning"), 10, "it is said")
+        [said] = process.records.condition.problems
+        assert "the clock was set back" in said
 
     play(Process(path, wall_s=lambda: 1e9), ahead)
     play(Process(path, wall_s=lambda: 1000.0), back)

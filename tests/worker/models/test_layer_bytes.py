@@ -118,6 +118,14 @@ def test_a_header_that_cannot_be_read_means_the_whole_file(head: bytes) -> None:
     assert masks == {FILE: b"\1\1\1"}
 
 
+def test_an_adapter_is_needed_whole() -> None:
+    whole = safetensors(tensors_of(300_000, tied=True))
+    heads = dict.fromkeys((FILE, "adapters/a/adapters.safetensors"), whole[:PIECE_BYTES])
+    masks = wanted_pieces(heads, dict.fromkeys(heads, len(whole)), Layers(0, 1, COUNT))
+    assert 0 in masks[FILE]
+    assert set(masks["adapters/a/adapters.safetensors"]) == {1}
+
+
 @pytest.mark.parametrize(
     ("place", "layers", "projects", "needed"),
     [

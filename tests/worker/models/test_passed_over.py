@@ -15,7 +15,7 @@ SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
         ({"a.gguf"}, "GGUF"),
         ({"config.json", "a.gguf"}, "mlx_lm.convert"),
         ({"adapter_config.json", "adapters.safetensors"}, "LoRA"),
-        ({"adapter_config.json", "adapter_model.bin"}, "mlx_lm.fuse"),
+        ({"adapter_config.json", "adapter_model.bin"}, "adapters/NAME"),
         ({"config.json", "model.safetensors.incomplete"}, "did not end"),
         ({"model.safetensors"}, "without a config.json"),
         ({"config.json", "pytorch_model.bin"}, "not safetensors"),

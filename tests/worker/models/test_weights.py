@@ -222,16 +222,18 @@ def test_what_has_not_changed_is_not_read_again_whether_good_or_bad(
     assert set(opened) >= {"config.json"} and not weights.passed_over
 
 
-def test_an_adapter_beside_weights_is_said_and_is_no_part_of_them(tmp_path: Path) -> None:
+def test_a_model_with_an_adapter_beside_its_weights_is_refused_with_the_way_out(
+    tmp_path: Path,
+) -> None:
     folder = write_model(tmp_path / "models" / "m")
     weights = shelf(tmp_path)
-    (before,) = weights.look()
+    assert weights.look()
     other = write_model(tmp_path / "other")
     (other / "model.safetensors").rename(folder / "adapters.safetensors")
-    (after,) = weights.look()
-    assert (after.parameters, after.size_bytes) == (before.parameters, before.size_bytes)
+    assert not weights.look()
     (said,) = weights.passed_over
-    assert said.taken and "adapters.safetensors" in said.why and "not applied" in said.why
+    assert not said.taken and "adapters.safetensors" in said.why
+    assert "adapters/NAME" in said.remedy
 
 
 def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.harness.weights_node import StoreNode
 from tests.worker.test_service import DEFAULTS, NODE, House
 from tests.worker.transfer.test_store import big_model, content
 from worker.models.weights import Shelf, Weights
+from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts
 from worker.transfer.thread import WeightsSettings
@@ -44,6 +45,7 @@ class Household(House):
             ring_ports=(0, 0),
             plan_ports=(0, 0),
             weights=weights,
+            pulls=PullSettings(models, offline=True),
         )
         shelf = Weights(Shelf({}, (models,), None, float32=True))
         client = self.client("worker")

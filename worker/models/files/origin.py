@@ -1,7 +1,8 @@
 """Talks to the disk: where a model's folder came from, as it was noted when the folder was made.
 
 `.shoal-origin.json` lies beside the weights of a model that shoal fetched or made: `how`, the nodes
-or the repository (`sources`), and the SHA-256 of each file as it was then (`files`, by path). It is
+or the repository (`sources`), and the SHA-256 of its files as
+they were then, as far as it is known (`files`, by path). It is
 hidden, and so never given to other nodes. A folder without it was put there by a person.
 """
 

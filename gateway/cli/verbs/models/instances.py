@@ -49,7 +49,18 @@ def ps(invocation: Invocation) -> None:
     """Show the models in memory and what they are doing."""
     state = invocation.state()
     output = invocation.output
-    output.document({"instances": [_fields(state, one) for one in state.instances]})
+    pulls = [
+        (reading.node, one)
+        for reading in state.pulls
+        for one in reading.pulls
+        if one.phase not in ("done", "failed")
+    ]
+    output.document(
+        {
+            "instances": [_fields(state, one) for one in state.instances],
+            "pulls": [{"node": node, **one.model_dump(mode="json")} for node, one in pulls],
+        }
+    )
     rows = [_row(state, one) for one in state.instances]
     columns = (
         "model",
@@ -65,6 +76,9 @@ def ps(invocation: Invocation) -> None:
     for one in state.instances:
         if one.status == "failed":
             output.say(f"{one.model} failed: {one.reason}")
+    for node, one in pulls:
+        far = f"{100 * one.done_bytes // one.total_bytes} %" if one.total_bytes else one.phase
+        output.say(f"{state.names.get(node, node)} pulls {one.model}: {far}")
     if not rows:
         output.note("no model is loaded; `shoal load MODEL`, or just ask one something")
 

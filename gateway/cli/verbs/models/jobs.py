@@ -13,6 +13,9 @@ from gateway.cli.command import Invocation
 NONE = "-"
 Row = Mapping[str, Any]
 JobName = Annotated[str, typer.Argument(help="The job, as `shoal jobs ls` shows it.")]
+OfAll = Annotated[
+    bool, typer.Option("--all", "-a", help="Those of every API key; needs one that is admin.")
+]
 
 
 def ls(
@@ -20,25 +23,29 @@ def ls(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=100, help="How many, the latest first.")
     ] = 20,
+    of_all: OfAll = False,
 ) -> None:
     """List the jobs that this node has taken, without their results."""
     output = invocation.output
-    found = invocation.api().get(f"/v1/jobs?limit={limit}")
+    found = invocation.api().get(f"/v1/jobs?limit={limit}&all={_word(of_all)}")
     output.document(found)
     columns = ("job", "state", "path", ">priority", ">attempts", ">tokens", "created", "error")
-    output.table(columns, [_cells(row) for row in found["data"]])
+    of = [[_or_none(row["key"])] if of_all else [] for row in found["data"]]
+    rows = [_cells(row) + key for row, key in zip(found["data"], of, strict=True)]
+    output.table((*columns, *(("key",) if of_all else ())), rows)
     if not found["data"]:
         output.note("no jobs: POST /v1/jobs submits one (docs/operations/http-api.md)")
 
 
-def show(invocation: Invocation, job: JobName) -> None:
+def show(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
     """Show a job, and its result when it has ended."""
-    _show(invocation, invocation.api().get(f"/v1/jobs/{job}"))
+    _show(invocation, invocation.api().get(f"/v1/jobs/{job}?all={_word(of_all)}"))
 
 
-def cancel(invocation: Invocation, job: JobName) -> None:
+def cancel(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
     """Stop a job; what it has said until then is kept."""
-    _show(invocation, invocation.api().post(f"/v1/jobs/{job}/cancel", {}, timeout_s=30.0))
+    path = f"/v1/jobs/{job}/cancel?all={_word(of_all)}"
+    _show(invocation, invocation.api().post(path, {}, timeout_s=30.0))
 
 
 def _show(invocation: Invocation, found: Row) -> None:
@@ -48,6 +55,7 @@ def _show(invocation: Invocation, found: Row) -> None:
         "job": found["id"],
         "state": found["status"],
         "path": found["path"],
+        "key": _or_none(found["key"]),
         "created": _when(found["created_at"]),
         "started": _when(found["started_at"]),
         "ended": _when(found["ended_at"]),
@@ -76,6 +84,14 @@ def _cells(row: Row) -> list[str]:
         _when(row["created_at"]),
         _error(row),
     ]
+
+
+def _word(of_all: bool) -> str:
+    return "true" if of_all else "false"
+
+
+def _or_none(text: str | None) -> str:
+    return text or NONE
 
 
 def _error(row: Row) -> str:

@@ -24,6 +24,11 @@ def ls(invocation: Invocation) -> None:
     output.document(
         {
             "models": [_fields(one, state) for one in models],
+            "adapters": [
+                {"model": f"{one.model}:{own.name}", **own.model_dump(mode="json")}
+                for one in models
+                for own in one.adapters
+            ],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
             "derived": [one.model_dump(mode="json") for one in state.derived],
             "passed_over": [
@@ -32,21 +37,7 @@ def ls(invocation: Invocation) -> None:
             "passed_over_not_told": state.not_told,
         }
     )
-    rows = [
-        (
-            one.model,
-            one.family,
-            one.makes,
-            _count(one.parameters),
-            one.quantization,
-            size(one.size_bytes),
-            one.context_tokens,
-            came_from(one, state.names),
-            _ago(state.last_used_s(one.model)),
-            ", ".join(state.loaded_on(one.model)) or "-",
-        )
-        for one in models
-    ]
+    rows = [row for one in models for row in _rows(one, state)]
     rows += [part_row(node, part) for node, part in state.parts]
     rows += [_derived_row(state, derived) for derived in state.derived]
     columns = (
@@ -74,7 +65,9 @@ def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
     state = invocation.state()
     output = invocation.output
-    card = state.find_model(model)
+    base, _, tag = model.rpartition(":")
+    adapted = base in state.models and any(tag == one.name for one in state.models[base].adapters)
+    card = state.find_model(base if adapted and model not in state.models else model)
     loaded = [one for one in state.instances if one.model == card.model]
     found = _fields(card, state)
     settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
@@ -92,6 +85,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
+        ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
         ("digest", card.digest or "-"),
         ("from", came_from(card, state.names)),
         ("folder", card.path),
@@ -112,6 +106,40 @@ def show(invocation: Invocation, model: ModelName) -> None:
         if one.taken and one.name in (card.model, card.folder_name)
     ]
     output.table(("", ""), rows)
+
+
+def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
+    """Return the lines of a model and of its adapters."""
+    first = (
+        card.model,
+        card.family,
+        card.makes,
+        _count(card.parameters),
+        card.quantization,
+        size(card.size_bytes),
+        card.context_tokens,
+        came_from(card, state.names),
+        _ago(state.last_used_s(card.model)),
+        ", ".join(state.loaded_on(card.model)) or "-",
+    )
+    return [
+        first,
+        *(
+            (
+                f"{card.model}:{one.name}",
+                f"LoRA, rank {one.rank}",
+                card.makes,
+                "-",
+                "-",
+                size(one.size_bytes),
+                card.context_tokens,
+                f"beside {card.model}",
+                "-",
+                "-",
+            )
+            for one in card.adapters
+        ),
+    ]
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:

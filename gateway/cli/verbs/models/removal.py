@@ -83,6 +83,7 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
 
 def _doomed(state: NodeState, name: str, root: Path) -> _Doomed:
     """Return what is to be deleted here. Raises CliError for what stays."""
+    _check_no_adapter(state, name)
     card = state.on_disk(name)
     _check_unheld(state, card.model)
     if isinstance(card, PartialModel):
@@ -93,6 +94,15 @@ def _doomed(state: NodeState, name: str, root: Path) -> _Doomed:
         return _Doomed(card.model, repository, card.size_bytes, fetched=False, cached=True)
     folder = _own(Path(card.path), root)
     return _Doomed(card.model, folder, card.size_bytes, card.origin in FETCHED)
+
+
+def _check_no_adapter(state: NodeState, name: str) -> None:
+    """Raise CliError for the name of an adapter, which is taken out of its model's folder."""
+    base, _, tag = name.removesuffix(":latest").rpartition(":")
+    known = state.models
+    if name not in known and base in known and any(tag == a.name for a in known[base].adapters):
+        remedy = f"take the folder adapters/{tag} out of the model's on its nodes"
+        raise CliError(f"{tag} is an adapter of {base}, which stays", remedy=remedy)
 
 
 def _check_unheld(state: NodeState, model: str) -> None:
@@ -144,6 +154,7 @@ def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, y
 
 
 def _anywhere(state: NodeState, name: str) -> ModelCard | PartialModel:
+    _check_no_adapter(state, name)
     parts = (part for _, part in state.parts if part.model == name)
     part = next(parts, None)
     return state.find_model(name) if part is None or name in state.models else part

@@ -1,24 +1,57 @@
 """OpenAI's responses: items in, items out; whole, streamed, and gone on from.
 
-Pure. Entered by the dialect, its body, the types of its answers, and how kept ones are told.
+Pure. Entered by the dialect, its body, the types of its answers, how kept ones are told, and what
+is read and told of conversations.
 """
 
-from gateway.dialects.openai.responses.answers import ResponseAnswer, ResponseEvent
+from gateway.dialects.openai.responses.answers import (
+    InputTokensAnswer,
+    ResponseAnswer,
+    ResponseEvent,
+)
 from gateway.dialects.openai.responses.background import as_it_stands, is_made, last_event
-from gateway.dialects.openai.responses.bodies import ResponsesBody
-from gateway.dialects.openai.responses.dialect import OpenAIResponses
-from gateway.dialects.openai.responses.listing import render_deleted, render_items
+from gateway.dialects.openai.responses.bodies import ResponsesBody, ResponsesCountBody
+from gateway.dialects.openai.responses.conversations import (
+    CONVERSATION_PREFIX,
+    ConversationBody,
+    ConversationItemsBody,
+    read_conversation,
+    read_conversation_items,
+    read_conversation_page,
+    render_conversation,
+    render_conversation_item,
+    render_conversation_items,
+    render_conversation_removed,
+    with_named,
+)
+from gateway.dialects.openai.responses.dialect import OpenAIInputTokens, OpenAIResponses
+from gateway.dialects.openai.responses.listing import item_named, render_deleted, render_items
 from gateway.dialects.openai.responses.replay import replayed
 
 __all__ = [
+    "CONVERSATION_PREFIX",
+    "ConversationBody",
+    "ConversationItemsBody",
+    "InputTokensAnswer",
+    "OpenAIInputTokens",
     "OpenAIResponses",
     "ResponseAnswer",
     "ResponseEvent",
     "ResponsesBody",
+    "ResponsesCountBody",
     "as_it_stands",
     "is_made",
+    "item_named",
     "last_event",
+    "read_conversation",
+    "read_conversation_items",
+    "read_conversation_page",
+    "render_conversation",
+    "render_conversation_item",
+    "render_conversation_items",
+    "render_conversation_removed",
     "render_deleted",
     "render_items",
     "replayed",
+    "with_named",
 ]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken, Tier
+from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, Tier
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -31,12 +31,26 @@ class ResponseUsage(TypedDict):
     total_tokens: int
 
 
+class ResponseLikelyToken(TypedDict):
+    """A token, and the logarithm of its probability; `bytes` is empty in a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ResponseScoredToken(ResponseLikelyToken):
+    """A token of the answer, with the likeliest in its place."""
+
+    top_logprobs: list[ResponseLikelyToken]
+
+
 class AnsweredText(TypedDict):
     """What the assistant said."""
 
     type: Literal["output_text"]
     annotations: list[Any]
-    logprobs: list[ScoredToken]
+    logprobs: list[ResponseScoredToken]
     text: str
 
 
@@ -103,6 +117,12 @@ class ResponseError(TypedDict):
     message: str
 
 
+class ResponseConversation(TypedDict):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
 class ResponseAnswer(TypedDict):
     """A response: every key is there in every answer."""
 
@@ -117,6 +137,7 @@ class ResponseAnswer(TypedDict):
     error: ResponseError | None
     usage: ResponseUsage | None
     previous_response_id: str | None
+    conversation: ResponseConversation | None
     instructions: str | None
     tools: list[dict[str, Any]]
     tool_choice: str | dict[str, Any]
@@ -188,7 +209,7 @@ class TextDeltaTold(PlacedEvent):
     type: Literal["response.output_text.delta"]
     content_index: int
     delta: str
-    logprobs: list[ScoredToken]
+    logprobs: list[ResponseScoredToken]
 
 
 class TextDoneTold(PlacedEvent):
@@ -197,7 +218,7 @@ class TextDoneTold(PlacedEvent):
     type: Literal["response.output_text.done"]
     content_index: int
     text: str
-    logprobs: list[ScoredToken]
+    logprobs: list[ResponseScoredToken]
 
 
 class ThoughtDeltaTold(PlacedEvent):
@@ -280,3 +301,10 @@ ResponseEvent = (
     | ArgumentsDoneTold
     | ErrorTold
 )
+
+
+class InputTokensAnswer(TypedDict):
+    """How many tokens a response's prompt has."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int

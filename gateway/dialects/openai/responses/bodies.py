@@ -18,11 +18,19 @@ from gateway.dialects.body import (
     Unused,
     by_field,
     by_shape,
+    by_type,
     honoured,
     no_effect,
     only,
 )
-from gateway.dialects.openai.bodies import Budget, EffortBody, TierBody, VerbosityBody
+from gateway.dialects.openai.bodies import (
+    Budget,
+    EffortBody,
+    ForeignToolBody,
+    TierBody,
+    VerbosityBody,
+    tool_tag,
+)
 from gateway.dialects.openai.responses.items import ResponsesInput
 
 HARMLESS = {
@@ -34,8 +42,19 @@ HARMLESS = {
 }
 """Fields that change nothing about the answer, and why."""
 
+HARMLESS_COUNT = {
+    **HARMLESS,
+    **dict.fromkeys(
+        ("stream", "stream_options", "max_output_tokens", "max_tool_calls", "temperature", "top_p",
+         "frequency_penalty", "presence_penalty", "top_logprobs", "include", "metadata", "store",
+         "background", "service_tier", "prompt_cache_key"),
+        "nothing is generated",
+    ),
+    "truncation": "all of a prompt is counted",
+}  # fmt: skip
+"""The same where tokens are counted; clients send the body of the response that is to come."""
+
 REFUSED = {
-    "conversation": "send 'previous_response_id', or the items themselves",
     "prompt": "prompts are not stored here; send 'instructions' and 'input'",
     "moderation": "there is no moderation",
     "messages": "send 'input'",
@@ -68,25 +87,10 @@ class ResponsesFunctionBody(Closed):
     output_schema: Unused = no_effect("templates have no place for it")
 
 
-class ResponsesForeignToolBody(Closed):
-    """A tool of another kind; skipped, so that the functions are still offered."""
-
-    model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the tool is skipped"
-    type: str
-
-
-def _tool_tag(value: Any) -> str | None:
-    if isinstance(value, Mapping):
-        kind = cast(Mapping[str, Any], value).get("type")
-        return "~foreign" if isinstance(kind, str) and kind != "function" else "~function"
-    return None
-
-
 ResponsesTool = Annotated[
     Annotated[ResponsesFunctionBody, Tag("~function")]
-    | Annotated[ResponsesForeignToolBody, Tag("~foreign")],
-    by_shape("an object", _tool_tag),
+    | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag),
 ]
 
 
@@ -110,7 +114,7 @@ class ResponsesAllowedChoiceBody(Closed):
     """Only some of the tools."""
 
     type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
+    mode: Literal["none", "auto", "required"] = "auto"
     tools: list[ResponsesAllowedToolBody]
 
 
@@ -196,6 +200,20 @@ class ResponsesStreamOptionsBody(Closed):
     )
 
 
+# --- the conversation -----------------------------------------------------------------------
+
+
+class ResponsesConversationBody(Closed):
+    """A conversation by its id."""
+
+    id: str
+
+
+ResponsesConversation = Annotated[
+    Annotated[str, Tag("~id")] | Annotated[ResponsesConversationBody, Tag("~object")],
+    by_type("a conversation's id, or an object that has it", {str: "~id", dict: "~object"}),
+]
+
 # --- the body -----------------------------------------------------------------------------
 
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -203,13 +221,29 @@ Label = Annotated[str, Field(max_length=512)]
 LabelName = Annotated[str, Field(max_length=64)]
 
 
-class ResponsesBody(Closed):
-    """The body of `POST /v1/responses`."""
+class ResponsesPromptBody(Closed):
+    """All of a body that says what the model reads."""
 
-    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
     model: str
     input: ResponsesInput | None = None
     instructions: str | None = None
+    tools: Annotated[list[ResponsesTool], Field(fail_fast=True)] | None = None
+    tool_choice: ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: ResponsesTextBody | None = None
+    reasoning: ResponsesEffortBody | None = None
+    previous_response_id: str | None = None
+    conversation: ResponsesConversation | None = honoured(
+        "the conversation whose items come before, and which gains those of this response"
+    )
+    user: str | None = None
+    safety_identifier: str | None = None
+
+
+class ResponsesBody(ResponsesPromptBody):
+    """The body of `POST /v1/responses`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
     stream: bool | None = None
     stream_options: ResponsesStreamOptionsBody | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -221,11 +255,6 @@ class ResponsesBody(Closed):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[ResponsesTool], Field(fail_fast=True)] | None = None
-    tool_choice: ResponsesToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    text: ResponsesTextBody | None = None
-    reasoning: ResponsesEffortBody | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = honoured(
         "auto: the oldest turns go of a conversation that does not fit"
@@ -233,14 +262,17 @@ class ResponsesBody(Closed):
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
         "labels, said back"
     )
-    previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = honoured("answer at once, and make the response without the client")
     service_tier: TierBody | None = honoured(
         "flex: as x_priority low, priority: as x_priority high; said back"
     )
-    user: str | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = honoured(
         "requests that share it are asked of one instance; said back"
     )
+
+
+class ResponsesCountBody(ResponsesPromptBody):
+    """The body of `POST /v1/responses/input_tokens`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS_COUNT, refused=REFUSED)

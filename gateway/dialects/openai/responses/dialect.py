@@ -10,24 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
     OutputFormat,
+    PromptQuestion,
     Sampling,
     TextPart,
-    ToolChoice,
-    ToolSpec,
 )
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field, ignoring, read_body, read_object, validate
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
+from gateway.dialects.dialect import (
+    ConversationTurn,
+    Extras,
+    KeptAnswer,
+    Limits,
+    ParseContext,
+    Parsed,
+    ToKeep,
+)
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.background import in_background
-from gateway.dialects.openai.responses.echo import said_back, summary_of
+from gateway.dialects.openai.responses.conversations import begun_turn, turn_of
+from gateway.dialects.openai.responses.echo import (
+    conversation_of,
+    said_back,
+    said_of_prompt,
+    summary_of,
+)
+from gateway.dialects.openai.responses.functions import functions_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
     item_named,
@@ -49,7 +65,6 @@ from gateway.dialects.shared_fields import (
     sampling_of,
     temperature_of,
     thinking_asked,
-    tools_of,
 )
 
 NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
@@ -68,29 +83,18 @@ class OpenAIResponses:
         """Return one request of one choice, of what the body itself says."""
         asked, extras = read_body(bodies.ResponsesBody, body, context.limits)
         _check_offered(asked)
-        found = items_of(asked.input)
-        _check_count(len(found), context.limits)
-        if not found and asked.previous_response_id is None:
-            raise bad_field("input", "must have at least one item, or text")
-        tools, choice = _tools_of(asked, context.limits)
-        turns = _instructions_of(asked) + turns_of(found)
+        found = _items_of(asked, context.limits)
         thinking = _thinking_of(asked)
-        request = GenerationRequest(
-            request_id=next(context.ids),
-            model=named_model(asked.model),
-            prompt=ChatPrompt(messages=turns, tools=tools),
-            max_tokens=asked.max_output_tokens,
-            sampling=_sampling_of(asked),
-            output=_output_of(asked),
-            tool_choice=choice,
-            parallel_tool_calls=asked.parallel_tool_calls is not False,
-            top_logprobs=_top_logprobs_of(asked),
-            priority=priority_of(asked.service_tier, extras),
-            client_id=_client_of(asked, extras),
-        )
+        about = {
+            "max_tokens": asked.max_output_tokens,
+            "sampling": _sampling_of(asked),
+            "top_logprobs": _top_logprobs_of(asked),
+            "priority": priority_of(asked.service_tier, extras),
+        }
+        request = _request_of(asked, found, extras, context).model_copy(update=about)
         keeps = asked.store is not False
         named = references_of(found)
-        held = keeps or asked.previous_response_id is not None or bool(named)
+        held = keeps or _goes_on(asked) or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
         parsed = Parsed(
             requests=(thinking.asked_of(request),),
@@ -106,7 +110,13 @@ class OpenAIResponses:
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             affinity=asked.prompt_cache_key or "",
             cuts=asked.truncation == "auto",
-            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps, named=named),
+            to_keep=ToKeep(
+                kept,
+                previous=asked.previous_response_id,
+                keep=keeps,
+                named=named,
+                turn=_turn_of(asked),
+            ),
         )
         if not asked.background:
             return parsed
@@ -122,25 +132,10 @@ class OpenAIResponses:
         previous: KeptAnswer | None,
         limits: Limits,
         named: Mapping[str, bytes] = NONE_NAMED,
+        conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the conversation of an earlier answer, and that answer, before
-        its own, and with the items that it names by their ids. BadRequest where they are too many
-        together."""
-        kept, request = parsed.to_keep, parsed.requests[0]
-        prompt = request.prompt
-        if kept is None or not isinstance(prompt, ChatPrompt):
-            return parsed
-        before = () if previous is None else (*previous.items, *output_of(previous))
-        together = (*before, *resolved(kept.items, named))
-        _check_count(len(together), limits)
-        again, _ = validate(ResponsesItems, {"items": read_items(together)})
-        first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
-        made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
-        return replace(
-            parsed,
-            requests=(request.model_copy(update={"prompt": made}),),
-            to_keep=replace(kept, items=together),
-        )
+        """Return the request with the conversation that it goes on from before its own."""
+        return _continued(parsed, previous, limits, named, conversation)
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
         """Return a renderer of named events; loading is told in comments only."""
@@ -153,13 +148,155 @@ class OpenAIResponses:
         return render_response(parsed, collected[0], load_s)
 
 
+class OpenAIInputTokens:
+    """`POST /v1/responses/input_tokens`."""
+
+    name = "openai_input_tokens"
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request that asks how many tokens its prompt has."""
+        asked, extras = read_body(bodies.ResponsesCountBody, body, context.limits)
+        _check_one_before(asked)
+        found = _items_of(asked, context.limits)
+        thinking = _thinking_of(asked)
+        question = {"question": PromptQuestion(wants="count")}
+        request = _request_of(asked, found, extras, context).model_copy(update=question)
+        return Parsed(
+            requests=(thinking.asked_of(request),),
+            model=asked.model,
+            stream=False,
+            answer_id=f"{PREFIX}{request.request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
+            said_back=said_of_prompt(asked),
+            manner=manner_of(None if asked.text is None else asked.text.verbosity),
+            to_keep=ToKeep(
+                kept_items(found, request.request_id),
+                previous=asked.previous_response_id,
+                keep=False,
+                named=references_of(found),
+                turn=_turn_of(asked),
+            ),
+        )
+
+    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a kept answer, or of what that was made from; None without it."""
+        return item_named(kept, item_id)
+
+    def continued(
+        self,
+        parsed: Parsed,
+        previous: KeptAnswer | None,
+        limits: Limits,
+        named: Mapping[str, bytes] = NONE_NAMED,
+        conversation: Sequence[bytes] = (),
+    ) -> Parsed:
+        """Return the request with the conversation that it goes on from before its own."""
+        return _continued(parsed, previous, limits, named, conversation)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return how many there are: all of the prompt, cached or not."""
+        tokens = collected[0].usage.prompt_tokens
+        return json_bytes({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+def _continued(
+    parsed: Parsed,
+    previous: KeptAnswer | None,
+    limits: Limits,
+    named: Mapping[str, bytes],
+    conversation: Sequence[bytes],
+) -> Parsed:
+    """Return the request with the conversation of an earlier answer, and that answer, or with the
+    items of a conversation before its own, and with the items that it names by their ids.
+    BadRequest where they are none or too many together, or one is there twice."""
+    kept, request = parsed.to_keep, parsed.requests[0]
+    prompt = request.prompt
+    if kept is None or not isinstance(prompt, ChatPrompt):
+        return parsed
+    before = conversation if previous is None else (*previous.items, *output_of(previous))
+    own = resolved(kept.items, named)
+    together = (*before, *own)
+    _check_count(len(together), limits)
+    if not together:
+        raise _no_input()
+    again, _ = validate(ResponsesItems, {"items": read_items(together)})
+    first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
+    made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
+    return replace(
+        parsed,
+        requests=(request.model_copy(update={"prompt": made}),),
+        to_keep=replace(
+            kept,
+            items=together,
+            turn=None if kept.turn is None else turn_of(kept.turn, before, own),
+        ),
+    )
+
+
+def _goes_on(asked: bodies.ResponsesPromptBody) -> bool:
+    """Return whether a body goes on from an answer or a conversation that is kept."""
+    return asked.previous_response_id is not None or asked.conversation is not None
+
+
+def _turn_of(asked: bodies.ResponsesPromptBody) -> ConversationTurn | None:
+    """Return what a body is to the conversation that it names; None for none."""
+    conversation = conversation_of(asked)
+    return None if conversation is None else begun_turn(conversation)
+
+
+def _request_of(
+    asked: bodies.ResponsesPromptBody,
+    found: Sequence[AnyItem],
+    extras: Extras,
+    context: ParseContext,
+) -> GenerationRequest:
+    """Return the request as far as both bodies say it: what the model reads, and who asks."""
+    tools, choice = functions_of(asked, context.limits)
+    return GenerationRequest(
+        request_id=next(context.ids),
+        model=named_model(asked.model),
+        prompt=ChatPrompt(messages=_instructions_of(asked) + turns_of(found), tools=tools),
+        output=_output_of(asked),
+        tool_choice=choice,
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        priority=extras.priority,
+        client_id=_client_of(asked, extras),
+    )
+
+
+def _items_of(asked: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[AnyItem]:
+    found = items_of(asked.input)
+    _check_count(len(found), limits)
+    if not found and not _goes_on(asked):
+        raise _no_input()
+    return found
+
+
 def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
     """Return the extras with the items and parts that no model reads here."""
     extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
     return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
 
 
+def _no_input() -> BadRequest:
+    return bad_field("input", "must have at least one item, or text")
+
+
+def _check_one_before(asked: bodies.ResponsesPromptBody) -> None:
+    if asked.conversation is not None and asked.previous_response_id is not None:
+        raise BadRequest(
+            "Mutually exclusive parameters: 'conversation' and 'previous_response_id'. Ensure you "
+            "are only providing one of: 'previous_response_id' or 'conversation'.",
+            field="conversation",
+        )
+
+
 def _check_offered(asked: bodies.ResponsesBody) -> None:
+    _check_one_before(asked)
     if asked.background and asked.store is False:
         raise bad_field("background", "needs an answer that is kept: leave 'store' out")
     if asked.stream_options is not None and not asked.stream:
@@ -172,68 +309,10 @@ def _check_count(count: int, limits: Limits) -> None:
         raise bad_field("input", text)
 
 
-def _instructions_of(asked: bodies.ResponsesBody) -> tuple[ChatMessage, ...]:
+def _instructions_of(asked: bodies.ResponsesPromptBody) -> tuple[ChatMessage, ...]:
     if asked.instructions is None:
         return ()
     return (ChatMessage(role="system", parts=(TextPart(text=asked.instructions),)),)
-
-
-def _tools_of(
-    asked: bodies.ResponsesBody, limits: Limits
-) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    specs = tools_of([_tool_of(tool) for tool in asked.tools or ()], limits, "name")
-    tools = tuple(specs.values())
-    match asked.tool_choice:
-        case None | "auto":
-            return tools, ToolChoice(mode="auto" if tools else "none")
-        case "none":
-            return tools, ToolChoice(mode="none")
-        case "required":
-            _check_any(tools)
-            return tools, ToolChoice(mode="required")
-        case bodies.ResponsesNamedChoiceBody(name=name):
-            _check_known(name, specs, "tool_choice.name")
-            return tools, ToolChoice(mode="named", name=name)
-        case bodies.ResponsesAllowedChoiceBody() as allowed:
-            return _allowed_of(allowed, specs)
-
-
-def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return a function; None for a tool of another kind."""
-    if isinstance(tool, bodies.ResponsesForeignToolBody):
-        return None
-    return ToolSpec(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters or {},
-        strict=bool(tool.strict),
-    )
-
-
-def _allowed_of(
-    choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
-) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the functions that are allowed; tools of other kinds among them are skipped."""
-    allowed: dict[str, ToolSpec] = {}
-    for index, one in enumerate(choice.tools):
-        if one.type == "function":
-            name = one.name or ""
-            _check_known(name, specs, f"tool_choice.tools[{index}].name")
-            allowed[name] = specs[name]
-    tools = tuple(allowed.values())
-    if choice.mode == "required":
-        _check_any(tools)
-    return tools, ToolChoice(mode=choice.mode if tools else "none")
-
-
-def _check_any(tools: Sequence[ToolSpec]) -> None:
-    if not tools:
-        raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
-
-
-def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
-    if name not in specs:
-        raise bad_field(field, f"'{name[:128]}' is not among the functions in tools")
 
 
 def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:
@@ -247,7 +326,7 @@ def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:
     )
 
 
-def _output_of(asked: bodies.ResponsesBody) -> OutputFormat:
+def _output_of(asked: bodies.ResponsesPromptBody) -> OutputFormat:
     match None if asked.text is None else asked.text.format:
         case bodies.ResponsesJsonFormatBody():
             return OutputFormat(kind="json_object")
@@ -270,7 +349,7 @@ def _tells_of(asked: bodies.ResponsesBody) -> frozenset[str]:
     return frozenset(found | {ENCRYPTED} & set(asked.include or ()))
 
 
-def _thinking_of(asked: bodies.ResponsesBody) -> ThinkingAsked:
+def _thinking_of(asked: bodies.ResponsesPromptBody) -> ThinkingAsked:
     said = asked.reasoning or bodies.ResponsesEffortBody()
     return thinking_asked(
         switches={},
@@ -279,5 +358,5 @@ def _thinking_of(asked: bodies.ResponsesBody) -> ThinkingAsked:
     )
 
 
-def _client_of(asked: bodies.ResponsesBody, extras: Extras) -> str | None:
+def _client_of(asked: bodies.ResponsesPromptBody, extras: Extras) -> str | None:
     return extras.client_id or asked.user or asked.safety_identifier

@@ -15,16 +15,7 @@ from gateway.dialects.openai.responses import bodies
 def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
     """Return the members of a response that its body decides."""
     return {
-        "previous_response_id": asked.previous_response_id,
-        "instructions": asked.instructions,
-        "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
-        "tool_choice": _choice(asked.tool_choice),
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
-        "reasoning": {
-            "effort": None if asked.reasoning is None else asked.reasoning.effort,
-            "summary": summary_of(asked),
-        },
+        **said_of_prompt(asked),
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "presence_penalty": asked.presence_penalty or 0.0,
@@ -43,11 +34,35 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
     }
 
 
-def _verbosity(asked: bodies.ResponsesBody) -> str:
+def said_of_prompt(asked: bodies.ResponsesPromptBody) -> dict[str, Any]:
+    """Return those of them that are about what the model reads."""
+    named = conversation_of(asked)
+    return {
+        "previous_response_id": asked.previous_response_id,
+        "conversation": None if named is None else {"id": named},
+        "instructions": asked.instructions,
+        "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
+        "tool_choice": _choice(asked.tool_choice),
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
+        "reasoning": {
+            "effort": None if asked.reasoning is None else asked.reasoning.effort,
+            "summary": summary_of(asked),
+        },
+    }
+
+
+def conversation_of(asked: bodies.ResponsesPromptBody) -> str | None:
+    """Return the id of the conversation that a body names; None for none."""
+    said = asked.conversation
+    return said.id if isinstance(said, bodies.ResponsesConversationBody) else said
+
+
+def _verbosity(asked: bodies.ResponsesPromptBody) -> str:
     return "medium" if asked.text is None else asked.text.verbosity or "medium"
 
 
-def summary_of(asked: bodies.ResponsesBody) -> str | None:
+def summary_of(asked: bodies.ResponsesPromptBody) -> str | None:
     """Return the summary of thinking that is asked for, by either of its names."""
     said = asked.reasoning
     summary = None if said is None else said.summary or said.generate_summary

@@ -49,7 +49,9 @@ def kept_items(found: Sequence[items.AnyItem], request: RequestId) -> tuple[byte
     )
 
 
-def references_of(found: Sequence[items.AnyItem]) -> tuple[tuple[str, RequestId], ...]:
+def references_of(
+    found: Sequence[items.AnyItem], field: str = "input"
+) -> tuple[tuple[str, RequestId], ...]:
     """Return the ids of items that are named alone, and the requests that made them. BadRequest
     for an id that none can have."""
     named: dict[str, RequestId] = {}
@@ -58,7 +60,7 @@ def references_of(found: Sequence[items.AnyItem]) -> tuple[tuple[str, RequestId]
             match = _ITEM_ID.fullmatch(item.id)
             if match is None:
                 text = f"no item here has the id '{item.id[:80]}'; send the item itself"
-                raise bad_field(f"input[{index}]", text)
+                raise bad_field(f"{field}[{index}]", text)
             named[item.id] = RequestId(match[1])
     return tuple(named.items())
 

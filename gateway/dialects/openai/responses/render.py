@@ -30,7 +30,7 @@ from bus.wire.messages.tokens import (
 from gateway.dialects import faults, sse
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
+from gateway.dialects.encode import json_bytes, text_bytes
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.responses import shapes
 from gateway.dialects.openai.responses.answers import ResponseError
@@ -166,7 +166,7 @@ class ResponsesStream:
             if self._summary_head:
                 told += self._summary_delta(text_bytes(entry.text))
             return told
-        logprobs = logprobs_list((*self._early_logprobs, *entry.logprobs))
+        logprobs = shapes.scores((*self._early_logprobs, *entry.logprobs))
         self._early_logprobs = ()
         self._logprobs += logprobs
         return begun + delta + b',"logprobs":' + json_bytes(logprobs) + self._numbered(_TAIL)
@@ -310,7 +310,7 @@ def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
         item = shapes.reasoning_item(request, 0, "completed", [part])
         output.append({**item, **shapes.thought_told(parsed, choice.reasoning)})
     if choice.text:
-        part = shapes.text_part(choice.text, logprobs_list(choice.logprobs))
+        part = shapes.text_part(choice.text, shapes.scores(choice.logprobs))
         output.append(shapes.text_item(request, 0, "completed", [part]))
     output += (
         shapes.call_item(request, number, "completed", call.call_id, call.name, call.arguments)

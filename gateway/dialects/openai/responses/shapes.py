@@ -16,7 +16,9 @@ import orjson
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import TokenLogprob
 from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import logprobs_list
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.responses.answers import (
     ItemStatus,
@@ -65,6 +67,15 @@ def text_item(
 def text_part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Return some text as the content of an item."""
     return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+
+
+def scores(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return the log-probabilities of some text. Where the rest of this API has null for the bytes
+    of a part of a character, clients of responses want a list: an empty one."""
+    told = logprobs_list(logprobs)
+    for token in (place for one in told for place in (one, *one["top_logprobs"])):
+        token["bytes"] = token["bytes"] or []
+    return told
 
 
 def reasoning_item(

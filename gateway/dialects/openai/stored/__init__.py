@@ -3,7 +3,7 @@
 Pure. Entered by the dialect, which says what is to be kept, and by the table of paths.
 """
 
-from gateway.dialects.openai.stored.labels import StoredLabelsBody, read_labels
+from gateway.dialects.openai.stored.labels import StoredLabelsBody, labels_of, read_labels
 from gateway.dialects.openai.stored.listing import (
     render_list,
     render_messages,
@@ -15,6 +15,7 @@ from gateway.dialects.openai.stored.messages import to_keep_of
 
 __all__ = [
     "StoredLabelsBody",
+    "labels_of",
     "read_labels",
     "render_list",
     "render_messages",

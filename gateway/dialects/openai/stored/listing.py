@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
-from bus.wire.ids import RequestId
-from gateway.dialects.api_table import Page
+from gateway.dialects.api_table import AskedList, Page
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.openai.shapes import list_object, page_of
+from gateway.dialects.openai.shapes import asked_page, list_object, page_of
 
 _LABEL = re.compile(r"metadata\[(.+)\]")
 
@@ -36,24 +34,16 @@ def render_removed(answer_id: str) -> bytes:
     return json_bytes({"id": answer_id, "object": "chat.completion.deleted", "deleted": True})
 
 
-def stored_page(found: Sequence[tuple[RequestId, bytes, bytes]], query: Mapping[str, str]) -> Page:
-    """Return a page of answers, each by its `id` and its `request`, as `query` has `limit`,
-    `order`, `after`, `model` and labels (`metadata[name]`). BadRequest."""
-    told: list[dict[str, Any]] = []
-    for request, listed, labels in found:
-        one = {**orjson.loads(listed), "request": request}
-        if query.get("model", one["model"]) == one["model"] and _has(labels, query):
-            told.append(one)
-    told.sort(key=lambda one: one["created"])
-    return page_of(told, query)
+def stored_page(query: Mapping[str, str]) -> AskedList:
+    """Return what a query asks for: `limit`, `order`, `after`, `model` and labels
+    (`metadata[name]`). BadRequest."""
+    limit, order = asked_page(query, "asc")
+    labels = {match[1]: text for name, text in query.items() if (match := _LABEL.fullmatch(name))}
+    return AskedList(limit, order == "desc", query.get("after"), query.get("model"), labels)
 
 
-def render_list(answers: Sequence[KeptAnswer], page: Page) -> bytes:
+def render_list(answers: Sequence[KeptAnswer], has_more: bool) -> bytes:
     """Return the answers of a page."""
+    named = [orjson.loads(kept.listed) for kept in answers]
     shown = [orjson.Fragment(render_stored(kept)) for kept in answers]
-    return json_bytes({**list_object(page), "data": shown})
-
-
-def _has(labels: bytes, query: Mapping[str, str]) -> bool:
-    wanted = {match[1]: text for name, text in query.items() if (match := _LABEL.fullmatch(name))}
-    return not wanted or wanted.items() <= orjson.loads(labels or b"{}").items()
+    return json_bytes({**list_object(Page(named, has_more)), "data": shown})

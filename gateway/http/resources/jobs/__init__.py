@@ -7,6 +7,7 @@ told at its own path, in its own dialect.
 from gateway.http.resources.jobs.background import (
     BackgroundAnswer,
     BackgroundCancel,
+    BackgroundItems,
     answer_in_background,
 )
 from gateway.http.resources.jobs.one import JobCancel, JobEvents, JobResource
@@ -15,6 +16,7 @@ from gateway.http.resources.jobs.submit import JobBody, JobList
 __all__ = [
     "BackgroundAnswer",
     "BackgroundCancel",
+    "BackgroundItems",
     "JobBody",
     "JobCancel",
     "JobEvents",

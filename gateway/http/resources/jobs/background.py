@@ -6,14 +6,25 @@ numbers that they have, also when a reader comes back for the rest of them.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import cast
+
 from falcon.asgi import Request, Response
 
 from gateway.dialects import api_table, sse
-from gateway.dialects.dialect import Parsed
+from gateway.dialects.dialect import KeptAnswer, Parsed, RecallingDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.registry import APIS, request_id_of
-from gateway.http.middleware import sharer_of
-from gateway.http.resources.answers import AnswerCancel, AnswerResource, owner_of_answers
+from gateway.dialects.registry import APIS, asked_at, request_id_of
+from gateway.http.middleware import read_aside, sharer_of
+from gateway.http.resources.answers import (
+    AnswerCancel,
+    AnswerItems,
+    AnswerResource,
+    found_answer,
+    items_query,
+    owner_of_answers,
+    recalled,
+)
 from gateway.http.resources.jobs.found import (
     JobReader,
     check_readers,
@@ -24,7 +35,7 @@ from gateway.http.resources.jobs.found import (
     stopped,
     submitted,
 )
-from gateway.records import Job, NewJob
+from gateway.records import Job, NewJob, mark_of
 from gateway.service import HttpService
 
 
@@ -131,6 +142,36 @@ class BackgroundCancel(AnswerCancel):
             text = f"only an answer that is being made can be stopped; this one is '{job.state}'"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
         resp.data = _stands(job)
+
+
+class BackgroundItems(AnswerItems):
+    """What an answer was made from that is kept, or is to be made in the background."""
+
+    async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Answer with the items; of an answer that is not made, with those of its body, and those
+        of the conversation that it goes on from."""
+        service = self.service
+        job = await _job(service, req, answer_id)
+        if job is not None and await found_answer(service, job.owner, job.request) is None:
+            body = await recorded(service.jobs.body(job.request, job.owner))
+            if body is not None:
+                made_from = await _to_be_made(service, job, body)
+                resp.data = self.endpoint.items(made_from, items_query(req))
+                return
+        await super().on_get(req, resp, answer_id)
+
+
+async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer:
+    """Return what an answer is made from, read as its run reads it. Raises HttpFaultRaised (400)
+    where what it goes on from is gone."""
+    endpoint = asked_at(job.path)
+    assert endpoint is not None
+    dialect = endpoint.dialect
+    context = mark_of(job).context(service.parse_context())
+    parsed = await read_aside(len(body), partial(dialect.parse, body, context))
+    whole = await recalled(service, cast(RecallingDialect, dialect), parsed, job.owner)
+    assert whole.to_keep is not None
+    return KeptAnswer(b"", whole.to_keep.items, b"", b"")
 
 
 async def _job(service: HttpService, req: Request, answer_id: str) -> Job | None:

@@ -13,8 +13,9 @@ from bus.wire.ids import RequestId
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
-from gateway.http.middleware import receive_of
-from gateway.http.resources.answers import records_told
+from gateway.http.auth import check_scope
+from gateway.http.middleware import caller_of, receive_of
+from gateway.http.resources.answers import owner_of_answers, records_told
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
@@ -55,8 +56,24 @@ async def submitted(service: HttpService, new: NewJob) -> Job:
     return found
 
 
-async def found_job(service: HttpService, owner: str, request: RequestId) -> Job | None:
-    """Return a job of this owner's; None where there is none. Raises HttpFaultRaised (503)."""
+def owner_of_jobs(req: Request, service: HttpService) -> str | None:
+    """Return whose jobs a request may find: those of its API key; with `?all=true` everybody's
+    (None), those of keys that were removed too. Raises HttpFaultRaised (400; 403 without the scope
+    'admin')."""
+    wanted = (req.get_param("all") or "false").casefold()
+    if wanted not in ("true", "false", "1", "0"):
+        raise HttpFaultRaised(HttpFault(400, "invalid_value", "all: true or false", field="all"))
+    if wanted in ("false", "0"):
+        return owner_of_answers(req, service)
+    caller = caller_of(req)
+    assert caller is not None, "no path of jobs is open"
+    check_scope(caller, "admin", "?all=true")
+    return None
+
+
+async def found_job(service: HttpService, owner: str | None, request: RequestId) -> Job | None:
+    """Return a job of this owner's (None: of anybody's); None where there is none. Raises
+    HttpFaultRaised (503)."""
     if not service.options.records_file and service.jobs.is_here(request):
         return None
     return await recorded(service.jobs.find(request, owner))

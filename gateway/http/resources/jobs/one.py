@@ -11,11 +11,11 @@ from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.answers import owner_of_answers
 from gateway.http.resources.jobs.found import (
     JobReader,
     check_readers,
     found_job,
+    owner_of_jobs,
     recorded,
     starting_after,
     stopped,
@@ -87,7 +87,7 @@ def _last(job: Job, _number: int) -> bytes:
 
 
 async def _found(service: HttpService, req: Request, name: str) -> Job:
-    job = await found_job(service, owner_of_answers(req, service), job_request(name))
+    job = await found_job(service, owner_of_jobs(req, service), job_request(name))
     if job is None:
         text = f"job '{name[:200]}'"
         raise HttpFaultRaised(not_found(text))

@@ -29,9 +29,10 @@ from gateway.http.middleware import (
     read_body,
     sharer_of,
     tell_ignored,
+    tell_missing,
 )
 from gateway.http.resources.answers import owner_of_answers
-from gateway.http.resources.jobs.found import found_job, recorded, submitted
+from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
 from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
 from gateway.service import HttpService
 
@@ -93,17 +94,19 @@ class JobList(Resource):
         answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of the client's own jobs, the latest first, without results."""
-        service, owner = self.service, owner_of_answers(req, self.service)
+        """Answer with a page of the client's own jobs on all nodes, the latest first, without
+        results; with `?all=true` of everybody's, which an admin key may ask for. Jobs of nodes that
+        do not answer are missing, and these are named."""
+        service, owner = self.service, owner_of_jobs(req, self.service)
         limit, after = _limit_of(req), req.get_param("after")
-        number: int | None = None
+        job = None
         if after is not None:
             job = await found_job(service, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-            number = job.number if service.jobs.is_here(job.request) else None
-        found = await recorded(service.jobs.here.listed(owner, limit + 1, number))
-        data = [job_told(job) for job in found[:limit]]
+        found = await recorded(service.jobs.listed(owner, limit + 1, job))
+        tell_missing(resp, found.missing)
+        data = [job_told(job) for job in found.jobs[:limit]]
         answer_json(
             resp,
             {
@@ -111,7 +114,7 @@ class JobList(Resource):
                 "data": data,
                 "first_id": data[0]["id"] if data else None,
                 "last_id": data[-1]["id"] if data else None,
-                "has_more": len(found) > limit,
+                "has_more": len(found.jobs) > limit,
             },
         )
 

@@ -16,6 +16,7 @@ DAY = datetime.date(2026, 3, 1)
 DATA: dict[str, Any] = {
     "Name": "Ann",
     "Empty": "",
+    "Known": None,
     "Zero": 0,
     "Three": 3,
     "Half": 0.5,
@@ -55,7 +56,7 @@ LANGUAGE = [
     ("{{ 'a' }} {{ '\\n' }}", "97 10"),
     ("{{ 0x10 }} {{ 1_000 }} {{ 017 }} {{ 0b11 }} {{ 1e3 }} {{ .5 }} {{ 1.0 }}",
      "16 1000 15 3 1000 0.5 1"),
-    ("{{ 1e21 }} {{ 1e20 }} {{ 0.00001 }}", "1e+21 100000000000000000000 1e-05"),
+    ("{{ 1e21 }} {{ 1e20 }} {{ 0.00001 }}", "1e+21 1e+20 1e-05"),
     ("{{ true }} {{ .Missing }} {{ .List }} {{ .Map }}", "true <no value> [a b c] map[a:1 b:2]"),
     ("{{ .Person }} {{ .Person.Name }} {{ .Map.b }} {{ .Map.c }}", "{Bo 7} Bo 2 <no value>"),
     ("{{ .Grüße }} {{ len .Grüße }}", "é🐟 6"),
@@ -190,7 +191,7 @@ def test_what_is_no_template_is_told_with_its_line_and_what_was_expected(
 
 CANNOT_RUN = [
     ("\n{{ .Name.X }}", 2, "there is no .X of a string"),
-    ("{{ .Missing.X }}", 1, "there is no .X of nil"),
+    ("{{ .Known.X }}", 1, "there is no .X of nil"),
     ("{{ .Person.Shoe }}", 1, "there is no .Shoe of a struct"),
     ("{{ .Name 1 }}", 1, "only a function can be given arguments"),
     ("{{ 1 | .Name }}", 1, "only a function can be given arguments"),

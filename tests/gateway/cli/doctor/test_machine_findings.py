@@ -193,3 +193,19 @@ def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:
     assert found.level == "warn" and str(gone) in found.found and str(there) not in found.found
     settings = load_settings(home=home, flags={"model_folders": [str(there)]})
     assert checks.folders(settings, False).level == "ok"
+
+
+def test_records_that_were_set_aside_are_named_until_they_are_removed(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home")
+    assert checks.records(settings, False).level == "ok"
+    file = settings.paths.records
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    assert checks.records(settings, False).level == "ok"
+    for name in ("records.sqlite.broken-20260101T000000-0", "records.sqlite.lock"):
+        file.with_name(name).write_bytes(b"")
+        file.with_name(f"{name}-wal").write_bytes(b"")
+    found = checks.records(settings, False)
+    assert found.level == "warn" and found.found.endswith(
+        ": records.sqlite.broken-20260101T000000-0"
+    )

@@ -10,7 +10,8 @@ import pytest
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
 from gateway.dialects import faults
 from gateway.dialects.anthropic.api import ANTHROPIC
-from gateway.dialects.faults import HttpFault
+from gateway.dialects.anthropic.dialect import AnthropicMessages
+from gateway.dialects.faults import HttpFault, of_bad_request
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.registry import APIS, api_of, envelope_of
 from gateway.dialects.to_come import not_there_yet, to_come
@@ -115,3 +116,15 @@ def test_models_are_its_own_to_answer_for_its_clients_alone() -> None:
     assert envelope_of("/v1/models", has) is ANTHROPIC.envelope
     assert envelope_of("/v1/chat/completions", has) is OPENAI.envelope
     assert api_of("/v1/v1/models") is ANTHROPIC
+
+
+def test_a_thread_is_refused_in_the_words_by_which_clients_go_on_without(desk: Any) -> None:
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        error = _error(
+            of_bad_request(desk.refusal(AnthropicMessages(), {**body, "thread": thread}))
+        )
+        assert error["details"] == {"error_code": "thread_unsupported_request"}
+        assert "without 'thread'" in error["message"]
+    assert desk.parse(AnthropicMessages(), {**body, "thread": None}).extras.ignored == ()
+    assert "details" not in _error(of_bad_request(BadRequest("no", field="model")))

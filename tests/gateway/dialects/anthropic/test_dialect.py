@@ -34,7 +34,12 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
 BILLING = "x-anthropic-billing-header: cc_version=1; cch=abc;"
 TEXT = {"type": "text", "text": "see"}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
-DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x"}, "title": "t"}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "aGk="}
+DOCUMENT = {"type": "document", "source": PDF, "title": "t"}
+PLAIN = {"type": "text", "media_type": "text/plain", "data": "Grass is green."}
+PIECES = {"type": "content", "content": [{"type": "text", "text": one} for one in ("One.", "Two.")]}
+CITED = {"citations": {"enabled": True}}
+FOUND = {"type": "search_result", "source": "https://a", "title": "A", "content": [TEXT], **CITED}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 
@@ -226,6 +231,46 @@ def test_what_a_tool_answered_that_is_no_text_is_told_in_words_and_named(desk: A
     assert strict.field == "messages[1].content[1].content[1]"
 
 
+READ: list[tuple[dict[str, Any], str]] = [
+    ({"source": PLAIN}, "Document:\nGrass is green."),
+    (
+        {"source": PLAIN, "title": "T", "context": "of 1999"},
+        "Document: T\nof 1999\nGrass is green.",
+    ),
+    ({"source": PIECES, "title": "T", **CITED}, "Document: T\nOne.\nTwo."),
+    ({"source": {"type": "content", "content": "One."}}, "Document:\nOne."),
+]
+
+
+@pytest.mark.parametrize(("document", "said"), READ)
+def test_a_document_that_is_text_is_read_wherever_it_stands(
+    desk: Any, document: dict[str, Any], said: str
+) -> None:
+    block = {"type": "document", **document}
+    [told] = _turns(desk, {"role": "user", "content": [block, TEXT]})
+    assert told.parts == _texts(said, "see")
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    parsed = desk.parse(MESSAGES, _body(messages=[USER, {"role": "user", "content": [result]}]))
+    assert parsed.requests[0].prompt.messages[-1].parts == _texts(said)
+    assert parsed.extras.ignored == ()
+
+
+def test_what_a_search_of_the_clients_found_is_read(desk: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [FOUND]}
+    turns = _turns(
+        desk, {"role": "user", "content": [FOUND]}, {"role": "user", "content": [result]}
+    )
+    assert [turn.parts for turn in turns] == [_texts("Search result: A (https://a)\nsee")] * 2
+
+
+def test_a_document_in_a_tools_answer_that_is_no_text_is_named(desk: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [DOCUMENT, TEXT]}
+    parsed = desk.parse(MESSAGES, _body(messages=[USER, {"role": "user", "content": [result]}]))
+    told = parsed.requests[0].prompt.messages[-1]
+    assert told.parts == _texts("[document left out: only text can be read here]", "see")
+    assert parsed.extras.ignored == ("messages[1].content[0].content[0]",)
+
+
 def test_what_the_providers_own_tools_did_is_dropped_and_named(desk: Any) -> None:
     found = [{"type": "web_search_result", "url": "u", "title": "t", "encrypted_content": "e"}]
     searched = [
@@ -337,6 +382,12 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("messages[1].content[0].text", _user({"type": "text", "text": 5})),
     ("messages[1].content[0]", _user(IMAGE)),
     ("messages[1].content[1]", _user({"type": "text", "text": "a"}, DOCUMENT)),
+    ("messages[1].content[0].source.type", _user({**DOCUMENT, "source": {"type": "x"}})),
+    ("messages[1].content[0].source.data", _user({**DOCUMENT, "source": {"type": "text"}})),
+    (
+        "messages[1].content[0].title",
+        _user({"type": "search_result", "source": "u", "content": []}),
+    ),
     ("messages[1].content[0].content", _user(_result(content={}))),
     ("messages[1].content[0].is_error", _user(_result(is_error="yes"))),
     ("messages[1].content[0].tool_use_id", _user({"type": "tool_result"})),

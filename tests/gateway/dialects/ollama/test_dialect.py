@@ -161,6 +161,22 @@ FIELDS: list[tuple[dict[str, Any], str, Any]] = [
 ]
 
 
+def test_a_conversation_that_may_be_cut_is_cut_and_else_is_refused(desk: Any) -> None:
+    assert desk.parse(CHAT, _chat(truncate=True)).cuts
+    assert not desk.parse(CHAT, _chat(truncate=False)).cuts
+    assert not desk.parse(CHAT, _chat()).cuts
+
+
+def test_a_developer_is_read_as_the_system(desk: Any) -> None:
+    parsed = desk.parse(CHAT, _chat(messages=[{"role": "developer", "content": "x"}]))
+    assert parsed.requests[0].prompt.messages[0].role == "system"
+
+
+def test_a_tool_is_its_function_whatever_its_type_says(desk: Any) -> None:
+    tools = [{"type": "custom", "function": {"name": "f"}}]
+    assert desk.parse(CHAT, _chat(tools=tools)).requests[0].prompt.tools[0].name == "f"
+
+
 @pytest.mark.parametrize("role", ["User", "USER", "System"])
 def test_a_role_is_read_in_any_letters(desk: Any, role: str) -> None:
     parsed = desk.parse(CHAT, _chat(messages=[{"role": role, "content": "x"}]))
@@ -220,7 +236,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"model": "a b"}, "model"),
     (CHAT, {"model": None}, "model"),
     (CHAT, {"messages": {}}, "messages"),
-    (CHAT, {"messages": [{"role": "developer", "content": "x"}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
     (CHAT, {"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["??"]}]},
      "messages[0].images[0]"),
@@ -230,7 +246,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"messages": [{"role": "assistant", "content": "",
                           "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
-    (CHAT, {"tools": [{"type": "custom", "function": {"name": "f"}}]}, "tools[0].type"),
+    (CHAT, {"tools": [{"type": "custom"}]}, "tools[0].function"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
     (CHAT, {"tools": [{"function": {"name": "f"}}] * 2}, "tools[1].function.name"),
     (CHAT, {"format": "yaml"}, "format"),
@@ -239,7 +255,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"think": 1}, "think"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs"),
     (CHAT, {"options": []}, "options"),
-    (CHAT, {"truncate": True}, "truncate"),
+    (CHAT, {"truncate": "yes"}, "truncate"),
     (CHAT, {"shift": True}, "shift"),
     (CHAT, {"template": "x"}, "template"),
     (CHAT, {"prompt": "x"}, "prompt"),

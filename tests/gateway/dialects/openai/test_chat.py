@@ -158,6 +158,32 @@ def test_allowed_tools_offers_only_those(desk: Any) -> None:
     assert request.tool_choice.mode == "required"
 
 
+def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
+    custom = {"type": "custom", "custom": {"name": "run", "format": {"type": "text"}}}
+    request = _request(desk, tools=[custom, _tool("f"), {"type": "web_search"}])
+    assert [tool.name for tool in request.prompt.tools] == ["f"]
+    assert request.tool_choice.mode == "auto"
+    alone = _request(desk, tools=[custom])
+    assert (alone.prompt.tools, alone.tool_choice.mode) == ((), "none")
+    refusal = desk.refusal(CHAT, _body(tools=[custom], tool_choice="required"))
+    assert refusal.field == "tool_choice"
+
+
+def test_an_earlier_call_of_a_tool_that_takes_text_is_a_call(desk: Any) -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "run", "input": 'say("hi")'}}
+    said = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    answered = [*said, {"role": "tool", "tool_call_id": "c", "content": "hi"}]
+    turn = _request(desk, messages=answered).prompt.messages[1]
+    made = ToolCall(call_id="c", name="run", arguments=json.dumps({"input": 'say("hi")'},
+                    separators=(",", ":")))  # fmt: skip
+    assert turn.tool_calls == (made,)
+    unnamed = {**call, "custom": {"input": "x"}}
+    refusal = desk.refusal(
+        CHAT, _body(messages=[USER, {"role": "assistant", "tool_calls": [unnamed]}])
+    )
+    assert refusal.field == "messages[1].tool_calls[0].custom.name"
+
+
 def test_stream_and_usage_are_asked_for(desk: Any) -> None:
     parsed = desk.parse(CHAT, _body(stream=True, stream_options={"include_usage": True}))
     assert (parsed.stream, parsed.include_usage) == (True, True)
@@ -285,6 +311,13 @@ def test_a_service_tier_is_a_priority_and_said_back(
     assert desk.whole(CHAT, parsed, entries)["service_tier"] == tier
     chunks = [one for one in desk.play(CHAT, parsed, entries).decode().split("\n\n") if "{" in one]
     assert all(json.loads(one[6:])["service_tier"] == tier for one in chunks)
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", "scale"])
+def test_the_other_tiers_are_the_default(desk: Any, tier: str) -> None:
+    parsed = desk.parse(CHAT, _body(service_tier=tier))
+    assert parsed.requests == desk.parse(CHAT, _body()).requests
+    assert parsed.said_back == {"service_tier": "default"}
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
     ({"stream_options": {}}, "stream_options"),
     ({"store": True}, "store"),
-    ({"service_tier": "scale"}, "service_tier"),
+    ({"service_tier": "fast"}, "service_tier"),
     ({"promt": "x"}, "promt"),
 ]
 

@@ -11,9 +11,15 @@ from openai.types import responses as published
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolChoice
 from gateway.dialects.dialect import KeptAnswer, Limits, Parsed
-from gateway.dialects.openai.responses import OpenAIResponses, bodies, render_items
+from gateway.dialects.openai.responses import (
+    OpenAIInputTokens,
+    OpenAIResponses,
+    bodies,
+    render_items,
+)
 
 RESPONSES = OpenAIResponses()
+COUNT = OpenAIInputTokens()
 BODY: dict[str, Any] = {"model": "shoal-tiny", "input": "hi"}
 LOOK: dict[str, Any] = {
     "type": "function",
@@ -214,6 +220,22 @@ def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
             ["wait"],
         ),
         (
+            {"type": "allowed_tools", "tools": [{"type": "function", "name": "wait"}]},
+            "auto",
+            None,
+            ["wait"],
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "none",
+                "tools": [{"type": "function", "name": "wait"}],
+            },
+            "none",
+            None,
+            ["wait"],
+        ),
+        (
             {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]},
             "none",
             None,
@@ -309,12 +331,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
     ({"background": True, "store": False}, "background"),
-    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
+    ({"conversation": {"name": "x"}}, "conversation.id"),
+    ({"conversation": 5}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"moderation": {"model": "m"}}, "moderation"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"service_tier": "scale"}, "service_tier"),
+    ({"service_tier": "fast"}, "service_tier"),
     ({"text": {"verbosity": "lower"}}, "text.verbosity"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
@@ -524,3 +548,33 @@ def test_what_a_tool_answered_that_is_no_text_is_told_in_words_and_named(desk: A
     assert parsed.extras.ignored == ("input[1].output[1]",)
     strict = {"limits": Limits(strict_fields=True)}
     assert desk.refusal(RESPONSES, {**BODY, "input": asked}, **strict).field == "input[1].output[1]"
+
+
+# --- counting -----------------------------------------------------------------------------------
+
+
+def test_a_count_asks_about_the_prompt_that_the_response_would_have(desk: Any) -> None:
+    body = {**BODY, "instructions": "Be brief.", "tools": [LOOK], "reasoning": {"effort": "low"}}
+    [counted], [asked] = (desk.parse(one, body).requests for one in (COUNT, RESPONSES))
+    assert counted.question is not None and counted.question.wants == "count"
+    same = ("prompt", "tool_choice", "output", "thinking", "effort")
+    assert all(getattr(counted, name) == getattr(asked, name) for name in same)
+    parsed = desk.parse(COUNT, body)
+    assert parsed.to_keep is not None and not parsed.to_keep.keep
+    tokens = desk.usage.prompt_tokens
+    assert desk.whole(COUNT, parsed, desk.end(parsed)) == {
+        "object": "response.input_tokens",
+        "input_tokens": tokens,
+    }
+
+
+def test_a_count_goes_on_from_a_kept_answer(desk: Any) -> None:
+    kept = _answered(desk, desk.parse(RESPONSES, {**BODY, "tools": [LOOK]}), "a")
+    body = {"model": "m", "previous_response_id": "resp_x", "input": "and?"}
+    made = [one.continued(desk.parse(one, body), kept, Limits(), {}) for one in (COUNT, RESPONSES)]
+    assert _turns(made[0]) == _turns(made[1]) and len(_turns(made[0])) == 3
+
+
+@pytest.mark.parametrize("name", bodies.HARMLESS_COUNT)
+def test_what_says_nothing_of_the_prompt_changes_no_count(desk: Any, name: str) -> None:
+    assert desk.parse(COUNT, {**BODY, name: 7}).requests == desk.parse(COUNT, BODY).requests

@@ -32,7 +32,16 @@ USAGE = {
 }
 KEYS = {
     *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model"),
-    *("output", "error", "usage", "previous_response_id", "instructions", "tools", "tool_choice"),
+    *(
+        "output",
+        "error",
+        "usage",
+        "previous_response_id",
+        "conversation",
+        "instructions",
+        "tools",
+        "tool_choice",
+    ),
     *("parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "presence_penalty"),
     *("frequency_penalty", "top_logprobs", "max_output_tokens", "max_tool_calls", "truncation"),
     *("background", "store", "service_tier", "metadata", "user", "safety_identifier"),
@@ -264,7 +273,9 @@ def test_log_probabilities_come_with_their_text_and_with_the_whole(desk: Any) ->
     entries: list[Entry] = [
         TokenDelta(ours, 0, 0, "text", "", 1, (silent,)),
         desk.with_logprob(parsed, TokenLogprob(7, "a", -0.25, ((7, "a", -0.25),))),
-        desk.with_logprob(parsed, TokenLogprob(8, "b", -1.5, ((9, "c", -1.0),))),
+        desk.with_logprob(
+            parsed, TokenLogprob(8, "b", -1.5, ((9, "c", -1.0), (5, "\ufffd", -2.0)))
+        ),
         *desk.end(parsed),
     ]
     stream = desk.play(RESPONSES, parsed, entries)
@@ -273,7 +284,10 @@ def test_log_probabilities_come_with_their_text_and_with_the_whole(desk: Any) ->
     folded = _read(stream)
     told = folded["output"][0]["content"][0]["logprobs"]
     assert [one["logprob"] for one in told] == [-0.5, -0.25, -1.5]
-    assert told[2]["top_logprobs"] == [{"token": "c", "logprob": -1.0, "bytes": [99]}]
+    assert told[2]["top_logprobs"] == [
+        {"token": "c", "logprob": -1.0, "bytes": [99]},
+        {"token": "\ufffd", "logprob": -2.0, "bytes": []},
+    ]
     assert folded == desk.whole(RESPONSES, parsed, entries)
 
 

@@ -1,0 +1,245 @@
+"""What the files of a LoRA adapter say: which layers it changes, by which matrices, how much.
+
+Pure: the caller reads the disk. An adapter adds `scale * (x A) B` to the output of linear layers;
+A is (in, rank) and B is (rank, out), by the names of mlx-lm, or both the other way round, by those
+of PEFT. All that would change a model in another way (DoRA, whole layers, biases, embeddings,
+experts) is refused: a part that is left out would make another model than the one that was trained.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+FOLDER = "adapters"
+"""Where adapters lie: `<model's folder>/adapters/<name>/`."""
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILES = ("adapters.safetensors", "adapter_model.safetensors")
+"""Their weights, by mlx-lm and by PEFT."""
+MAX_ADAPTERS = 16
+"""Adapters of one model; all of them are in memory while it is loaded."""
+MAX_RANK = 256
+MOST_SAID = 300
+"""Characters of a reason, which may quote a file."""
+MAX_CONFIG_BYTES = 1 << 20
+MAX_HEADER_BYTES = 16 << 20
+TYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MLX = re.compile(r"(.+)\.lora_(a|b)")
+_PEFT = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.[A-Za-z0-9_]+)?\.weight")
+_OTHER_START = re.compile(r"pissa|olora|corda|loftq", re.I)
+_HEADS = ("embed", "wte", "wpe", "lm_head", "tok_embeddings", "word_embeddings")
+
+
+class BadAdapter(ValueError):
+    """An adapter that cannot be applied; its text says why, for the person who put it there."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why[:MOST_SAID])
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterTensor:
+    """One tensor of an adapter's file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The matrices of one layer, by the names of their tensors, and the sizes of what they make."""
+
+    a: str
+    b: str
+    rank: int
+    width_in: int
+    width_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """An adapter: its matrices by the path of the layer, and what their product is multiplied by.
+    `transposed`: A is stored as (rank, in), B as (out, rank)."""
+
+    pairs: Mapping[str, Pair]
+    scale: float
+    transposed: bool
+    value_bytes: int
+
+    @property
+    def rank(self) -> int:
+        """Return the largest rank of its layers."""
+        return max(pair.rank for pair in self.pairs.values())
+
+
+def is_adapter_name(name: str) -> bool:
+    """Return whether a request can say this name behind its model's; `latest` means none."""
+    return _NAME.fullmatch(name) is not None and ".." not in name and name != "latest"
+
+
+def no_such_adapter(model: str, name: str, known: Iterable[str]) -> str:
+    """Return what a client is told that names an adapter which its model does not have."""
+    there = ", ".join(sorted(known))
+    return f"{model} has no adapter {name!r}" + (f"; it has {there}" if there else "")
+
+
+def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
+    """Return the tensors of a safetensors file of so many bytes that begins with `head`, its
+    length and whole header. BadAdapter for another kind of file, or one cut short."""
+    length = int.from_bytes(head[:8], "little")
+    if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:
+        raise BadAdapter("its weights are no safetensors file, or cut short")
+    try:
+        entries = cast(dict[str, Any], json.loads(head[8 : 8 + length]))
+        found: dict[str, AdapterTensor] = {}
+        for name, one in entries.items():
+            if name == "__metadata__":
+                continue
+            first, last = map(int, one["data_offsets"])
+            tensor = AdapterTensor(str(one["dtype"]), tuple(int(side) for side in one["shape"]))
+            width = TYPES.get(tensor.dtype)
+            if width is not None and last - first != width * math.prod(tensor.shape):
+                raise BadAdapter(f"{name} has not the bytes that its shape says")
+            if not 0 <= first <= last <= size_bytes - 8 - length:
+                raise BadAdapter("its weights are cut short")
+            found[name] = tensor
+    except BadAdapter:
+        raise
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise BadAdapter("its weights are no safetensors file") from error
+    return found
+
+
+def adapter_files(config: object, tensors: Mapping[str, AdapterTensor]) -> AdapterFiles:
+    """Return the adapter of a configuration and these tensors. BadAdapter says why not."""
+    if not isinstance(config, dict):
+        raise BadAdapter(f"{CONFIG_FILE} is no JSON object")
+    said = cast(dict[str, Any], config)
+    is_peft = "peft_type" in said
+    rank, scale = _of_peft(said) if is_peft else _of_mlx(said)
+    if not (math.isfinite(scale) and abs(scale) <= 1e6):
+        raise BadAdapter(f"a scale of {scale:g} makes no sense")
+    pairs = _pairs(tensors, _PEFT if is_peft else _MLX, transposed=is_peft)
+    for path, pair in pairs.items():
+        if pair.rank != rank:
+            raise BadAdapter(f"{path} has rank {pair.rank}, and {CONFIG_FILE} says {rank}")
+    widths = {TYPES[tensors[name].dtype] for one in pairs.values() for name in (one.a, one.b)}
+    return AdapterFiles(pairs, scale, is_peft, max(widths))
+
+
+def stacked_bytes(adapters: Iterable[AdapterFiles], *, float32: bool) -> dict[str, int]:
+    """Return by layer what these adapters of one model take in memory: each layer's matrices lie
+    behind each other, as many of the largest rank as there are adapters, and one of zeros."""
+    known = list(adapters)
+    found: dict[str, int] = {}
+    for path in sorted({path for one in known for path in one.pairs}):
+        here = [(one, one.pairs[path]) for one in known if path in one.pairs]
+        width = 4 if float32 else max(one.value_bytes for one, _ in here)
+        rank = max(pair.rank for _, pair in here)
+        sides = here[0][1].width_in + here[0][1].width_out
+        found[path] = (len(known) + 1) * rank * sides * width
+    return found
+
+
+def _of_mlx(said: Mapping[str, Any]) -> tuple[int, float]:
+    kind = said.get("fine_tune_type", "lora")
+    if kind != "lora":
+        raise BadAdapter(f"fine_tune_type {kind!r} is not applied, only 'lora'; fuse it")
+    settings = said.get("lora_parameters")
+    if not isinstance(settings, dict):
+        raise BadAdapter(f"{CONFIG_FILE} has neither lora_parameters nor a peft_type")
+    numbers = cast(dict[str, Any], settings)
+    return _rank(numbers.get("rank"), "lora_parameters.rank"), _number(
+        numbers.get("scale"), "lora_parameters.scale"
+    )
+
+
+def _of_peft(said: Mapping[str, Any]) -> tuple[int, float]:
+    if str(said["peft_type"]).upper() != "LORA":
+        raise BadAdapter(f"peft_type {said['peft_type']} is not applied, only LORA")
+    for name, why in (
+        ("use_dora", "DoRA is not applied"),
+        ("use_qalora", "QALoRA is not applied"),
+        ("modules_to_save", "whole layers that were trained are not applied"),
+        ("trainable_token_indices", "trained embeddings are not applied"),
+        ("target_parameters", "adapted experts and parameters are not applied"),
+        ("lora_bias", "biases are not applied"),
+        ("fan_in_fan_out", "transposed layers are not known"),
+        ("rank_pattern", "one rank for all layers is known"),
+        ("alpha_pattern", "one alpha for all layers is known"),
+        ("layer_replication", "replicated layers are not applied"),
+        ("alora_invocation_tokens", "activated LoRA is not applied"),
+    ):
+        if said.get(name):
+            raise BadAdapter(f"{name}: {why}; fuse it with its model")
+    if said.get("bias") not in (None, "none"):
+        raise BadAdapter(f"bias {said['bias']!r}: biases are not applied; fuse it with its model")
+    start = said.get("init_lora_weights")
+    if isinstance(start, str) and _OTHER_START.match(start):
+        raise BadAdapter(f"init_lora_weights {start!r} has changed its model; fuse it with that")
+    rank = _rank(said.get("r"), "r")
+    alpha = _number(said.get("lora_alpha"), "lora_alpha")
+    return rank, alpha / (math.sqrt(rank) if said.get("use_rslora") else rank)
+
+
+def _pairs(
+    tensors: Mapping[str, AdapterTensor], names: re.Pattern[str], *, transposed: bool
+) -> dict[str, Pair]:
+    halves: dict[str, dict[str, str]] = {}
+    for name, tensor in tensors.items():
+        match = names.fullmatch(name)
+        if match is None:
+            raise BadAdapter(f"it holds {name[:120]!r}, which is no part of a LoRA")
+        path, side = match[1], match[2].lower()
+        if path.rpartition(".")[2].startswith(_HEADS):
+            raise BadAdapter(f"it adapts {path}: embeddings and the output projection are not")
+        if tensor.dtype not in TYPES:
+            raise BadAdapter(f"{name} is of type {tensor.dtype}; F32, F16 and BF16 are known")
+        if len(tensor.shape) != 2:
+            raise BadAdapter(f"{name} has {len(tensor.shape)} sides: experts are not adapted")
+        if side in halves.setdefault(path, {}):
+            raise BadAdapter(f"{path} is adapted twice")
+        halves[path][side] = name
+    if not halves:
+        raise BadAdapter("its weights are empty")
+    return {path: _pair(path, halves[path], tensors, transposed) for path in sorted(halves)}
+
+
+def _pair(
+    path: str, half: Mapping[str, str], tensors: Mapping[str, AdapterTensor], transposed: bool
+) -> Pair:
+    if set(half) != {"a", "b"}:
+        raise BadAdapter(f"{path} has one of its two matrices only")
+    a, b = tensors[half["a"]].shape, tensors[half["b"]].shape
+    if transposed:
+        a, b = a[::-1], b[::-1]
+    if a[1] != b[0]:
+        raise BadAdapter(f"the matrices of {path} do not fit each other: {a} and {b}")
+    return Pair(half["a"], half["b"], a[1], a[0], b[1])
+
+
+def _rank(found: object, name: str) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_RANK:
+        raise BadAdapter(f"{name} is {found!r}, and 1 to {MAX_RANK} can be")
+    return found
+
+
+def _number(found: object, name: str) -> float:
+    if not isinstance(found, int | float) or isinstance(found, bool):
+        raise BadAdapter(f"{name} is {found!r}, and is to be a number")
+    try:
+        return float(found)
+    except OverflowError as error:
+        raise BadAdapter(f"{name} is too large") from error

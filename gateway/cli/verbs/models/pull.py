@@ -1,0 +1,112 @@
+"""Talks to the node's API to have a model pulled from a hub: `shoal pull`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.progress import DownloadColumn, ProgressColumn, Task
+from rich.text import Text
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.amounts import size, span
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
+
+REMARK_S = 10.0
+"""Where no bar can be drawn, a line now and then says how far it is."""
+
+
+def pull(
+    invocation: Invocation,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A repository of the hub, or a name that people know, such as qwen3:4b.",
+            metavar="OWNER/NAME[@REVISION]",
+        ),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="NODE", help="The node whose disk it goes to, else this one."),
+    ] = None,
+) -> None:
+    """Get a model from the Hugging Face hub, or from a node that has it. Ctrl-C stops it; what came
+    is kept, and the same verb goes on with it."""
+    api, output = invocation.api(), invocation.output
+    last: dict[str, Any] = {}
+    try:
+        with (
+            api.json_lines("/models/pull", {"model": model, "to": to}) as events,
+            output.progress(f"pulling {model}", DownloadColumn(), _PaceColumn()) as show,
+        ):
+            remarks = _Remarks(output)
+            for event in events:
+                if not last and event["known_as"]:
+                    output.note(f"{event['known_as']} stands for {event['model']}")
+                last = event
+                remarks.say(event)
+                show(
+                    _words(event),
+                    description=f"{event['model'].rpartition('/')[2]} {event['status']}",
+                    pace=_pace(event),
+                    completed=event["completed"],
+                    total=event["total"] or None,
+                )
+    except KeyboardInterrupt:
+        output.note("stopped; what came is kept, and the same `shoal pull` goes on with it")
+        raise
+    if last.get("status") != "done":
+        raise CliError("the node ended the pull without a word", remedy="see `shoal logs worker`")
+    output.document(last)
+    if last["note"]:
+        output.say(f"{last['model']}: {last['note']}")
+        return
+    came = "copied from other nodes" if last["sources"] else f"{size(last['received_bytes'])} came"
+    output.say(f"pulled {last['model']} ({size(last['total'])}, {came})")
+    output.note(f'`shoal run {last["model"]} "..."` asks it something')
+
+
+class _PaceColumn(ProgressColumn):
+    """How fast it comes, and for how long yet, as the node says it."""
+
+    def render(self, task: Task) -> Text:
+        """Return the words."""
+        return Text(task.fields.get("pace", ""), style="dim")
+
+
+class _Remarks:
+    """What is said where no bar can be drawn: each phase once, and now and then how far it is."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._said: tuple[Any, Any] = ("", "")
+        self._said_at = 0.0
+
+    def say(self, event: dict[str, Any]) -> None:
+        """Say how far it is, where it is time."""
+        kind, now = (event["status"], event["note"]), time.monotonic()
+        is_due = event["completed"] and now - self._said_at >= REMARK_S
+        if self._output.live or event["status"] == "done" or not (kind != self._said or is_due):
+            return
+        self._said, self._said_at = kind, now
+        self._output.note(_words(event))
+
+
+def _pace(event: dict[str, Any]) -> str:
+    pace = [f"{size(event['bytes_per_s'])}/s"] if event["bytes_per_s"] else []
+    pace += [f"{span(event['eta_s'])} left"] if event["eta_s"] is not None else []
+    return event["note"] or ", ".join(pace)
+
+
+def _words(event: dict[str, Any]) -> str:
+    """Return how far a pull is, in a line."""
+    status, total = event["status"], event["total"]
+    words = [f"{status} {event['model']}"]
+    if total and status in ("fetching", "copying"):
+        words.append(f"{100 * event['completed'] // total} % of {size(total)}")
+    if event["sources"]:
+        words.append(f"from {', '.join(event['sources'])}")
+    pace = _pace(event)
+    return ", ".join(words) + (f": {pace}" if pace else "")

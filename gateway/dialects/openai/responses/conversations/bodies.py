@@ -1,0 +1,33 @@
+"""What OpenAI's clients send about conversations: the closed types of the bodies.
+
+Pure. Shapes and counts only; items are those of a response's input.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.dialects.body import Closed, honoured
+from gateway.dialects.openai.responses.items import ResponsesItem
+
+MOST_ADDED = 20
+"""The most items that one body adds."""
+
+
+class ConversationBody(Closed):
+    """The body of `POST /v1/conversations`."""
+
+    items: Annotated[list[ResponsesItem], Field(max_length=MOST_ADDED, fail_fast=True)] | None = (
+        honoured("what the conversation begins with")
+    )
+    metadata: dict[str, Any] | None = honoured("labels")
+
+
+class ConversationItemsBody(Closed):
+    """The body of `POST /v1/conversations/{id}/items`."""
+
+    items: Annotated[
+        list[ResponsesItem], Field(min_length=1, max_length=MOST_ADDED, fail_fast=True)
+    ]

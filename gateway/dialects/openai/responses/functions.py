@@ -1,0 +1,74 @@
+"""The functions that a response's body offers its model, and which of them that may call.
+
+Pure. Tools of other kinds are not offered; which they are is told where a body's items are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bus.wire.messages.requests import ToolChoice, ToolSpec
+from gateway.dialects.body import bad_field
+from gateway.dialects.dialect import Limits
+from gateway.dialects.openai.bodies import ForeignToolBody
+from gateway.dialects.openai.responses import bodies
+from gateway.dialects.shared_fields import tools_of
+
+
+def functions_of(
+    asked: bodies.ResponsesPromptBody, limits: Limits
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    """Return them and the choice among them. BadRequest for a choice of what is not offered."""
+    specs = tools_of([_tool_of(tool) for tool in asked.tools or ()], limits, "name")
+    tools = tuple(specs.values())
+    match asked.tool_choice:
+        case None | "auto":
+            return tools, ToolChoice(mode="auto" if tools else "none")
+        case "none":
+            return tools, ToolChoice(mode="none")
+        case "required":
+            _check_any(tools)
+            return tools, ToolChoice(mode="required")
+        case bodies.ResponsesNamedChoiceBody(name=name):
+            _check_known(name, specs, "tool_choice.name")
+            return tools, ToolChoice(mode="named", name=name)
+        case bodies.ResponsesAllowedChoiceBody() as allowed:
+            return _allowed_of(allowed, specs)
+
+
+def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
+    """Return a function; None for a tool of another kind."""
+    if isinstance(tool, ForeignToolBody):
+        return None
+    return ToolSpec(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters or {},
+        strict=bool(tool.strict),
+    )
+
+
+def _allowed_of(
+    choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    """Return the functions that are allowed; tools of other kinds among them are skipped."""
+    allowed: dict[str, ToolSpec] = {}
+    for index, one in enumerate(choice.tools):
+        if one.type == "function":
+            name = one.name or ""
+            _check_known(name, specs, f"tool_choice.tools[{index}].name")
+            allowed[name] = specs[name]
+    tools = tuple(allowed.values())
+    if choice.mode == "required":
+        _check_any(tools)
+    return tools, ToolChoice(mode=choice.mode if tools else "none")
+
+
+def _check_any(tools: Sequence[ToolSpec]) -> None:
+    if not tools:
+        raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
+
+
+def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
+    if name not in specs:
+        raise bad_field(field, f"'{name[:128]}' is not among the functions in tools")

@@ -1,0 +1,43 @@
+"""What clients are told of conversations that are not kept, or take no more.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from gateway.dialects.faults import HttpFault
+from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEMS
+
+
+def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
+    """Return the 404 for a conversation that is not kept here, in a path or in a body's `field`."""
+    text = (
+        f"Conversation with id '{conversation_id[:200]}' not found: it is kept on the node that "
+        "took it, for the API key that asked, until it makes room for what was used later"
+    )
+    return HttpFault(404, "not_found" if field is None else "conversation_not_found", text, field)
+
+
+def conversation_full(field: str) -> HttpFault:
+    """Return the 400 for a conversation that would have more than it may."""
+    text = (
+        f"a conversation has at most {MOST_ITEMS} items of {MOST_BYTES} bytes together: begin "
+        "another one with what is still needed, or delete some of its items"
+    )
+    facts = {"limit_items": MOST_ITEMS, "limit_bytes": MOST_BYTES}
+    return HttpFault(400, "conversation_full", text, field, facts=facts)
+
+
+def conversation_too_far(field: str) -> HttpFault:
+    """Return the 413 for more than may go into another node's conversation at once."""
+    text = (
+        f"a conversation of another node takes at most {FAR_BYTES} bytes at once; ask the node "
+        "that its id names, or send less"
+    )
+    return HttpFault(413, "body_too_large", text, field, facts={"limit_bytes": FAR_BYTES})
+
+
+def no_such_item(conversation_id: str, item_id: str) -> HttpFault:
+    """Return the 404 for an item that a conversation does not have."""
+    text = f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id[:200]}'"
+    return HttpFault(404, "not_found", text)

@@ -1,0 +1,55 @@
+"""The adapters that lie beside models anywhere in the cluster, and which of them a name means.
+
+Pure: the cards are given. A name means an adapter only where no model and no derived model has it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+
+from bus.wire.cards import AdapterCard, NodeCard
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.derived import DerivedModel
+from gateway.requests import routing
+
+
+class AdapterBook:
+    """The adapters of all models, as the nodes' cards tell of them now."""
+
+    def __init__(self, cards: Callable[[], Iterable[NodeCard]]) -> None:
+        self._cards = cards
+
+    def known(self) -> dict[ModelId, dict[str, AdapterCard]]:
+        """Return the adapters by model and name; of each the first node's."""
+        found: defaultdict[ModelId, dict[str, AdapterCard]] = defaultdict(dict)
+        for card in self._cards():
+            for model in card.models:
+                for adapter in model.adapters:
+                    found[model.model].setdefault(adapter.name, adapter)
+        return dict(found)
+
+    def beside(self, model: ModelId) -> dict[str, AdapterCard]:
+        """Return the adapters of one model, by name."""
+        return self.known().get(model, {})
+
+    def nodes_with(self, model: ModelId, adapter: str) -> set[NodeId]:
+        """Return the nodes on whose disk a model lies with an adapter of that name."""
+        return {
+            card.node
+            for card in self._cards()
+            for one in card.models
+            if one.model == model and any(adapter == own.name for own in one.adapters)
+        }
+
+    def meant(
+        self, name: str, models: Collection[ModelId], derived: DerivedModel | None
+    ) -> str | None:
+        """Return the adapter that a client's name means where `models` are there, perhaps one that
+        its model has not; of a derived model its own. None for none."""
+        if derived is not None:
+            return derived.adapter or None
+        if routing.model_named(name, models) is not None:
+            return None
+        adapted = routing.adapter_named(name, models, self.known())
+        return None if adapted is None else adapted[1]

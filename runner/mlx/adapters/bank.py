@@ -1,0 +1,143 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: what adapters add to the layers of a model, each row its own.
+
+Each adapted layer has its matrices of all adapters behind each other, those of number 0 zeros: rows
+without an adapter, or with one that does not adapt this layer. Rows of several adapters are one
+gathered product, each row with its own matrices; where all rows have one adapter it is a plain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from runner.mlx.ranks.layer_probe import retype
+
+KEPT_CHOICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMatrices:
+    """One layer's matrices of all adapters: `a` (adapters + 1, in, rank), `b` (adapters + 1, rank,
+    out)."""
+
+    a: mx.array
+    b: mx.array
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of both."""
+        return self.a.nbytes + self.b.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which adapter each row of a forward has: `only` where all have one, else `numbers`, (rows,),
+    and `scales`, (rows, 1, 1)."""
+
+    rows: int
+    only: int | None
+    scale: float
+    numbers: mx.array
+    scales: mx.array
+
+
+class AdapterBank:
+    """The adapters of a loaded model, by name. `refused` are those that lie beside the model and
+    are not applied, with the reason."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._scales: list[float] = [0.0]
+        self._layers: dict[str, LayerMatrices] = {}
+        self._choice: _Choice | None = None
+        self._choices: dict[tuple[int, ...], _Choice | None] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the adapters that rows may have."""
+        return tuple(self._numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all matrices."""
+        return sum(layer.nbytes for layer in self._layers.values())
+
+    def hold(
+        self,
+        scales: Mapping[str, float],
+        layers: Mapping[str, LayerMatrices],
+        modules: Mapping[str, Any],
+    ) -> None:
+        """Apply adapters from now on: each with its scale, in the order of the matrices of
+        `layers`; `modules` are the layers of the model by the same paths."""
+        self._numbers = {name: number for number, name in enumerate(scales, start=1)}
+        self._scales = [0.0, *scales.values()]
+        self._layers = dict(layers)
+        for path in layers:
+            retype(modules[path], "Adapted", self._called(modules[path], path))
+
+    def refuse(self, why: Mapping[str, str]) -> None:
+        """Apply these adapters no more."""
+        self.refused.update(why)
+        self._numbers = {n: at for n, at in self._numbers.items() if n not in why}
+        if not self._numbers:
+            self._layers = {}
+
+    @contextmanager
+    def applied(self, rows: Sequence[str]) -> Generator[bool]:
+        """Have the rows of the forwards within, in order, computed with the adapters of these
+        names (empty: none). Gives whether one has any. KeyError for a name that is not held."""
+        if not any(rows):
+            yield False
+            return
+        self._choice = self._chosen(tuple(self._numbers[name] if name else 0 for name in rows))
+        try:
+            yield True
+        finally:
+            self._choice = None
+
+    def _chosen(self, numbers: tuple[int, ...]) -> _Choice | None:
+        if numbers not in self._choices:
+            if len(self._choices) >= KEPT_CHOICES:
+                self._choices.pop(next(iter(self._choices)))
+            scales = [self._scales[number] for number in numbers]
+            only = numbers[0] if len(set(numbers)) == 1 else None
+            self._choices[numbers] = _Choice(
+                len(numbers),
+                only,
+                scales[0],
+                mx.array(numbers, dtype=mx.uint32),
+                mx.array(scales, dtype=mx.float32)[:, None, None],
+            )
+        return self._choices[numbers]
+
+    def _called(self, layer: Any, path: str) -> Callable[..., mx.array]:
+        plain: Callable[..., mx.array] = type(layer).__call__
+
+        def called(module: Any, x: mx.array) -> mx.array:
+            """Return the layer's output, with what each row's adapter adds to it."""
+            out = plain(module, x)
+            choice = self._choice
+            return out if choice is None else out + _added(choice, self._layers[path], x, out)
+
+        return called
+
+
+def _added(choice: _Choice, layer: LayerMatrices, x: mx.array, out: mx.array) -> mx.array:
+    """Return what adapters add to a layer's output for `x`, whose first side, or the first factor
+    of it, are the rows."""
+    if choice.only is not None:
+        made = (x @ layer.a[choice.only]) @ layer.b[choice.only]
+        return (choice.scale * made).astype(out.dtype)
+    rows = x.reshape(choice.rows, -1, x.shape[-1])
+    narrow = mx.gather_mm(rows, layer.a, rhs_indices=choice.numbers)
+    made = mx.gather_mm(narrow, layer.b, rhs_indices=choice.numbers)
+    return (choice.scales * made).astype(out.dtype).reshape(out.shape)

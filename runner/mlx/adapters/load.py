@@ -1,0 +1,173 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (mlx.nn and mlx_lm are partially typed)
+"""Talks to MLX: reads the adapters beside a model, and holds them against its layers.
+
+They are read when the model is loaded, before it serves. One that cannot be applied is refused with
+the reason, and the model serves on with the others. A rank of a pipeline holds those matrices that
+belong to its own layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from bus.wire.lora import (
+    CONFIG_FILE,
+    FOLDER,
+    MAX_ADAPTERS,
+    MAX_CONFIG_BYTES,
+    MAX_HEADER_BYTES,
+    WEIGHTS_FILES,
+    AdapterFiles,
+    BadAdapter,
+    Pair,
+    adapter_files,
+    is_adapter_name,
+    shapes_in,
+)
+from runner.mlx.adapters.bank import AdapterBank, LayerMatrices
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An adapter's files, and its matrices (in, rank) and (rank, out) by the path of the layer in
+    the model: of the layers that this process computes."""
+
+    files: AdapterFiles
+    matrices: Mapping[str, tuple[mx.array, mx.array]]
+    digest: str
+
+
+def load_adapters(
+    folder: Path, module: nn.Module, *, float32: bool, because: str = ""
+) -> AdapterBank:
+    """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
+    cast as the model was. All are refused where there is a reason, `because`."""
+    bank = AdapterBank()
+    modules = dict(module.named_modules())
+    found: dict[str, _Read] = {}
+    for place in adapter_folders(folder):
+        try:
+            if because:
+                raise BadAdapter(because)
+            if not is_adapter_name(place.name):
+                raise BadAdapter("no request could say its name")
+            if len(found) == MAX_ADAPTERS:
+                raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
+            found[place.name] = _read(place, modules, float32=float32)
+        except BadAdapter as error:
+            bank.refused[place.name] = str(error)
+        except (OSError, ValueError, RuntimeError, MemoryError) as error:
+            bank.refused[place.name] = f"{type(error).__name__}: {error}"
+    if found:
+        layers = _stacked(list(found.values()))
+        bank.hold({name: read.files.scale for name, read in found.items()}, layers, modules)
+        bank.digests = {name: read.digest for name, read in found.items()}
+    return bank
+
+
+def adapter_folders(folder: Path) -> list[Path]:
+    """Return the folders of a model's adapters, by name."""
+    try:
+        inside = sorted((folder / FOLDER).iterdir())
+    except OSError:
+        return []
+    return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+
+
+def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
+    with open(folder / CONFIG_FILE, "rb") as file:
+        said = file.read(MAX_CONFIG_BYTES + 1)
+    if len(said) > MAX_CONFIG_BYTES:
+        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+    path = next((folder / name for name in WEIGHTS_FILES if (folder / name).exists()), None)
+    if path is None:
+        raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
+    with open(path, "rb") as file:
+        begin = file.read(8)
+        head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
+    files = adapter_files(json.loads(said), shapes_in(head, path.stat().st_size))
+    arrays: dict[str, mx.array] = mx.load(str(path))  # pyright: ignore[reportAssignmentType]
+    matrices: dict[str, tuple[mx.array, mx.array]] = {}
+    for name, pair in files.pairs.items():
+        at = _layer(name, modules)
+        if "weight" not in modules[at]:
+            continue  # another rank's
+        _check(name, pair, modules[at])
+        if at in matrices:
+            raise BadAdapter(f"{name} is adapted twice")
+        a, b = arrays[pair.a], arrays[pair.b]
+        if files.transposed:
+            a, b = a.T, b.T
+        if float32:
+            a, b = a.astype(mx.float32), b.astype(mx.float32)
+        if not (mx.isfinite(a).all() & mx.isfinite(b).all()).item():
+            raise BadAdapter(f"the matrices of {name} hold what is no finite number")
+        matrices[at] = a, b
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(said + hashlib.file_digest(file, "sha256").digest())
+    return _Read(files, matrices, digest.hexdigest()[:32])
+
+
+def _layer(name: str, modules: Mapping[str, Any]) -> str:
+    """Return the path of the layer that an adapter names: the same one, or the only one that ends
+    so behind its number, for models of pictures keep their language part deeper."""
+    if name in modules:
+        return name
+    tail = "." + name[name.find("layers.") :]
+    alike = [path for path in modules if path.endswith(tail)] if "layers." in name else []
+    if len(alike) != 1:
+        raise BadAdapter(f"the model has no layer {name}")
+    return alike[0]
+
+
+def _check(name: str, pair: Pair, module: Any) -> None:
+    if not isinstance(module, nn.Linear | nn.QuantizedLinear):
+        kind = type(module).__name__
+        raise BadAdapter(f"{name} is a {kind}; linear layers alone are adapted, no experts")
+    width_out, width_in = module.weight.shape
+    if isinstance(module, nn.QuantizedLinear):
+        width_in = module.scales.shape[-1] * module.group_size
+    if (pair.width_in, pair.width_out) != (width_in, width_out):
+        raise BadAdapter(
+            f"{name} makes {width_out} numbers of {width_in}, and its adapter {pair.width_out} of "
+            f"{pair.width_in}: it is of another model"
+        )
+
+
+def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
+    """Return by layer the matrices of all adapters behind each other, after one of zeros; evaluated
+    layer by layer."""
+    layers: dict[str, LayerMatrices] = {}
+    for path in sorted({path for one in adapters for path in one.matrices}):
+        own = [one.matrices.get(path) for one in adapters]
+        some = [one for one in own if one is not None]
+        rank = max(a.shape[1] for a, _ in some)
+        kind = mx.float32 if any(a.dtype == mx.float32 for a, _ in some) else some[0][0].dtype
+        zeros = (
+            mx.zeros((some[0][0].shape[0], rank), kind),
+            mx.zeros((rank, some[0][1].shape[1]), kind),
+        )
+        padded = [zeros, *(zeros if one is None else _padded(one, rank, kind) for one in own)]
+        made = LayerMatrices(mx.stack([a for a, _ in padded]), mx.stack([b for _, b in padded]))
+        mx.eval(made.a, made.b)
+        layers[path] = made
+    return layers
+
+
+def _padded(
+    matrices: tuple[mx.array, mx.array], rank: int, kind: mx.Dtype
+) -> tuple[mx.array, mx.array]:
+    a, b = matrices
+    lacking = rank - a.shape[1]
+    a = mx.pad(a.astype(kind), [(0, 0), (0, lacking)])
+    return a, mx.pad(b.astype(kind), [(0, lacking), (0, 0)])

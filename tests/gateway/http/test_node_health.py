@@ -1,0 +1,37 @@
+"""How a node is said to be: silence, what it found itself, what is known of its records."""
+
+from __future__ import annotations
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.readings import HealthFinding, NodeReading
+from gateway.http.node_health import UNREACHABLE_S, node_health
+
+
+def reading(*findings: HealthFinding) -> NodeReading:
+    return NodeReading(
+        node=NodeId("n1"),
+        cpu_ratio=0.0,
+        load_1m=0.0,
+        measured_at_s=0.0,
+        memory_total_bytes=1,
+        memory_available_bytes=1,
+        disk_total_bytes=1,
+        disk_free_bytes=1,
+        findings=findings,
+    )
+
+
+LOW = HealthFinding(
+    node=NodeId("n1"), level="error", code="disk_full", message="no room", remediation="make some"
+)
+RECORDS = ["records cannot be written"]
+
+
+def test_records_in_trouble_are_a_warning_behind_what_the_node_found_itself() -> None:
+    assert node_health(reading(), 1.0)["status"] == "ok"
+    said = node_health(reading(), 1.0, RECORDS)
+    assert (said["status"], said["code"], said["message"]) == ("warn", "records", RECORDS[0])
+    assert "shoal doctor" in said["remediation"]
+    assert node_health(reading(LOW), 1.0, RECORDS)["code"] == "disk_full"
+    assert node_health(reading(), UNREACHABLE_S, RECORDS)["code"] == "unreachable"
+    assert node_health(None, 0.0)["code"] == "unreachable"

@@ -1,0 +1,69 @@
+"""The process that pulls, run as its worker runs it, against a hub of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bus.wire.ids import ModelId
+from bus.wire.messages.readings import PullState
+from tests.harness.hub import HubServer
+from tests.harness.nodes import ROOT
+from worker.pulling.order import PullOrder
+from worker.pulling.patience import PullTiming
+
+QUICK = PullTiming(silence_s=3.0, pause_s=0.05, longest_s=0.2, asked_s=5.0, busy=3)
+REPOSITORY = "someone/tiny"
+
+
+def environment(hub: HubServer, home: Path, **more: str) -> dict[str, str]:
+    """What leads `huggingface_hub` to a hub of ours, and to no token of this machine's user."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return {**known, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "PYTHONPATH": str(ROOT), **more}
+
+
+def order_for(models: Path, **changes: object) -> PullOrder:
+    """An order of the repository, in a hurry; it leaves no room free."""
+    order = PullOrder(ModelId(REPOSITORY), "", str(models), margin_bytes=0, timing=QUICK)
+    return dataclasses.replace(order, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def pull(
+    hub: HubServer,
+    models: Path,
+    *,
+    kill_when: Callable[[PullState], bool] | None = None,
+    prefix: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    **changes: object,
+) -> list[PullState]:
+    """Pull; every state that was told. With `kill_when`, the process is killed at the first state
+    for which that is so."""
+    models.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-P", "-m", "worker.pulling"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=tempfile.gettempdir(),
+        env=environment(hub, models.parent / "hf", **(env or {})),
+    )
+    assert process.stdin is not None and process.stdout is not None
+    order = json.dumps(dataclasses.asdict(order_for(models, **changes)))
+    process.stdin.write(order.encode() + b"\n")
+    process.stdin.flush()
+    states: list[PullState] = []
+    for line in process.stdout:
+        states.append(PullState.model_validate_json(line))
+        if kill_when is not None and kill_when(states[-1]):
+            process.kill()
+            break
+    process.stdin.close()
+    process.stdout.close()
+    process.wait(30)
+    return states

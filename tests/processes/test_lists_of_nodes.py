@@ -1,0 +1,108 @@
+"""Conversations and lists on three real nodes: any gateway leads a conversation, lists are of all
+nodes, page by page, and a node that is killed is named while all else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.nodes import MODEL, Node, eventually
+
+pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE_S = 120.0
+GREEDY: dict[str, Any] = {"temperature": 0, "model": MODEL}
+MISSING = "x-shoal-missing-nodes"
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    with running_cluster(3) as cluster:
+        cluster.nodes[0].chat("hi", max_tokens=1).raise_for_status()
+        yield cluster
+
+
+def told(node: Node, method: str, path: str, **more: Any) -> dict[str, Any]:
+    answer = node.http.request(method, path, timeout=60, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def pages(node: Node, path: str, limit: int) -> list[str]:
+    """The ids of a whole list, read page by page."""
+    found: list[str] = []
+    after = ""
+    while True:
+        page = told(node, "GET", f"{path}?limit={limit}{after}")
+        found += [one["id"] for one in page["data"]]
+        if not page["has_more"]:
+            return found
+        after = f"&after={page['last_id']}"
+
+
+def said(node: Node, conversation: str) -> list[str]:
+    items = told(node, "GET", f"/v1/conversations/{conversation}/items?order=asc")["data"]
+    return [one["content"][0]["text"] for one in items]
+
+
+def response(node: Node, conversation: str, text: str) -> str:
+    asked = {**GREEDY, "input": text, "conversation": conversation, "max_output_tokens": 20}
+    made = told(node, "POST", "/v1/responses", json=asked)
+    return made["output"][-1]["content"][0]["text"]
+
+
+def test_a_conversation_is_led_at_every_gateway(three: Cluster) -> None:
+    for home in three.nodes:
+        name = told(home, "POST", "/v1/conversations", json={})["id"]
+        expected: list[str] = []
+        for count, node in enumerate(three.nodes):
+            text = f"List the integers from 1 to {count + 3}."
+            expected += [text, response(node, name, text)]
+            for other in three.nodes:
+                assert said(other, name) == expected
+
+
+def test_lists_are_of_all_nodes_and_one_that_is_killed_is_named(three: Cluster) -> None:
+    jobs: list[str] = []
+    chats: list[str] = []
+    for node in three.nodes * 3:
+        body = {**GREEDY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        asked = {"path": "/v1/chat/completions", "body": body}
+        jobs.append(node.http.post("/v1/jobs", json=asked).json()["id"])
+        kept = {**body, "store": True, "metadata": {"list": "this"}}
+        chats.append(told(node, "POST", "/v1/chat/completions", json=kept)["id"])
+    for node in three.nodes:
+        for limit in (2, 100):
+            assert pages(node, "/v1/jobs", limit) == jobs[::-1]
+            assert pages(node, "/v1/chat/completions", limit) == chats
+        assert MISSING not in node.http.get("/v1/jobs").headers
+    name = told(three.nodes[2], "POST", "/v1/conversations", json={})["id"]
+
+    three.nodes[2].kill()
+    left = three.nodes[0]
+
+    def named() -> httpx.Response | None:
+        answer = left.http.get("/v1/jobs?limit=100", timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer if MISSING in answer.headers else None
+
+    answer = eventually(named, PATIENCE_S, "the node is missed")
+    assert answer.headers[MISSING].endswith(("(down)", "(silent)"))
+    assert "," not in answer.headers[MISSING]
+    there = [job for count, job in enumerate(jobs) if count % 3 != 2]
+    assert [one["id"] for one in answer.json()["data"]] == there[::-1]
+    chat = left.http.get("/v1/chat/completions?order=desc&metadata[list]=this", timeout=30)
+    assert MISSING in chat.headers
+    kept = [one for count, one in enumerate(chats) if count % 3 != 2]
+    assert [one["id"] for one in chat.json()["data"]] == kept[::-1]
+    asked = {**GREEDY, "input": "hi", "conversation": name}
+    refused = left.http.post("/v1/responses", json=asked, timeout=30)
+    assert refused.status_code in (503, 504), refused.text
+    assert refused.json()["error"]["code"] in ("owner_down", "owner_silent")
+    assert "node " in refused.json()["error"]["message"]
+    mine = told(left, "POST", "/v1/conversations", json={})["id"]
+    assert response(left, mine, "hi") and len(said(three.nodes[1], mine)) == 2

@@ -1,0 +1,269 @@
+"""A model from a hub, through every process of a node: asked for on the command line and over HTTP,
+killed, gone on with, answered with; and over two nodes, counted at the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from conf.paths import bundled_models
+from tests.harness.hub import Faults, HubServer, files_of
+from tests.harness.nodes import MODEL, TREE, Node, eventually
+from tests.harness.typed_lines import examples
+from worker.models.manifest import belongs
+
+pytestmark = pytest.mark.nodes
+REPOSITORY = "someone/tiny"
+OTHER = "mlx-community/Qwen3-0.6B-4bit"
+MB = 1 << 20
+
+
+def tiny() -> dict[str, bytes]:
+    """The bundled model as a repository; without its card, which no hub's word replaces."""
+    found = files_of(bundled_models()[MODEL])
+    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    server = HubServer({REPOSITORY: tiny(), OTHER: tiny(), "someone/gguf": {"a.gguf": b"GGUF"}})
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def node(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    found = Node(
+        HF_ENDPOINT=hub.url,
+        HF_HOME=str(tmp_path_factory.mktemp("hf")),
+        HF_TOKEN="",
+        SHOAL_PRELOAD="",
+        SHOAL_RUNNER__SPARE="false",
+    )
+    try:
+        found.up()
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(autouse=True)
+def well(hub: HubServer) -> None:
+    hub.faults = Faults()
+    hub.forget()
+
+
+def total_of(hub: HubServer, repository: str = REPOSITORY) -> int:
+    return sum(map(len, hub.repositories[repository].values()))
+
+
+def lines(node: Node, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with node.http.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        return [json.loads(line) for line in answer.iter_lines()]
+
+
+def pulling(node: Node) -> list[psutil.Process]:
+    """The processes of the node that pull."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if "worker.pulling" in process.cmdline() and (
+                process.environ().get("SHOAL_HOME") == str(node.home)
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def started(node: Node, *words: str) -> subprocess.Popen[str]:
+    """The command line under way."""
+    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=tempfile.gettempdir(),
+        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: HubServer) -> None:
+    before = node.http.post(
+        "/v1/chat/completions",
+        json={"model": REPOSITORY, "messages": [{"role": "user", "content": "hi"}]},
+    )
+    assert before.status_code == 404 and f"shoal pull {REPOSITORY}" in before.text
+    hub.faults.bytes_per_s = 1.5 * MB
+    asked = started(node, "pull", REPOSITORY)
+    eventually(lambda: hub.sent.body_bytes > 0.4 * total_of(hub), 60, "0.4 of it came")
+    (process,) = pulling(node)
+    worker = process.parent()
+    assert worker is not None
+    for one in (asked, process, worker):
+        os.kill(one.pid, signal.SIGKILL)
+    asked.communicate(timeout=10)
+    assert not (node.home / "data" / "models" / REPOSITORY).exists()
+    hub.faults.bytes_per_s = 0.0
+    time.sleep(1.0)
+    came = hub.sent.body_bytes
+    hub.forget()
+    done = node.shoal("pull", REPOSITORY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"pulled {REPOSITORY}" in done.stdout
+    # what was under way came again: at most a piece of each connection, and what sockets held
+    assert hub.sent.body_bytes < total_of(hub) - came + 8 * MB
+    assert hub.sent.body_bytes < total_of(hub)
+    answer = node.shoal("run", REPOSITORY, "What is shoal?", "--temperature", "0")
+    assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
+    again = node.shoal("pull", REPOSITORY, "--json")
+    assert json.loads(again.stdout)["note"] == "it is here already"
+
+
+def test_ollama_pulls_a_name_that_people_know_and_asks_by_it(node: Node, hub: HubServer) -> None:
+    hub.faults.bytes_per_s = 6.0 * MB
+    said = lines(node, "/api/pull", {"model": "qwen3:0.6b"})
+    assert said[0] == {"status": "pulling manifest"} and said[-1] == {"status": "success"}
+    bars = [line for line in said if "completed" in line]
+    assert len({line["digest"] for line in bars}) == 1 and len(bars[0]["digest"]) == 71
+    assert all(line["total"] == total_of(hub, OTHER) for line in bars)
+    assert [line["completed"] for line in bars] == sorted(line["completed"] for line in bars)
+    assert lines(node, "/api/pull", {"model": OTHER, "stream": False}) == [{"status": "success"}]
+    body = {"model": "qwen3:0.6b", "prompt": "hi", "stream": False, "options": {"num_predict": 4}}
+    answer = node.http.post("/api/generate", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def test_each_line_of_the_page_runs_as_printed(node: Node) -> None:
+    said = [node.shoal(*shlex.split(line)[1:]) for line in examples("pull")]
+    assert said and all(one.returncode == 0 for one in said), said
+    assert f"stands for {OTHER}" in said[0].stderr and "here already" in said[1].stdout
+
+
+def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub: HubServer) -> None:
+    missing = {"model": "someone/nothing"}
+    ollama = node.http.post("/api/pull", json=missing)
+    assert ollama.status_code == 404 and "has no model someone/nothing" in ollama.json()["error"]
+    ours = node.http.post("/models/pull", json={**missing, "stream": False})
+    assert ours.status_code == 404 and ours.json()["error"]["code"] == "hub_model_not_found"
+    gguf = node.http.post("/models/pull", json={"model": "someone/gguf"})
+    assert gguf.status_code == 400 and "GGUF" in gguf.json()["error"]["message"]
+    bad = node.http.post("/models/pull", json={"model": "no such name"})
+    assert bad.status_code == 400 and "qwen3:4b" in bad.json()["error"]["message"]
+    away = node.http.post("/models/pull", json={**missing, "to": "nowhere"})
+    assert away.status_code == 404 and away.json()["error"]["code"] == "node_not_found"
+    hub.faults = Faults(status=403, code="GatedRepo")
+    shown = node.shoal("pull", "someone/nothing")
+    assert shown.returncode == 1 and "accept its license" in shown.stderr
+    hub.faults = Faults(status=429, retry_after="900")
+    busy = node.http.post("/models/pull", json=missing)
+    assert busy.status_code == 429 and busy.headers["retry-after"] == "900"
+
+
+def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories["someone/slow"] = tiny()
+    hub.faults.bytes_per_s = 0.4 * MB
+    first = started(node, "pull", "someone/slow")
+    second = started(node, "pull", "someone/slow", "-v")
+    try:
+        eventually(lambda: hub.sent.body_bytes > MB, 60, "it comes")
+        state = eventually(lambda: _asked_by_two(node), 20, "two wait for it")
+        assert state["phase"] == "fetching" and len(pulling(node)) == 1
+        assert hub.sent.lists == 1
+        shown = node.shoal("ps")
+        assert "someone/slow" in shown.stdout + shown.stderr
+        first.send_signal(signal.SIGINT)
+        assert first.wait(20) == 130
+        assert "what came is kept" in first.communicate()[1]
+        time.sleep(2.0)
+        assert len(pulling(node)) == 1
+        second.send_signal(signal.SIGINT)
+        assert second.wait(20) == 130
+        eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+    finally:
+        for one in (first, second):
+            one.kill()
+            one.communicate()
+    assert not (node.home / "data" / "models" / "someone" / "slow").exists()
+
+
+def _asked_by_two(node: Node) -> Any:
+    told = node.http.get("/state").json()["telemetry"]["pulls"]
+    found = [one for reading in told for one in reading["pulls"] if len(one["questions"]) == 2]
+    return found[0] if found else None
+
+
+def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) -> None:
+    assert node.shoal("pull", REPOSITORY).returncode == 0
+    hub.forget()
+    other = Node(
+        HF_ENDPOINT=hub.url,
+        HF_HOME=str(node.home / "hf"),
+        SHOAL_PRELOAD="",
+        SHOAL_RUNNER__SPARE="false",
+        SHOAL_NODE_NAME="second",
+        SHOAL_CLUSTER__PEERS=f"127.0.0.1:{node.base_port + 4}",
+    )
+    other.move(node.base_port + 20)
+    try:
+        other.up()
+        eventually(lambda: "second" in node.shoal("nodes").stdout, 60, "two nodes")
+        done = node.shoal("pull", REPOSITORY, "--to", "second", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        last = json.loads(done.stdout)
+        assert last["node"] == other.node_id() and last["sources"] == [node.node_id()]
+        assert files_of(other.home / "data" / "models" / REPOSITORY) == tiny()
+        assert hub.sent.lists == hub.sent.body_bytes == 0
+        far = node.shoal("pull", f"{OTHER}@main", "--to", "second", "--json")
+        assert far.returncode == 0 and json.loads(far.stdout)["node"] == other.node_id()
+        assert hub.sent.body_bytes == total_of(hub, OTHER)
+    finally:
+        other.close()
+
+
+def test_an_offline_node_asks_no_hub(hub: HubServer, tmp_path: Path) -> None:
+    offline = Node(
+        HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path), SHOAL_OFFLINE="true", SHOAL_PRELOAD="",
+        SHOAL_RUNNER__SPARE="false",
+    )  # fmt: skip
+    try:
+        offline.up()
+        refused = offline.http.post("/api/pull", json={"model": REPOSITORY})
+        assert refused.status_code == 409 and "offline = true" in refused.json()["error"]
+        assert hub.sent.lists == 0
+    finally:
+        offline.close()
+
+
+def test_a_client_that_hangs_up_stops_its_pull(node: Node, hub: HubServer) -> None:
+    hub.repositories["someone/left"] = tiny()
+    hub.faults.bytes_per_s = 0.3 * MB
+    heard = False
+    with (
+        httpx.Client(base_url=node.url, timeout=30) as client,
+        client.stream("POST", "/api/pull", json={"model": "someone/left"}) as answer,
+    ):
+        for line in answer.iter_lines():
+            if "completed" in line:
+                heard = True
+                break
+    assert heard
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")

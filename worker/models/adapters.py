@@ -1,0 +1,110 @@
+"""Talks to the disk: the adapters that lie in a model's folder, and those that cannot be applied.
+
+An adapter is a folder in `adapters/` of the model's, as mlx-lm's trainer or PEFT leaves it, and
+its name is asked for behind the model's: `MODEL:NAME`. Its files are read by the rule that the
+runner reads them by; of the weights only the beginning is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from bus.wire.cards import AdapterCard
+from bus.wire.lora import (
+    CONFIG_FILE,
+    FOLDER,
+    MAX_ADAPTERS,
+    MAX_CONFIG_BYTES,
+    MAX_HEADER_BYTES,
+    WEIGHTS_FILES,
+    AdapterFiles,
+    BadAdapter,
+    adapter_files,
+    is_adapter_name,
+    shapes_in,
+    stacked_bytes,
+)
+from worker.models.model_card import FoundAdapters
+from worker.models.passed_over import Unfit, bad_adapter, unreadable
+
+DIGESTED_BYTES = 1 << 20
+"""Bytes behind the header that tell adapters of like shapes apart."""
+
+
+def adapters_in(folder: Path, *, float32: bool, embeds: bool = False) -> FoundAdapters:
+    """Return the adapters in a model's folder. `embeds`: it makes vectors, and has none."""
+    cards: list[AdapterCard] = []
+    files: list[AdapterFiles] = []
+    unfit: list[tuple[Path, Unfit]] = []
+    for place in _places(folder):
+        try:
+            if embeds:
+                raise BadAdapter("an embedding model has no adapters here")
+            if not is_adapter_name(place.name):
+                raise BadAdapter("no request could say its name: letters, digits, '.', '_' and '-'")
+            if len(cards) == MAX_ADAPTERS:
+                raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
+            card, read = _read(place)
+        except BadAdapter as error:
+            unfit.append((place, bad_adapter(str(error))))
+        except OSError as error:
+            unfit.append((place, unreadable(error)))
+        else:
+            cards.append(card)
+            files.append(read)
+    return FoundAdapters(tuple(cards), tuple(unfit), stacked_bytes(files, float32=float32))
+
+
+def adapter_marks(folder: Path) -> Iterable[tuple[object, ...]]:
+    """Give what tells the adapters of a folder from themselves after a change."""
+    for place in _places(folder):
+        yield (str(place),)
+        for name in (CONFIG_FILE, *WEIGHTS_FILES):
+            try:
+                found = os.stat(place / name)
+            except OSError:
+                continue
+            yield name, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _places(folder: Path) -> list[Path]:
+    try:
+        inside = sorted((folder / FOLDER).iterdir())
+        return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
+    """Return an adapter's card, and what its files say. Raises BadAdapter, OSError."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise BadAdapter(f"it has no {CONFIG_FILE}")
+    with open(folder / CONFIG_FILE, "rb") as file:
+        said = file.read(MAX_CONFIG_BYTES + 1)
+    if len(said) > MAX_CONFIG_BYTES:
+        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+    path = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
+    with open(path, "rb") as file:
+        seen = os.fstat(file.fileno())
+        begin = file.read(8)
+        head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
+        digest = sha256(said + head + file.read(DIGESTED_BYTES)).hexdigest()
+    try:
+        config: object = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise BadAdapter(f"{CONFIG_FILE} is broken: {error}") from error
+    files = adapter_files(config, shapes_in(head, seen.st_size))
+    card = AdapterCard(
+        name=folder.name,
+        rank=files.rank,
+        size_bytes=seen.st_size,
+        digest=digest,
+        modified_at_s=int(seen.st_mtime),
+    )
+    return card, files

@@ -1,0 +1,10 @@
+"""Talks to a hub of models: gets a model from the internet to this node's disk, when asked to.
+
+`pulls` is the worker's side; the bytes pass through a process of their own (`__main__`), so that
+neither the worker's loop nor its memory know of them. `listing`, `files` and `patience` decide, and
+are pure.
+"""
+
+from worker.pulling.pulls import Pulls, PullSettings
+
+__all__ = ["PullSettings", "Pulls"]

@@ -1,0 +1,139 @@
+"""Talks to a hub through `huggingface_hub`, and is its only home: what a repository has, and where.
+
+That library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_OFFLINE)
+and finds the token that `hf auth login` left. Nothing is downloaded by it. What a hub answers is
+bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx2
+from huggingface_hub import HfApi, constants, get_token, hf_hub_url, set_client_factory
+from huggingface_hub.errors import (
+    DisabledRepoError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
+
+from bus.wire.ids import ModelId
+from worker.pulling.failures import (
+    failure_of,
+    gated,
+    no_repository,
+    no_revision,
+    retry_after_of,
+    unreachable,
+)
+from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_of
+
+LIST_S = 20.0
+LIST_WHOLE_S = 60.0
+MAX_LISTING_BYTES = 32 << 20
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """An answer that ends with an error where it is too long, or takes too long."""
+
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+        self._ends_at = time.monotonic() + LIST_WHOLE_S
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield what comes."""
+        count = 0
+        for part in self._stream:
+            count += len(part)
+            if count > MAX_LISTING_BYTES:
+                text = f"the hub's list of files has over {MAX_LISTING_BYTES >> 20} MiB"
+                raise PullFailed("changed", text)
+            if time.monotonic() > self._ends_at:
+                raise unreachable(f"its list of files took over {LIST_WHOLE_S:g} s")
+            yield part
+
+    def close(self) -> None:
+        """Hang up."""
+        self._stream.close()
+
+
+class _BoundedTransport(httpx2.HTTPTransport):
+    """Connections whose answers are bounded, compressed or not: a list is asked for as it is."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the answer to a request."""
+        request.headers["accept-encoding"] = "identity"
+        answer = super().handle_request(request)
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            answer.close()
+            raise PullFailed("changed", "the hub packs its list of files, which was not asked for")
+        if isinstance(answer.stream, httpx2.SyncByteStream):
+            answer.stream = _Bounded(answer.stream)
+        return answer
+
+
+def _client() -> httpx2.Client:
+    transport = _BoundedTransport(trust_env=True)
+    return httpx2.Client(follow_redirects=True, timeout=LIST_S, transport=transport)
+
+
+class Hub:
+    """The hub that this process's environment names."""
+
+    def __init__(self) -> None:
+        set_client_factory(_client)
+        self.address = constants.ENDPOINT.rstrip("/")
+        self._api = HfApi(library_name="shoal")
+
+    def headers(self) -> dict[str, str]:
+        """Return what requests to the hub carry: who asks."""
+        made: dict[str, str] = build_hf_headers(library_name="shoal")
+        return made
+
+    def list(self, model: ModelId, revision: str) -> HubListing:
+        """Return what is taken of a repository, at a branch, tag or commit ("": the newest). Raises
+        PullFailed."""
+        if constants.is_offline_mode():
+            raise PullFailed("offline", "HF_HUB_OFFLINE is set: nothing is asked of a hub")
+        try:
+            info = self._api.model_info(
+                model, revision=revision or None, files_metadata=True, timeout=LIST_S
+            )
+        except GatedRepoError:
+            raise gated(model, self.address, has_token=bool(get_token())) from None
+        except (RepositoryNotFoundError, DisabledRepoError) as error:
+            status = error.response.status_code
+            raise no_repository(model, self.address, status, has_token=bool(get_token())) from None
+        except RevisionNotFoundError:
+            raise no_revision(model, revision, self.address) from None
+        except HFValidationError as error:
+            raise PullFailed("bad_name", f"{model} is no name of a repository: {error}") from None
+        except HfHubHTTPError as error:
+            answer = error.response
+            raise failure_of(
+                answer.status_code, retry_after_of(answer.headers, time.time()), model, self.address
+            ) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise unreachable(f"{self.address}: {error or type(error).__name__}") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = f"what {self.address} says of {model} cannot be read: {type(error).__name__}"
+            raise PullFailed("changed", text) from None
+        listed = [
+            ListedFile(
+                str(one.rfilename),
+                one.size if one.lfs is None else one.lfs.size,
+                None if one.lfs is None else str(one.lfs.sha256),
+                one.blob_id,
+            )
+            for one in info.siblings or ()
+        ]
+        return listing_of(model, str(info.sha), listed)
+
+    def url_of(self, listing: HubListing, path: str) -> str:
+        """Return where a file of a listing is."""
+        return hf_hub_url(listing.model, path, revision=listing.commit, endpoint=self.address)

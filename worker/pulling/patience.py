@@ -1,0 +1,72 @@
+"""How long a pull waits after a failure, and when it gives up.
+
+Pure: time arrives as `now`. Pauses double while nothing comes; a pause that the hub asks for is
+kept, up to a bound, and does not count as silence. What came forgets all failures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker.pulling.listing import PullFailed
+
+
+@dataclass(frozen=True, slots=True)
+class PullTiming:
+    """Seconds: silence after which a pull gives up, the first pause and the longest, and the
+    longest that a hub may ask for. `busy`: so many refusals of a busy hub in a row are borne."""
+
+    silence_s: float = 90.0
+    pause_s: float = 0.5
+    longest_s: float = 20.0
+    asked_s: float = 300.0
+    busy: int = 8
+
+
+USUAL_TIMING = PullTiming()
+
+
+class Patience:
+    """What was borne since something came last."""
+
+    def __init__(self, now: float, timing: PullTiming = USUAL_TIMING) -> None:
+        self._timing = timing
+        self._silent_since_at = now
+        self._failures = 0
+        self._busy = 0
+        self.paused_until_at = now
+        self.last: PullFailed | None = None
+
+    def came(self, now: float) -> None:
+        """Take in that something came."""
+        self._silent_since_at = max(now, self._silent_since_at)
+        self._failures = self._busy = 0
+        self.last = None
+
+    def failed(self, failure: PullFailed, now: float) -> PullFailed | None:
+        """Take in a failure: pause, or return with what the pull ends."""
+        timing = self._timing
+        if not failure.again:
+            return failure
+        self.last = failure
+        self._failures += 1
+        self._busy += failure.reason == "rate_limited"
+        asked_s = failure.retry_after_s
+        if self._busy > timing.busy or (asked_s or 0.0) > timing.asked_s:
+            return failure
+        pause_s = min(timing.longest_s, timing.pause_s * 2.0 ** (min(self._failures, 20) - 1))
+        if asked_s is not None:
+            pause_s = max(pause_s, asked_s)
+            self._silent_since_at = max(self._silent_since_at, now + asked_s)
+        self.paused_until_at = max(self.paused_until_at, now + pause_s)
+        return self.judge(now)
+
+    def judge(self, now: float) -> PullFailed | None:
+        """Return with what the pull ends, where nothing came for too long."""
+        silent_s = now - self._silent_since_at
+        if silent_s < self._timing.silence_s:
+            return None
+        if self.last is not None:
+            return self.last
+        text = f"the hub sent nothing for {silent_s:.0f} s; what came is kept: pull again to go on"
+        return PullFailed("unreachable", text)

@@ -1,0 +1,83 @@
+"""Talks to the processes that pull: starts one for each pull, hears how far it is, ends it.
+
+A thread waits for each, so that the worker's loop never does. A process whose input ends is gone at
+once, so none outlives its worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from bus.wire.messages.readings import PullState
+
+if TYPE_CHECKING:
+    from worker.pulling.order import PullOrder
+
+MAX_LINE_BYTES = 64 << 10
+END_S = 5.0
+QUIET = dict.fromkeys(
+    ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1"
+)
+"""Read by `huggingface_hub` when it is imported: bytes come by HTTP, and nothing is told of us."""
+
+
+class PullProcess:
+    """One process. `state` is what it said last, `ended` whether it will say no more; both may be
+    read from any thread."""
+
+    def __init__(self, order: PullOrder) -> None:
+        self.state: PullState | None = None
+        self.ended = False
+        self._order = order
+        self._stopped = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="pull", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; what came so far stays."""
+        self._stopped.set()
+        self._hang_up()
+
+    def _run(self) -> None:
+        try:
+            self._listen()
+        finally:
+            self.ended = True
+
+    def _listen(self) -> None:
+        command = [sys.executable, "-P", "-m", "worker.pulling"]
+        process = self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **QUIET}
+        )
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdout:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.write(json.dumps(dataclasses.asdict(self._order)).encode() + b"\n")
+                process.stdin.flush()
+            if self._stopped.is_set():
+                self._hang_up()
+            while line := process.stdout.readline(MAX_LINE_BYTES):
+                with contextlib.suppress(ValidationError):
+                    self.state = PullState.model_validate_json(line)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.close()

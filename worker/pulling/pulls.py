@@ -1,0 +1,276 @@
+"""Talks to the bus, to processes that pull and to this node's fetches: the pulls of one worker.
+
+A pull is wanted for as long as one of those who asked repeats it; who asks for a model that is
+being pulled joins. A model that another node gives is copied from there, unless a revision is asked
+for. `Pulls.tick` and `looked` are called by the worker; how each pull stands is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.readings import PullPhase, PullReading, PullRefusal, PullState
+from bus.wire.messages.weights import PullAsked
+from bus.wire.topics import reading_topic
+from worker.pulling.order import HERE_ALREADY, PullOrder
+from worker.pulling.processes import PullProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bus.client import BusClient
+    from bus.wire.codec import Envelope
+    from worker.models.local_models import LocalModels
+    from worker.transfer.downloads import Downloads
+
+LEASE_S = 10.0
+"""Who has not repeated a question for so long waits no longer."""
+ENDED_S = 30.0
+"""How a pull ended is told for so long."""
+PUBLISH_S = 0.5
+AT_ONCE = 2
+"""Models that are pulled from a hub at a time; more wait."""
+MOST_PULLS = 16
+MOST_QUESTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """`models` is the folder that pulled models go to. `offline`: no hub is asked for anything."""
+
+    models: Path
+    offline: bool = False
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull. `heard` says of each question when it was repeated last; `ended_at` is set at the
+    end, `came` once the files are in their place and the disk was not looked at since."""
+
+    model: ModelId
+    revision: str
+    state: PullState
+    heard: dict[str, float] = field(default_factory=dict[str, float])
+    process: PullProcess | None = None
+    no_copy: bool = False
+    came: bool = False
+    ended_at: float | None = None
+
+
+class Pulls:
+    """The pulls of this node. `here` is what lies on its disk."""
+
+    def __init__(
+        self, client: BusClient, settings: PullSettings, downloads: Downloads, here: LocalModels
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._downloads = downloads
+        self._here = here
+        self._pulls: list[_Pull] = []
+        self._published: tuple[PullState, ...] = ()
+        self._published_at = client.reactor.now()
+        client.hear(f"pull.asked.{client.speaker.node}", self._asked)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        for pull in self._live():
+            self._expire(pull, now)
+        for pull in self._live():
+            self._go_on(pull, now)
+        self._pulls = [p for p in self._pulls if p.ended_at is None or now - p.ended_at < ENDED_S]
+        self._publish(now)
+
+    def came(self) -> list[ModelId]:
+        """Return the models that came and were not looked for on the disk yet."""
+        return [pull.model for pull in self._live() if pull.came]
+
+    def looked(self, came: Collection[ModelId]) -> None:
+        """Take in that the disk was looked at: what had come before the look began, `came`, has to
+        be among the models now."""
+        for pull in self._live():
+            if not pull.came or pull.model not in came:
+                continue
+            if pull.model in self._here.cards:
+                self._end(pull, "done", pull.state.note)
+                continue
+            found = [one for one in self._here.passed_over if one.name == pull.model]
+            said = "; ".join(f"{one.why} ({one.remedy})" for one in found)
+            text = f"{pull.model} was pulled, and is no model that can be run here: {said}"
+            self._fail(pull, "unfit", text)
+
+    def close(self) -> None:
+        """End all; what came stays."""
+        for pull in self._live():
+            self._stop(pull)
+
+    # --- who asks ---
+
+    def _asked(self, _topic: str, envelope: Envelope) -> None:
+        asked = envelope.message
+        if not isinstance(asked, PullAsked):
+            return
+        now = self._client.reactor.now()
+        known = next((p for p in self._pulls if asked.question in p.heard), None)
+        if known is not None:
+            known.heard[asked.question] = now
+            if asked.leaves and known.ended_at is None:
+                del known.heard[asked.question]
+        elif not asked.leaves:
+            self._take(asked, now)
+
+    def _take(self, asked: PullAsked, now: float) -> None:
+        """Join a pull of that model, begin one, or refuse it."""
+        live = self._live()
+        same = next((pull for pull in live if pull.model == asked.model), None)
+        if (
+            same is not None
+            and same.revision == asked.revision
+            and len(same.heard) < MOST_QUESTIONS
+        ):
+            same.heard[asked.question] = now
+            return
+        state = PullState(model=asked.model, phase="waiting")
+        pull = _Pull(asked.model, asked.revision, state, {asked.question: now})
+        self._pulls.append(pull)
+        if same is not None and same.revision != asked.revision:
+            other = same.revision or "the newest"
+            text = f"{asked.model} is being pulled at another revision ({other})"
+            self._fail(pull, "conflict", text)
+        elif same is not None or len(live) >= MOST_PULLS:
+            text = f"this node has {MOST_PULLS} pulls open, or {MOST_QUESTIONS} wait for this one"
+            self._fail(pull, "busy", text)
+        elif not is_model_id(asked.model) or asked.model.count("/") != 1 or ":" in asked.model:
+            text = f"{asked.model} is no name of a repository: it is OWNER/NAME"
+            self._fail(pull, "bad_name", text)
+
+    def _expire(self, pull: _Pull, now: float) -> None:
+        """Stop a pull for which no client waits any more."""
+        pull.heard = {q: at for q, at in pull.heard.items() if now - at < LEASE_S}
+        if not pull.heard and not pull.came:
+            self._client.log.info("stops a pull that nobody waits for", model=pull.model)
+            self._stop(pull)
+            self._pulls.remove(pull)
+
+    # --- how it goes on ---
+
+    def _go_on(self, pull: _Pull, now: float) -> None:
+        if pull.process is not None:
+            self._heard(pull, pull.process)
+        elif pull.state.phase == "copying":
+            self._copied(pull)
+        else:
+            self._start(pull, now)
+
+    def _start(self, pull: _Pull, now: float) -> None:
+        """Begin, by the shortest way that there is, unless it has to wait."""
+        is_here = pull.model in self._here.cards
+        if is_here and not pull.revision:
+            self._end(pull, "done", note=HERE_ALREADY)
+            return
+        if not is_here and not pull.revision and not pull.no_copy:
+            if not self._downloads.elsewhere(now).has_heard:
+                return
+            if givers := self._downloads.givers(pull.model, now):
+                self._client.log.info("copies a model that it is to pull", model=pull.model)
+                self._downloads.hold(pull.model, now)
+                pull.state = pull.state.model_copy(update={"phase": "copying", "sources": givers})
+                return
+        if self._settings.offline:
+            text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
+            self._fail(pull, "offline", text)
+        elif sum(one.process is not None for one in self._live()) < AT_ONCE:
+            self._pull(pull)
+
+    def _pull(self, pull: _Pull) -> None:
+        card = self._here.cards.get(pull.model)
+        here = "" if card is None else card.path
+        order = PullOrder(pull.model, pull.revision, str(self._settings.models), here)
+        self._client.log.info("pulls a model", model=pull.model, revision=pull.revision)
+        pull.process = PullProcess(order)
+
+    def _heard(self, pull: _Pull, process: PullProcess) -> None:
+        """Take in what a process said last."""
+        has_ended, state = process.ended, process.state
+        if state is not None and state.phase == "done":
+            pull.came = True
+            pull.state = state.model_copy(update={"phase": "publishing"})
+        elif state is not None and state.phase == "failed":
+            pull.state = state
+            self._fail(pull, state.reason or "broken", state.message)
+        elif has_ended:
+            self._fail(pull, "broken", "the process that pulled ended; see `shoal logs worker`")
+        elif state is not None:
+            pull.state = state
+
+    def _copied(self, pull: _Pull) -> None:
+        """Take in how far a copy from other nodes is; where it fails, the hub is asked."""
+        if pull.model in self._here.cards:
+            self._downloads.let_go(pull.model)
+            self._end(pull, "done")
+            return
+        now = self._client.reactor.now()
+        known = self._downloads.elsewhere(now).fetches.get(pull.model)
+        reading = self._downloads.reading_of(pull.model)
+        if isinstance(known, Refusal):
+            self._downloads.let_go(pull.model)
+            pull.no_copy = True
+            note = f"no node could give it ({known.message}); the hub is asked"
+            pull.state = PullState(model=pull.model, phase="waiting", note=note)
+            if known.reason == "disk_full":
+                self._fail(pull, "disk_full", known.message)
+        elif reading is None or reading.phase == "done":
+            self._downloads.hold(pull.model, now)
+        else:
+            pull.state = pull.state.model_copy(
+                update={
+                    "done_bytes": reading.done_bytes,
+                    "total_bytes": reading.total_bytes,
+                    "bytes_per_s": reading.bytes_per_s,
+                    "sources": reading.sources or pull.state.sources,
+                }
+            )
+
+    def _fail(self, pull: _Pull, reason: PullRefusal, message: str) -> None:
+        self._client.log.warning("could not pull a model", model=pull.model, why=message)
+        pull.state = pull.state.model_copy(update={"reason": reason, "message": message})
+        self._end(pull, "failed")
+
+    def _end(self, pull: _Pull, phase: PullPhase, note: str = "") -> None:
+        pull.ended_at = self._client.reactor.now()
+        update: dict[str, Any] = {"phase": phase, "bytes_per_s": 0.0, "note": note}
+        card = self._here.cards.get(pull.model)
+        if phase == "done" and card is not None and not pull.state.total_bytes:
+            update |= {"done_bytes": card.size_bytes, "total_bytes": card.size_bytes}
+        pull.state = pull.state.model_copy(update=update)
+        if phase == "done" and not note:
+            self._client.log.info(
+                "pulled a model", model=pull.model, received_bytes=pull.state.received_bytes
+            )
+
+    def _stop(self, pull: _Pull) -> None:
+        if pull.process is not None:
+            pull.process.stop()
+        if pull.state.phase == "copying":
+            self._downloads.let_go(pull.model)
+
+    # --- what is told ---
+
+    def _live(self) -> list[_Pull]:
+        return [pull for pull in self._pulls if pull.ended_at is None]
+
+    def _publish(self, now: float) -> None:
+        """Publish when more than a figure has changed, and twice a second while there are any."""
+        pulls = tuple(
+            pull.state.model_copy(update={"questions": tuple(pull.heard)}) for pull in self._pulls
+        )
+        marks = [(one.model, one.phase, one.questions, one.note) for one in pulls]
+        known = [(one.model, one.phase, one.questions, one.note) for one in self._published]
+        if marks != known or (self._live() and now - self._published_at >= PUBLISH_S):
+            self._published, self._published_at = pulls, now
+            node = self._client.speaker.node
+            self._client.publish(reading_topic("pulls", node), PullReading(node=node, pulls=pulls))

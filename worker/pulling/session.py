@@ -1,0 +1,301 @@
+"""Talks to a hub and the disk: one pull from its listing to the model in its place.
+
+A few threads each fetch a run of a file at a time, one hashes each file from its beginning on as
+far as it has come; the caller's thread tells how far it is. What has to be decided is asked of
+`files` and `patience`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bus.wire.messages.readings import PullPhase, PullState
+from bus.wire.messages.weights import PIECE_BYTES
+from worker.pulling.files import PieceRun, PullFiles
+from worker.pulling.hub import Hub
+from worker.pulling.listing import HubFile, HubListing, PullFailed
+from worker.pulling.order import HERE_ALREADY, PullOrder
+from worker.pulling.partial import Partial, pulled_revision, sweep_partial
+from worker.pulling.patience import Patience
+from worker.pulling.ranges import RangeReader
+from worker.transfer.download import ReceivedBytes
+
+TELL_S = 0.25
+HASH_BYTES_AT_ONCE = 8 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _FileHash:
+    """The hash of a file's first `done_bytes`."""
+
+    def __init__(self, file: HubFile) -> None:
+        self.done_bytes = 0
+        self._hash = hashlib.sha256()
+        if file.kind == "git":
+            self._hash = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
+
+    def add(self, content: bytes) -> None:
+        """Take in what follows."""
+        self._hash.update(content)
+        self.done_bytes += len(content)
+
+    def digest(self) -> str:
+        """Return the hash of what was taken in, in hexadecimal."""
+        return self._hash.hexdigest()
+
+
+class PullSession:
+    """One pull. `tell` is called in the thread of `run`."""
+
+    def __init__(self, order: PullOrder, tell: Callable[[PullState], None]) -> None:
+        self._order = order
+        self._tell = tell
+        self._hub = Hub()
+        self._patience = Patience(time.monotonic(), order.timing)
+        self._received = ReceivedBytes()
+        self._changed = threading.Condition()
+        self._listing: HubListing | None = None
+        self._files: PullFiles | None = None
+        self._end: PullFailed | None = None
+
+    def run(self) -> PullState:
+        """Pull; return how it ended."""
+        try:
+            self._pull()
+        except PullFailed as failure:
+            return self._failed(failure)
+        except OSError as error:
+            return self._failed(disk_failure(error))
+        note = HERE_ALREADY if self._order.here else ""
+        return self._state("done").model_copy(update={"note": note})
+
+    def _pull(self) -> None:
+        order, models = self._order, Path(self._order.models)
+        sweep_partial(models, time.time())
+        listing = self._listing = self._list()
+        if order.here:
+            self._check_here(listing)
+            return
+        partial = Partial(models, listing)
+        self._files = files = PullFiles(listing, *partial.open())
+        self._check_room(models, files)
+        reader = RangeReader(
+            order.model, listing.commit, self._hub.address, self._hub.headers(), order.connections
+        )
+        by_path = {one.path: one for one in listing.files}
+        work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+            (self._fetch_runs, (reader, partial, by_path))
+        ] * order.connections
+        threads = [
+            threading.Thread(target=self._guarded, args=(act, given), daemon=True)
+            for act, given in [*work, (self._hash_files, (partial,))]
+        ]
+        for thread in threads:
+            thread.start()
+        self._wait(files)
+        for thread in threads:
+            thread.join()
+        reader.close()
+        self._tell(self._state("publishing"))
+        partial.publish()
+
+    def _list(self) -> HubListing:
+        while True:
+            self._tell(self._state("listing"))
+            try:
+                return self._hub.list(self._order.model, self._order.revision)
+            except PullFailed as failure:
+                end = self._patience.failed(failure, time.monotonic())
+                if end is not None:
+                    raise end from None
+            while time.monotonic() < self._patience.paused_until_at:
+                self._tell(self._state("listing"))
+                time.sleep(TELL_S)
+
+    def _check_here(self, listing: HubListing) -> None:
+        """Raise PullFailed where the model that lies here is not of the commit asked for."""
+        here = pulled_revision(Path(self._order.here))
+        if here == listing.commit:
+            return
+        known = "from elsewhere" if here is None else f"at {here[:12]}"
+        text = (
+            f"{listing.model} is here {known} ({self._order.here}), not at {listing.commit[:12]}; "
+            f"`shoal rm {listing.model}` makes room for that"
+        )
+        raise PullFailed("conflict", text)
+
+    def _check_room(self, models: Path, files: PullFiles) -> None:
+        free, lacking = shutil.disk_usage(models).free, files.total_bytes - files.done_bytes
+        missing = lacking + self._order.margin_bytes - free
+        if missing > 0:
+            text = (
+                f"the disk of {models} lacks {missing:,} bytes: {lacking:,} are still to come, "
+                f"{self._order.margin_bytes:,} stay free, and {free:,} are free"
+            )
+            raise PullFailed("disk_full", text)
+
+    def _wait(self, files: PullFiles) -> None:
+        """Tell how far it is until all files are right. Raises PullFailed."""
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                self._received.mark(now)
+                if not files.landed:
+                    self._end = self._end or self._patience.judge(now)
+                self._end = self._end or files.refusal
+                if self._end is not None:
+                    self._changed.notify_all()
+                    raise self._end
+                if files.complete:
+                    return
+                phase: PullPhase = "checking" if files.landed else "fetching"
+                state = self._state(phase)
+            self._tell(state)
+            with self._changed:
+                if not files.complete and self._end is None:
+                    self._changed.wait(TELL_S)
+
+    # --- in threads ---
+
+    def _guarded(self, act: Callable[..., None], given: tuple[Any, ...]) -> None:
+        try:
+            act(*given)
+        except PullFailed as failure:
+            self._give_up(failure)
+        except OSError as error:
+            self._give_up(disk_failure(error))
+        except Exception as error:
+            self._give_up(
+                PullFailed("broken", f"a defect of shoal: {type(error).__name__}: {error}")
+            )
+            raise
+
+    def _give_up(self, failure: PullFailed) -> None:
+        with self._changed:
+            self._end = self._end or failure
+            self._changed.notify_all()
+
+    def _fetch_runs(
+        self, reader: RangeReader, partial: Partial, by_path: dict[str, HubFile]
+    ) -> None:
+        while (run := self._next_run()) is not None:
+            try:
+                self._fetch(reader, partial, by_path[run.path], run)
+            except PullFailed as failure:
+                with self._changed:
+                    end = self._patience.failed(failure, time.monotonic())
+                if end is not None:
+                    raise end from None
+            finally:
+                with self._changed:
+                    self._plan().put_back(run)
+                    self._changed.notify_all()
+
+    def _next_run(self) -> PieceRun | None:
+        """Return what to fetch next, once there is something; None where all is right, or lost."""
+        with self._changed:
+            while self._end is None and not self._plan().complete:
+                pause_s = self._patience.paused_until_at - time.monotonic()
+                run = self._plan().next() if pause_s <= 0 else None
+                if run is not None:
+                    return run
+                self._changed.wait(TELL_S if pause_s <= 0 else min(pause_s, TELL_S))
+            return None
+
+    def _fetch(self, reader: RangeReader, partial: Partial, file: HubFile, run: PieceRun) -> None:
+        assert self._listing is not None
+        url, index, held = self._hub.url_of(self._listing, file.path), run.first, bytearray()
+        for part in reader.read(url, file, run.begin, run.end):
+            held += part
+            left = file.size_bytes - index * PIECE_BYTES
+            while held and len(held) >= (length := min(PIECE_BYTES, left)):
+                content = bytes(held[:length])
+                del held[:length]
+                partial.write(file, index, content)
+                with self._changed:
+                    if self._end is not None:
+                        return
+                    self._plan().take(file.path, index)
+                    self._patience.came(time.monotonic())
+                    self._received.total += length
+                    self._changed.notify_all()
+                index, left = index + 1, left - length
+
+    def _hash_files(self, partial: Partial) -> None:
+        hashes: dict[str, _FileHash] = {}
+        while (file := self._next_to_hash(hashes)) is not None:
+            known = hashes.setdefault(file.path, _FileHash(file))
+            with self._changed:
+                ready = self._plan().hashable(file.path)
+            with open(partial.path(file), "rb") as opened:
+                opened.seek(known.done_bytes)
+                while known.done_bytes < ready:
+                    known.add(opened.read(min(HASH_BYTES_AT_ONCE, ready - known.done_bytes)))
+            if known.done_bytes == file.size_bytes:
+                digest = hashes.pop(file.path).digest()
+                partial.found(file, is_right=digest == file.digest)
+                with self._changed:
+                    self._plan().check(file.path, digest)
+                    self._changed.notify_all()
+
+    def _next_to_hash(self, hashes: dict[str, _FileHash]) -> HubFile | None:
+        """Return a file of which more came than was hashed, once there is one; None at the end."""
+        with self._changed:
+            while self._end is None and not self._plan().complete:
+                for file in self._plan().unchecked():
+                    ready, known = self._plan().hashable(file.path), hashes.get(file.path)
+                    if ready > (known.done_bytes if known else 0) or ready == file.size_bytes:
+                        return file
+                self._changed.wait(TELL_S)
+            return None
+
+    # --- how far it is ---
+
+    def _plan(self) -> PullFiles:
+        assert self._files is not None
+        return self._files
+
+    def _failed(self, failure: PullFailed) -> PullState:
+        return self._state("failed").model_copy(
+            update={
+                "reason": failure.reason,
+                "message": failure.message,
+                "retry_after_s": failure.retry_after_s,
+                "note": "",
+            }
+        )
+
+    def _state(self, phase: PullPhase) -> PullState:
+        listing, files, now = self._listing, self._files, time.monotonic()
+        pause_s = self._patience.paused_until_at - now
+        last = self._patience.last
+        waits = "" if last is None or pause_s <= 0 else f"waits {pause_s:.0f} s: {last.message}"
+        return PullState(
+            model=self._order.model,
+            phase=phase,
+            hub=self._hub.address,
+            revision="" if listing is None else listing.commit,
+            digest="" if listing is None else listing.digest,
+            files=0 if listing is None else len(listing.files),
+            done_bytes=0 if files is None else files.done_bytes,
+            total_bytes=0 if listing is None else listing.total_bytes,
+            received_bytes=self._received.total,
+            bytes_per_s=self._received.per_s(now) if phase == "fetching" else 0.0,
+            note=waits,
+        )
+
+
+def disk_failure(error: OSError) -> PullFailed:
+    """Return what an error of the disk means; what came so far stays."""
+    said = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+    if error.errno in NO_ROOM:
+        text = f"the disk is full: {said}; what came is kept: make room, and pull again"
+        return PullFailed("disk_full", text)
+    return PullFailed("broken", f"the disk of this node: {said}")
