@@ -64,6 +64,16 @@ def test_calls_and_their_answers_are_items_as_the_client_sends_them(client: Open
     assert (call.call_id, call.name) == ("c", "f")
 
 
+def test_tokens_are_counted_with_what_stands_in_it_and_nothing_is_added(
+    client: OpenAI, model: str
+) -> None:
+    made = client.conversations.create(items=[{"type": "message", "role": "user", "content": "a"}])
+    alone = client.responses.input_tokens.count(model=model, input="and this")
+    told = client.responses.input_tokens.count(model=model, input="and this", conversation=made.id)
+    assert told.input_tokens > alone.input_tokens > 0
+    assert len(list(client.conversations.items.list(made.id))) == 1
+
+
 def test_both_ways_to_go_on_at_once_are_refused(client: OpenAI, model: str) -> None:
     made = client.conversations.create()
     with pytest.raises(openai.BadRequestError, match="Mutually exclusive parameters") as refused:

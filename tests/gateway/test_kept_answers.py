@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import ready
+from tests.harness.record_kills import kill_family
 from tests.harness.second_gateway import ELSEWHERE, SecondGateway
 
 
@@ -114,9 +114,7 @@ def test_what_was_acknowledged_outlives_the_gateway() -> None:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         first = ask(made.url).json()
-        for child in children(made):
-            os.kill(int(child), signal.SIGKILL)
-        made.gateway.kill()
+        kill_family(made.gateway.pid, 1.0)
         made.gateway.wait(10)
         made.log.close()
         made.gateway = made.start_gateway()

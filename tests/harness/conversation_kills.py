@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ import httpx
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually
 from tests.harness.job_kills import http_processes, persistent
+from tests.harness.record_kills import kill_family, killed
 
 OPEN = ("queued", "in_progress")
 
@@ -112,15 +111,13 @@ class ConversationKills:
 
     def _kill(self) -> None:
         """Kill all HTTP processes, or all of the gateway, which then starts anew."""
-        processes = http_processes(self.testbed)
-        whole = self.chance.random() < 0.2
-        for pid in (*((self.testbed.gateway.pid,) if whole else ()), *processes):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if whole:
-            self.testbed.gateway.wait(10)
-            self.testbed.log.close()
-            self.testbed.gateway = self.testbed.start_gateway(**self.options)
+        if self.chance.random() >= 0.2:
+            killed(*http_processes(self.testbed))
+            return
+        kill_family(self.testbed.gateway.pid, self.chance.random())
+        self.testbed.gateway.wait(10)
+        self.testbed.log.close()
+        self.testbed.gateway = self.testbed.start_gateway(**self.options)
 
     def check(self) -> int:
         """Each conversation has what was acknowledged, whole, once; of all else the whole or

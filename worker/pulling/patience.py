@@ -13,10 +13,12 @@ from worker.pulling.listing import PullFailed
 
 @dataclass(frozen=True, slots=True)
 class PullTiming:
-    """Seconds: silence after which a pull gives up, the first pause and the longest, and the
-    longest that a hub may ask for. `busy`: so many refusals of a busy hub in a row are borne."""
+    """Seconds: silence after which a pull gives up, of a hub that has answered once and of one that
+    never has; the first pause and the longest, and the longest that a hub may ask for. `busy`: so
+    many refusals of a busy hub in a row are borne."""
 
     silence_s: float = 90.0
+    unheard_s: float = 15.0
     pause_s: float = 0.5
     longest_s: float = 20.0
     asked_s: float = 300.0
@@ -32,6 +34,7 @@ class Patience:
     def __init__(self, now: float, timing: PullTiming = USUAL_TIMING) -> None:
         self._timing = timing
         self._silent_since_at = now
+        self._is_heard = False
         self._failures = 0
         self._busy = 0
         self.paused_until_at = now
@@ -40,6 +43,7 @@ class Patience:
     def came(self, now: float) -> None:
         """Take in that something came."""
         self._silent_since_at = max(now, self._silent_since_at)
+        self._is_heard = True
         self._failures = self._busy = 0
         self.last = None
 
@@ -49,6 +53,7 @@ class Patience:
         if not failure.again:
             return failure
         self.last = failure
+        self._is_heard = self._is_heard or failure.reason != "unreachable"
         self._failures += 1
         self._busy += failure.reason == "rate_limited"
         asked_s = failure.retry_after_s
@@ -63,8 +68,9 @@ class Patience:
 
     def judge(self, now: float) -> PullFailed | None:
         """Return with what the pull ends, where nothing came for too long."""
-        silent_s = now - self._silent_since_at
-        if silent_s < self._timing.silence_s:
+        timing, silent_s = self._timing, now - self._silent_since_at
+        borne_s = timing.silence_s if self._is_heard else min(timing.unheard_s, timing.silence_s)
+        if silent_s < borne_s:
             return None
         if self.last is not None:
             return self.last

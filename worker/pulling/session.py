@@ -110,11 +110,14 @@ class PullSession:
         while True:
             self._tell(self._state("listing"))
             try:
-                return self._hub.list(self._order.model, self._order.revision)
+                listing = self._hub.list(self._order.model, self._order.revision)
             except PullFailed as failure:
                 end = self._patience.failed(failure, time.monotonic())
                 if end is not None:
                     raise end from None
+            else:
+                self._patience.came(time.monotonic())
+                return listing
             while time.monotonic() < self._patience.paused_until_at:
                 self._tell(self._state("listing"))
                 time.sleep(TELL_S)

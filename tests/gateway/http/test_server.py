@@ -217,7 +217,7 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
     "path",
     ["/v1/audio/speech", "/v1/images/generations", "/v1/rerank", "/rerank", "/v1/moderations",
      "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores",
-     "/v1/conversations", "/v1/score", "/score"],
+     "/v1/score", "/score"],
 )  # fmt: skip
 def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, path: str) -> None:
     answer = httpx.post(f"{shared.url}{path}", json={"model": "x"})

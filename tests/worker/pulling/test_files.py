@@ -154,6 +154,16 @@ def test_silence_ends_a_pull_with_the_last_failure() -> None:
     assert fresh is not None and fresh.reason == "unreachable"
 
 
+def test_a_hub_that_never_answered_is_given_up_sooner() -> None:
+    timing = PullTiming(silence_s=90.0, unheard_s=15.0)
+    patience, failure = Patience(0.0, timing), dropped()
+    assert patience.failed(failure, 14.0) is None
+    assert patience.judge(15.0) is failure
+    heard = Patience(0.0, timing)
+    heard.came(0.0)
+    assert heard.failed(failure, 60.0) is None and heard.judge(90.0) is failure
+
+
 def test_a_pause_that_is_asked_for_is_no_silence() -> None:
     patience = Patience(0.0, TIMING)
     assert patience.failed(dropped("rate_limited", 50.0), 5.0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated, Any
 
@@ -68,6 +69,10 @@ def pull(
     output.note(f'`shoal run {last["model"]} "..."` asks it something')
 
 
+_COUNTED = re.compile(r"waits \d+ s: ")
+"""What of a note says how long yet, and so changes each second."""
+
+
 class _PaceColumn(ProgressColumn):
     """How fast it comes, and for how long yet, as the node says it."""
 
@@ -86,7 +91,8 @@ class _Remarks:
 
     def say(self, event: dict[str, Any]) -> None:
         """Say how far it is, where it is time."""
-        kind, now = (event["status"], event["note"]), time.monotonic()
+        kind = event["status"], _COUNTED.sub("", event["note"])
+        now = time.monotonic()
         is_due = event["completed"] and now - self._said_at >= REMARK_S
         if self._output.live or event["status"] == "done" or not (kind != self._said or is_due):
             return

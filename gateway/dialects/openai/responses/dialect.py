@@ -192,8 +192,9 @@ class OpenAIInputTokens:
         named: Mapping[str, bytes] = NONE_NAMED,
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the conversation that it goes on from before its own."""
-        return _continued(parsed, previous, limits, named, conversation)
+        """Return the request with the conversation that it goes on from before its own; that gains
+        nothing by it."""
+        return replace(_continued(parsed, previous, limits, named, conversation), to_keep=None)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0

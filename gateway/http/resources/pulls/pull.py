@@ -127,6 +127,10 @@ class PullModel(Resource):
         asked = await self.read(req, PullBody)
         options = self.service.options
         await self.service.catalog.wait_known()
+        here = None if asked.revision else model_named(asked.model, self.service.catalog.names())
+        if here is not None and "/" not in here:
+            text = f"{here} is here already; models of a hub are named OWNER/NAME"
+            raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
         target = pull_target(asked.model, asked.revision, options.pull_names)
         node = self._node(asked.to)
         running = _RunningPull(self, req, node, target)
