@@ -109,7 +109,7 @@ class HttpService:
             partial(_everyone, self),
         )
         self.removals = Removals(
-            self.bus, self.readings, self.record_questions, options.models_folder
+            self.bus, self.readings, self.record_lists.questions, options.models_folder
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(

@@ -148,8 +148,8 @@ class Weights:
         return tuple(cards[name] for name in sorted(cards))
 
     def _judged(self, found: Found) -> _Known:
-        """Return the card of what was found, and what is to be said of it and of its adapters. While its weights are
-        being written a model that was known stays as it was."""
+        """Return the card of what was found, and what is to be said of it and of its adapters.
+        While its weights are being written a model that was known stays as it was."""
         if found.unfit is not None:
             return _Known((), None, (found.unfit,))
         known = self._known.get(found.path)

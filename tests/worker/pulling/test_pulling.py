@@ -12,6 +12,7 @@ import pytest
 from bus.wire.messages.readings import PullState
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.pulling import REPOSITORY, pull
+from worker.models.files import ORIGIN_FILE
 from worker.pulling.order import HERE_ALREADY
 
 pytestmark = pytest.mark.slow
@@ -67,7 +68,7 @@ def assert_whole(hub: HubServer, models: Path) -> None:
     found = files_of(models / REPOSITORY)
     pulled = json.loads(found.pop(".pulled.json"))
     assert pulled == {"model": REPOSITORY, "revision": hub.commit}
-    assert tuple(sorted(found)) == TAKEN
+    assert tuple(sorted(found.keys() - {ORIGIN_FILE})) == TAKEN and ORIGIN_FILE in found
     assert all(found[name] == hub.repositories[REPOSITORY][name] for name in TAKEN)
     assert not any((models / ".pulling").iterdir())
 
