@@ -171,7 +171,8 @@ class HttpService:
         self.reactor.later(self.options.drain_s, self.end_all)
 
     def end_all(self) -> None:
-        """End every open request now, in words."""
+        """End every open request now, in words; but jobs, which go back into the queue."""
+        self.job_runner.leave()
         self.dispatcher.fail_all(
             "model_unavailable", "the gateway is shutting down; please send the request again"
         )

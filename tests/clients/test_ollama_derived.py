@@ -146,7 +146,7 @@ def test_a_context_that_cannot_be_is_refused_by_name(
         ({"model": "x", "from": "shoal-tiny", "adapters": {"a": "b"}}, 400, "adapters"),
         ({"model": "x", "from": "shoal-tiny", "parameters": {"top_kk": 1}}, 400, "top_kk"),
         ({"model": "x", "from": "shoal-tiny", "system": "y" * 70_000}, 400, "system"),
-        ({"model": "x", "modelfile": "FROM shoal-tiny\nADAPTER ./a"}, 400, "ADAPTER"),
+        ({"model": "x", "modelfile": "FROM shoal-tiny\nADAPTER ./a"}, 400, "adapter"),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(

@@ -29,9 +29,9 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
     "response_headers_conformance,response_schema_conformance"
 )
-ELSEWHERE = "/apikeys|/node/|/v1/diagnostics|rdma-test|/api/pull|/models/pull"
+ELSEWHERE = "/apikeys|/node/|/v1/diagnostics|rdma-test|/api/pull|/models/pull|web_search"
 """Paths that other tests ask: they close the node to who has no key, drain nodes, sample processes
-for seconds, join nodes, or ask a hub."""
+for seconds, join nodes, ask a hub, or answer 501, as documented, where no search engine is set."""
 
 
 @pytest.fixture

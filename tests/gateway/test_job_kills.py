@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
@@ -128,3 +129,34 @@ def test_jobs_go_back_to_the_queue_when_the_gateway_is_told_to_end() -> None:
         assert len(done["result"]["choices"][0]["message"]["content"].split()) == 40
         warned = [one for one in testbed.log_lines() if "taken over" in one["message"]]
         assert not warned
+
+
+@pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGKILL])
+def test_a_response_in_the_background_goes_back_to_the_queue_however_the_gateway_ends(
+    how: signal.Signals,
+) -> None:
+    with gateway_testbed() as testbed:
+        testbed.runner()
+        body = {"model": MODEL, "input": "tokens=40 every_ms=50", "background": True}
+        name = httpx.post(f"{testbed.url}/v1/responses", json=body, timeout=30).json()["id"]
+        path = f"/v1/responses/{name}"
+        eventually(
+            lambda: persistent(testbed, "GET", path).json()["status"] == "in_progress",
+            20,
+            "it runs",
+        )
+        processes = [psutil.Process(pid) for pid in http_processes(testbed)]
+        testbed.gateway.send_signal(how)
+        testbed.gateway.wait(20)
+        _, left = psutil.wait_procs(processes, 20)
+        assert not left
+        testbed.log.close()
+        testbed.gateway = testbed.start_gateway()
+        done = eventually(
+            lambda: (
+                (told := persistent(testbed, "GET", path).json())["status"] == "completed" and told
+            ),
+            40,
+            "it is made",
+        )
+        assert len(done["output"][0]["content"][0]["text"].split()) == 40

@@ -184,7 +184,7 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
     node: Node, hub: HubServer
 ) -> None:
     hub.repositories["someone/slow"] = tiny()
-    hub.faults.bytes_per_s = 0.4 * MB
+    hub.faults.bytes_per_s = 0.1 * MB
     first = started(node, "pull", "someone/slow")
     second = started(node, "pull", "someone/slow", "-v")
     try:

@@ -169,6 +169,7 @@ class JobRunner:
         self._watch = LeaseWatch(name)
         self._runs: dict[RequestId, tuple[RunUnderWay, asyncio.Task[None]]] = {}
         """By the id of the run's request."""
+        self._left: list[RunUnderWay] = []
         self._wake = asyncio.Event()
         self._ending = False
         self._ailing = False
@@ -180,19 +181,25 @@ class JobRunner:
         """Look for jobs now: one was submitted or is to be stopped."""
         self._wake.set()
 
-    async def stop(self) -> None:
-        """Put the jobs that run here back into the queue, for `STOPPED_S` at most."""
+    def leave(self) -> None:
+        """Take no more jobs, and cut those that run here: what their requests say from now on is
+        not theirs. `stop` puts them back into the queue."""
         if self._ending:
             return
         self._ending = True
         self._task.cancel()
-        runs = [run for run, _ in self._runs.values()]
         for run, task in list(self._runs.values()):
+            self._left.append(run)
             run.lost = True
             task.cancel()
+
+    async def stop(self) -> None:
+        """Put the jobs that run here back into the queue, for `STOPPED_S` at most."""
+        self.leave()
+        left, self._left = self._left, []
         with contextlib.suppress(TimeoutError, RecordsUnavailable):
             async with asyncio.timeout(STOPPED_S):
-                for run in runs:
+                for run in left:
                     await self._jobs.again(run.name, 0.0)
 
     # --- rounds ----------------------------------------------------------------------------------
