@@ -5,9 +5,9 @@ Pure. Each function returns what a body says, or raises `BadRequest` naming the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id, sayable
@@ -173,3 +173,17 @@ def _agreed(said: Mapping[str, Said | None]) -> tuple[str, Said | None]:
         if one != found[0][1]:
             raise BadRequest(f"{path} says other than {found[0][0]}", field=path)
     return found[0] if found else ("", None)
+
+
+def tool_tag(own: str) -> Callable[[object], str | None]:
+    """Return what tells a tool that the client runs, whose `type` is `own` or left out (`~own`),
+    from one of another kind (`~foreign`)."""
+
+    def tag(value: object) -> str | None:
+        """Return the tag of a tool; None for what is no object."""
+        if not isinstance(value, Mapping):
+            return None
+        kind = cast(Mapping[str, object], value).get("type")
+        return "~foreign" if isinstance(kind, str) and kind != own else "~own"
+
+    return tag

@@ -7,7 +7,7 @@ being made is asked of the process that makes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, cast
@@ -46,11 +46,16 @@ class AnswersListed:
     missing: tuple[str, ...]
 
 
+def _nothing() -> Sequence[Statement]:
+    """Return no statements."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class HowKept:
     """What makes the statements that keep an answer; or `why` nothing does."""
 
-    make: Make = tuple[Statement, ...]
+    make: Make = _nothing
     why: str = ""
 
 

@@ -7,11 +7,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from bus.wire.cards import AdapterCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.derived import DerivedModel
 from gateway.requests import routing
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAdapter:
+    """What a name means that ends in an adapter's: the model, the adapter, and the names of those
+    that the model has."""
+
+    model: ModelId
+    adapter: str
+    beside: frozenset[str]
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the model has it."""
+        return self.adapter in self.beside
 
 
 class AdapterBook:
@@ -51,5 +67,15 @@ class AdapterBook:
             return derived.adapter or None
         if routing.model_named(name, models) is not None:
             return None
-        adapted = routing.adapter_named(name, models, self.known())
-        return None if adapted is None else adapted[1]
+        adapted = self.named(name, models)
+        return None if adapted is None else adapted.adapter
+
+    def named(self, name: str, models: Collection[ModelId]) -> NamedAdapter | None:
+        """Return what a name means that is `MODEL:ADAPTER` of one of these models; None for another
+        name."""
+        known = self.known()
+        found = routing.adapter_named(name, models, known)
+        if found is None:
+            return None
+        model, adapter = found
+        return NamedAdapter(model, adapter, frozenset(known[model]))

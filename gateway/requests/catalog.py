@@ -93,18 +93,19 @@ class ModelCatalog:
         names = self.names()
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
-        pulled = known_repository(name, self._pull_names)
-        if found is None and pulled is not None and pulled in names:
-            return pulled
         if found is not None:
             return found
+        pulled = known_repository(name, self._pull_names)
+        if pulled is not None and pulled in names:
+            return pulled
+        adapted = self.adapters.named(name, names)
+        if adapted is not None and adapted.is_there:
+            return adapted.model
         seen = passed_over_named(name, self.readings.passed_over(self._now()))
-        own = self.adapters.known()
-        adapted = routing.adapter_named(name, names, own)
-        if adapted is not None and adapted[1] in own[adapted[0]]:
-            return adapted[0]
         if adapted is not None and seen is None:
-            raise HttpFaultRaised(unknown_adapter(name, *adapted, own[adapted[0]]))
+            raise HttpFaultRaised(
+                unknown_adapter(name, adapted.model, adapted.adapter, adapted.beside)
+            )
         there = names | {one.name for one in self.derived_here()}
         raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 

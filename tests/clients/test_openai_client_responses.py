@@ -234,10 +234,11 @@ def test_a_stream_in_the_background_is_gone_on_with_where_it_was_left(
 ) -> None:
     whole = make(COUNT).output_text
     first: list[Any] = []
-    for event in make(COUNT, background=True, stream=True):
-        first.append(event)
-        if event.sequence_number >= 5:
-            break
+    with make(COUNT, background=True, stream=True) as events:
+        for event in events:
+            first.append(event)
+            if event.sequence_number >= 5:
+                break
     name, at = first[0].response.id, first[-1].sequence_number
     rest = list(client.responses.retrieve(name, stream=True, starting_after=at))
     numbers = [event.sequence_number for event in [*first, *rest]]

@@ -281,9 +281,11 @@ def test_two_responses_at_a_time_each_add_their_own_in_one_piece_as_they_end(
 def test_one_that_is_removed_meanwhile_is_told_so(testbed: GatewayTestbed) -> None:
     url, name = testbed.url, begun(testbed.url, "hi")
     found: list[httpx.Response] = []
+    [runner] = testbed.runners
+    before = len(runner.heard("submit"))
     asker = threading.Thread(target=lambda: found.append(ask(url, name, "tokens=30 every_ms=20")))
     asker.start()
-    time.sleep(0.25)
+    eventually(lambda: len(runner.heard("submit")) > before, 10, "it is asked for")
     assert call(url, "DELETE", f"/{name}").status_code == 200
     asker.join(30)
     [answer] = found

@@ -19,7 +19,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import ready
-from tests.harness.record_kills import kill_family
+from tests.harness.job_kills import kill_family
 from tests.harness.second_gateway import ELSEWHERE, SecondGateway
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually
-from tests.harness.job_kills import http_processes, persistent
-from tests.harness.record_kills import kill_family, killed
+from tests.harness.job_kills import http_processes, kill_family, killed, persistent
 
 OPEN = ("queued", "in_progress")
 

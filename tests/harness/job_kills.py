@@ -26,6 +26,27 @@ def http_processes(testbed: GatewayTestbed) -> list[int]:
     return []
 
 
+def killed(*processes: int) -> None:
+    """kill -9, and wait until they are gone."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([p for pid in processes if (p := _process(pid)) is not None], 10)
+
+
+def kill_family(master: int, chance: float) -> None:
+    """kill -9 a master and its processes, in either order; it makes no new ones meanwhile."""
+    os.kill(master, signal.SIGSTOP)
+    family = [master, *(one.pid for one in psutil.Process(master).children())]
+    killed(*(family if chance < 0.5 else reversed(family)))
+
+
+def _process(pid: int) -> psutil.Process | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
+
+
 def persistent(testbed: GatewayTestbed, method: str, path: str, body: Any = None) -> httpx.Response:
     """An answer, asked for again as long as none comes for a process is killed. What is asked may
     have been done each time."""
@@ -76,9 +97,7 @@ class Kills:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.chance.choice(processes), signal.SIGKILL)
             return
-        for pid in (self.testbed.gateway.pid, *processes):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_family(self.testbed.gateway.pid, self.chance.random())
         self.testbed.gateway.wait(10)
         self.testbed.log.close()
         self.testbed.gateway = self.testbed.start_gateway(**self.options)

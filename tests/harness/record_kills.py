@@ -7,9 +7,7 @@ node with its real runner, whose request log does.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import sqlite3
 import tempfile
 from collections import Counter
@@ -21,7 +19,7 @@ import psutil
 
 from bus.process.clock import now
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed
-from tests.harness.job_kills import http_processes
+from tests.harness.job_kills import http_processes, kill_family, killed
 from tests.harness.nodes import Node, eventually
 
 SERVES_S = 120.0
@@ -68,27 +66,6 @@ class Target(Protocol):
     def runs(self) -> Counter[str]:
         """How often each request was run."""
         ...
-
-
-def killed(*processes: int) -> None:
-    """kill -9, and wait until they are gone."""
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([p for pid in processes if (p := _process(pid)) is not None], 10)
-
-
-def kill_family(master: int, chance: float) -> None:
-    """kill -9 a master and its processes, in either order; it makes no new ones meanwhile."""
-    os.kill(master, signal.SIGSTOP)
-    family = [master, *(one.pid for one in psutil.Process(master).children())]
-    killed(*(family if chance < 0.5 else reversed(family)))
-
-
-def _process(pid: int) -> psutil.Process | None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid)
-    return None
 
 
 class GatewayTarget:

@@ -7,7 +7,6 @@ runner reads them by; of the weights only the beginning is.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from hashlib import sha256
@@ -24,6 +23,7 @@ from bus.wire.lora import (
     AdapterFiles,
     BadAdapter,
     adapter_files,
+    config_in,
     is_adapter_name,
     shapes_in,
     stacked_bytes,
@@ -85,8 +85,7 @@ def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
         raise BadAdapter(f"it has no {CONFIG_FILE}")
     with open(folder / CONFIG_FILE, "rb") as file:
         said = file.read(MAX_CONFIG_BYTES + 1)
-    if len(said) > MAX_CONFIG_BYTES:
-        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+    config = config_in(said)
     path = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
@@ -95,10 +94,6 @@ def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
         digest = sha256(said + head + file.read(DIGESTED_BYTES)).hexdigest()
-    try:
-        config: object = json.loads(said)
-    except (ValueError, RecursionError) as error:
-        raise BadAdapter(f"{CONFIG_FILE} is broken: {error}") from error
     files = adapter_files(config, shapes_in(head, seen.st_size))
     card = AdapterCard(
         name=folder.name,

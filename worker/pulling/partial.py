@@ -23,6 +23,7 @@ from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.files import note_origin
 from worker.pulling.files import pieces_of
 from worker.pulling.listing import HubFile, HubListing, PullFailed
+from worker.transfer.staging import put_bytes, sync_folder
 
 FOLDER = ".pulling"
 PULLED_FILE = ".pulled.json"
@@ -72,8 +73,8 @@ class Partial:
 
     def write(self, file: HubFile, index: int, content: bytes) -> None:
         """Write a piece, then note that it is there."""
-        _put(self.path(file), content, index * PIECE_BYTES)
-        _put(self._have(file.path), b"\1", index)
+        put_bytes(self.path(file), content, index * PIECE_BYTES)
+        put_bytes(self._have(file.path), b"\1", index)
 
     def found(self, file: HubFile, *, is_right: bool) -> None:
         """Note that a whole file is right, now synced; or that nothing of it is there."""
@@ -83,7 +84,7 @@ class Partial:
             return
         with open(self.path(file), "r+b") as opened:
             os.fsync(opened.fileno())
-        _put(self._have(file.path), b"\1", count)
+        put_bytes(self._have(file.path), b"\1", count)
 
     def publish(self) -> Path:
         """Move the model into its place, durably; returns it. Raises OSError, PullFailed."""
@@ -98,10 +99,10 @@ class Partial:
         source = f"{self._listing.model}@{self._listing.commit[:12]}"
         note_origin(self._files, "pulled", [source], hashes)
         for folder in {self._files, *(self.path(one).parent for one in self._listing.files)}:
-            _sync(folder)
+            sync_folder(folder)
         os.replace(self._files, target)
-        _sync(target.parent)
-        _sync(self._models)
+        sync_folder(target.parent)
+        sync_folder(self._models)
         for folder in (self._models / FOLDER).glob(f"{self._name}@*"):
             shutil.rmtree(folder, ignore_errors=True)
         return target
@@ -162,17 +163,3 @@ def _locked(path: Path, listing: HubListing) -> int:
                 text = f"another process of this machine pulls {listing.model} into the same folder"
                 raise PullFailed("conflict", text) from None
         time.sleep(0.1)
-
-
-def _put(path: Path, content: bytes, offset: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(content)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -73,8 +73,8 @@ class Stage:
 
     def write(self, piece: Piece, content: bytes) -> None:
         """Write a piece whose hash was found right. Raises OSError."""
-        _put(self._files / piece.path, content, piece.offset)
-        _put(self._have(piece.path), b"\1", piece.index)
+        put_bytes(self._files / piece.path, content, piece.offset)
+        put_bytes(self._have(piece.path), b"\1", piece.index)
 
     def check(
         self, path: str, stopped: Stopped, wanted: bytes | None = None
@@ -90,7 +90,7 @@ class Stage:
                 return bad
             if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
-                _put(self._have(path), b"\1", piece_count(entry.size_bytes))
+                put_bytes(self._have(path), b"\1", piece_count(entry.size_bytes))
                 return ()
             _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
         return tuple(_differing(pieces, entry.piece_hashes)) or None
@@ -99,7 +99,7 @@ class Stage:
         """Note that these pieces are not there after all. Raises OSError."""
         self._note(())
         for index in bad:
-            _put(self._have(path), b"\0", index)
+            put_bytes(self._have(path), b"\0", index)
 
     def keep(self, layers: Layers, _stopped: Stopped) -> Path:
         """Note durably that what these layers need is here; returns the folder to load from.
@@ -107,7 +107,7 @@ class Stage:
         self._sync_folders()
         spans = {*held_layers(self._folder), (layers.first, layers.last)}
         self._note(tuple(sorted(spans)))
-        _sync(self._folder)
+        sync_folder(self._folder)
         return self._files
 
     def publish(self, _stopped: Stopped, nodes: Iterable[str] = ()) -> Path:
@@ -122,15 +122,15 @@ class Stage:
             note_origin(self._files, "copied", nodes, hashes)
             self._sync_folders()
             self._files.rename(target)
-            _sync(target.parent)
-            _sync(self._models)
+            sync_folder(target.parent)
+            sync_folder(self._models)
         for digest in begun(self._models, self._manifest.model):
             shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
         return target
 
     def _sync_folders(self) -> None:
         for folder in {self._files, *((self._files / path).parent for path in self._entries)}:
-            _sync(folder)
+            sync_folder(folder)
 
     def _begin(self, entry: FileEntry, path: Path) -> bytes:
         """Return the bytes of `have`, all 0 where file and note do not fit each other."""
@@ -193,13 +193,15 @@ def _is_model(folder: Path) -> bool:
     return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
-def _put(path: Path, content: bytes, offset: int) -> None:
+def put_bytes(path: Path, content: bytes, offset: int) -> None:
+    """Write bytes into a file that is there, at their place."""
     with open(path, "r+b") as file:
         file.seek(offset)
         file.write(content)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlive a power failure."""
     with opened(folder, os.O_RDONLY) as file:
         os.fsync(file)
 

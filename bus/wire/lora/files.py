@@ -88,6 +88,16 @@ def no_such_adapter(model: str, name: str, known: Iterable[str]) -> str:
     return f"{model} has no adapter {name!r}" + (f"; it has {there}" if there else "")
 
 
+def config_in(said: bytes) -> object:
+    """Return what a `CONFIG_FILE` says. BadAdapter for one that is too large, or no JSON."""
+    if len(said) > MAX_CONFIG_BYTES:
+        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise BadAdapter(f"{CONFIG_FILE} is broken: {error}") from error
+
+
 def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
     """Return the tensors of a safetensors file of so many bytes that begins with `head`, its
     length and whole header. BadAdapter for another kind of file, or one cut short."""

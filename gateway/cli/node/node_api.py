@@ -119,22 +119,20 @@ class NodeApi:
         Leaving the block closes the connection, which cancels the request at the node. A
         stream may be silent for as long as the node's keep-alive comments come.
         """
-        with (
-            self._translated(),
-            self.http.stream(
-                "POST", path, json=told(body), timeout=httpx.Timeout(60.0, connect=5.0)
-            ) as response,
-        ):
-            if response.status_code >= 400:
-                response.read()
-                raise _refused(response)
-            yield _events(response.iter_lines(), remark)
+        with self._lines(path, body) as lines:
+            yield _events(lines, remark)
 
     @contextlib.contextmanager
     def json_lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
         """Open an answer that is a line of JSON after the other. Leaving the block closes the
         connection, which stops what the node does for it. Raises CliError for a line that says that
         it failed."""
+        with self._lines(path, body) as lines:
+            yield _lines_of(lines)
+
+    @contextlib.contextmanager
+    def _lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[str]]:
+        """Open a streamed answer. Raises CliError for one that is a refusal."""
         with (
             self._translated(),
             self.http.stream(
@@ -144,7 +142,7 @@ class NodeApi:
             if response.status_code >= 400:
                 response.read()
                 raise _refused(response)
-            yield _lines_of(response.iter_lines())
+            yield response.iter_lines()
 
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None

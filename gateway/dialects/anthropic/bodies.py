@@ -7,8 +7,7 @@ combination of fields means is decided by the parser. Messages are in `blocks`. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Tag
 
@@ -22,6 +21,7 @@ from gateway.dialects.body import (
     honoured,
     no_effect,
 )
+from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
     "service_tier": "x_priority orders requests",
@@ -89,17 +89,9 @@ class AnthropicServerToolBody(Closed):
     type: str
 
 
-def _tool_tag(value: Any) -> str | None:
-    if isinstance(value, Mapping):
-        kind = cast(Mapping[str, Any], value).get("type")
-        return "~server" if isinstance(kind, str) and kind != "custom" else "~custom"
-    return None
-
-
 ToolBody = Annotated[
-    Annotated[AnthropicToolBody, Tag("~custom")]
-    | Annotated[AnthropicServerToolBody, Tag("~server")],
-    by_shape("an object", _tool_tag),
+    Annotated[AnthropicToolBody, Tag("~own")] | Annotated[AnthropicServerToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag("custom")),
 ]
 
 

@@ -7,7 +7,6 @@ field typed `Unused` is accepted in that place without effect, with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, Tag
@@ -24,7 +23,7 @@ from gateway.dialects.body import (
     only,
 )
 from gateway.dialects.openai.messages import MessageBody
-from gateway.dialects.shared_fields import LEAST_REPETITION
+from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
     "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
@@ -99,17 +98,9 @@ class ForeignToolBody(Closed):
     type: str
 
 
-def tool_tag(value: Any) -> str | None:
-    """Return the tag of a tool: a function, unless it has the type of another kind."""
-    if isinstance(value, Mapping):
-        kind = cast(Mapping[str, Any], value).get("type")
-        return "~foreign" if isinstance(kind, str) and kind != "function" else "~function"
-    return None
-
-
 ToolBody = Annotated[
-    Annotated[FunctionToolBody, Tag("~function")] | Annotated[ForeignToolBody, Tag("~foreign")],
-    by_shape("an object", tool_tag),
+    Annotated[FunctionToolBody, Tag("~own")] | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag("function")),
 ]
 
 

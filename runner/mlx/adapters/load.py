@@ -11,7 +11,6 @@ belong to its own layers.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from bus.wire.lora import (
     BadAdapter,
     Pair,
     adapter_files,
+    config_in,
     is_adapter_name,
     shapes_in,
 )
@@ -87,15 +87,14 @@ def adapter_folders(folder: Path) -> list[Path]:
 def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
     with open(folder / CONFIG_FILE, "rb") as file:
         said = file.read(MAX_CONFIG_BYTES + 1)
-    if len(said) > MAX_CONFIG_BYTES:
-        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+    config = config_in(said)
     path = next((folder / name for name in WEIGHTS_FILES if (folder / name).exists()), None)
     if path is None:
         raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
     with open(path, "rb") as file:
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
-    files = adapter_files(json.loads(said), shapes_in(head, path.stat().st_size))
+    files = adapter_files(config, shapes_in(head, path.stat().st_size))
     arrays: dict[str, mx.array] = mx.load(str(path))  # pyright: ignore[reportAssignmentType]
     matrices: dict[str, tuple[mx.array, mx.array]] = {}
     for name, pair in files.pairs.items():

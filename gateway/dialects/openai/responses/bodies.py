@@ -29,9 +29,9 @@ from gateway.dialects.openai.bodies import (
     ForeignToolBody,
     TierBody,
     VerbosityBody,
-    tool_tag,
 )
 from gateway.dialects.openai.responses.items import ResponsesInput
+from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
     "client_metadata": "labels of the client's own",
@@ -88,9 +88,8 @@ class ResponsesFunctionBody(Closed):
 
 
 ResponsesTool = Annotated[
-    Annotated[ResponsesFunctionBody, Tag("~function")]
-    | Annotated[ForeignToolBody, Tag("~foreign")],
-    by_shape("an object", tool_tag),
+    Annotated[ResponsesFunctionBody, Tag("~own")] | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag("function")),
 ]
 
 

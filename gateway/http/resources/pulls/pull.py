@@ -34,7 +34,7 @@ from gateway.http.middleware import (
     tell_ignored,
 )
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.routing import adapter_named, model_named
+from gateway.requests.routing import model_named
 
 QUICK_S = 5.0
 """So long a streamed answer waits for its status."""
@@ -112,11 +112,11 @@ class ModelToFetch(Resource):
 
 def _is_here(catalog: ModelCatalog, name: str) -> bool:
     """Return whether a name means a model on disk, an adapter of one, or a derived model."""
-    names, own = catalog.names(), catalog.adapters.known()
+    names = catalog.names()
     if model_named(name, names) or catalog.derived(name):
         return True
-    adapted = adapter_named(name, names, own)
-    return adapted is not None and adapted[1] in own[adapted[0]]
+    adapted = catalog.adapters.named(name, names)
+    return adapted is not None and adapted.is_there
 
 
 class PullModel(Resource):
