@@ -7,6 +7,8 @@ that the settings name, is not this home's to delete from.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import secrets
 import shutil
 from pathlib import Path
@@ -15,6 +17,8 @@ from bus.wire.errors import ShoalError
 
 ASIDE = ".staging"
 """Below the folder of models; workers sweep it when they start."""
+LOCK = "lock"
+"""In the folder of a pull that did not end, locked while one goes on there."""
 
 
 class FolderKept(ShoalError):
@@ -58,11 +62,15 @@ def put_aside(folder: Path, models: Path) -> Path:
     """Move a folder out of sight in one step, to where a worker that starts removes it; returns
     where to. Raises FolderKept when the system forbids it."""
     aside = models.resolve() / ASIDE / f"deleted-{secrets.token_hex(8)}"
+    lock = _lock_of(folder)
     try:
         aside.parent.mkdir(exist_ok=True)
         folder.rename(aside)
     except OSError as error:
         raise _forbidden(folder, error) from error
+    finally:
+        if lock is not None:
+            os.close(lock)
     return aside
 
 
@@ -95,6 +103,23 @@ def delete_cached(repository: Path) -> None:
         shutil.rmtree(repository)
     except OSError as error:
         raise _forbidden(repository, error) from error
+
+
+def _lock_of(folder: Path) -> int | None:
+    """Take the lock of a pull's folder; None for a folder without one. Raises FolderKept while a
+    model is pulled into it."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise FolderKept(
+            f"{folder} is being pulled into", remedy="stop that first, with Ctrl-C or a cancel"
+        ) from error
+    return lock
 
 
 def _forbidden(folder: Path, error: OSError) -> FolderKept:

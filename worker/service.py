@@ -42,6 +42,7 @@ TICK_S = 0.25
 CARD_S = 30.0
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 """Told in a card, and in the log: what is named first, and how many there are."""
+UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
 
 
@@ -232,7 +233,7 @@ class Worker:
         """Log what lies on the disk and is not taken, each once; return what is told of it."""
         told = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
         for one in told:
-            if one not in self._passed_over and one.reason not in ("stray", "still_written"):
+            if one not in self._passed_over and one.reason not in UNLOGGED:
                 text = "a model is taken but for a part" if one.taken else "not taken for a model"
                 self._log.warning(text, path=one.path, why=one.why, remedy=one.remedy)
         self._passed_over = frozenset(told)

@@ -26,8 +26,9 @@ PassedOverReason = Literal[
     "no_config",
     "bad_config", "no_weights", "bad_weights", "cut", "missing_shards", "lfs_pointer", "dead_link",
     "no_tokenizer", "media", "unknown_family", "image_model", "unfinished", "still_written",
-    "packed", "alone", "stray", "empty", "nothing_known", "too_deep", "too_many", "same_name",
-    "odd_name", "unreadable", "bad_card", "no_effect", "alias_taken",
+    "pulled_in_part", "being_pulled", "packed", "alone", "stray", "empty", "nothing_known",
+    "too_deep", "too_many", "same_name", "odd_name", "unreadable", "bad_card", "no_effect",
+    "alias_taken",
 ]  # fmt: skip
 """Why something that lies where models do is not taken, or not wholly; the words for each are the
 worker's (`worker.models.passed_over`)."""
@@ -180,6 +181,12 @@ def passed_over_named(
         if not one.taken and wanted in names | {said.rpartition(".")[0] for said in names}:
             return node, one
     return None
+
+
+def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:
+    """Return the pulls of this model to this node that did not end, or have not yet."""
+    reasons = ("pulled_in_part", "being_pulled")
+    return [one for one in card.passed_over if one.name == model and one.reason in reasons]
 
 
 def short_names(model: str) -> set[str]:

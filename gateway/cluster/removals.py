@@ -1,9 +1,10 @@
 """Talks to this node's disk and to other nodes: deletes a model where it lies.
 
 What comes with shoal stays, and so does what is loaded or being loaded, anywhere in the cluster, or
-on its way to a node. A folder is moved aside in one step, so that no half of it is ever seen, and
-looked at once more: where a copy of the model was placed meanwhile it is moved back. Other nodes
-delete theirs by the same rules, and say what came of it.
+on its way to a node. A pull that did not end goes like a model. A folder is moved aside in one
+step, so that no half of it is ever seen, and looked at once more: where a copy of the model was
+placed meanwhile it is moved back. Other nodes delete theirs by the same rules, and say what came of
+it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import PullReading
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
 from gateway.model_folders import FolderKept, delete_aside, own_folder, put_aside, put_back
 
 VERB = "delete_model"
-ON_THE_WAY = ("done", "failed")
+ENDED = ("done", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Removals:
 
     def lies_at(self, model: ModelId) -> list[NodeCard]:
         """Return the cards of the nodes on whose disks the model lies, whole or in part."""
-        return [card for card in self._cards() if _lying(card, model) is not None]
+        return [card for card in self._cards() if _lying(card, model)]
 
     def held(self, model: ModelId) -> str:
         """Return why the model is not deleted now: its copies, or who fetches it; or nothing."""
@@ -60,11 +62,15 @@ class Removals:
             names = ", ".join(f"{one.instance}, {one.status}" for one in copies)
             return f"{model} is loaded or being loaded ({names}); `shoal stop {model}` unloads it"
         names = {card.node: card.name for card in self._cards()}
-        for reading in self._readings.weights(self._bus.reactor.now()):
-            for fetch in reading.fetches:
-                if fetch.model == model and fetch.phase not in ON_THE_WAY:
-                    who = names.get(reading.node, reading.node)
-                    return f"{model} is on its way to {who}; wait, or stop that first"
+        now = self._bus.reactor.now()
+        on_the_way = [
+            *((r.node, one) for r in self._readings.weights(now) for one in r.fetches),
+            *((r.node, one) for r in self._readings.fresh(PullReading, now) for one in r.pulls),
+        ]
+        for node, one in on_the_way:
+            if one.model == model and one.phase not in ENDED:
+                who = names.get(node, node)
+                return f"{model} is on its way to {who}; wait, or stop that first"
         return ""
 
     async def everywhere(self, model: ModelId) -> list[Removal]:
@@ -75,25 +81,30 @@ class Removals:
         """Delete the model from this node's disk. Raises FolderKept, with why it stays."""
         own = self._bus.speaker.node
         card = next((card for card in self._cards() if card.node == own), None)
-        lying = None if card is None else _lying(card, model)
-        if card is None or lying is None:
+        lying = [] if card is None else _lying(card, model)
+        if card is None or not lying:
             raise FolderKept(
                 f"{model} is not on this node's disk", remedy="ask the node that has it"
             )
-        if isinstance(lying, ModelCard) and lying.bundled:
+        if any(one.model == model and one.bundled for one in card.models):
             raise FolderKept(f"{model} comes with shoal and stays", remedy="it takes 10 MB at most")
         if why := self.held(model):
             raise FolderKept(why, remedy="")
+        for one in lying:
+            await self._delete(model, Path(one.path))
+        size = sum(one.size_bytes for one in lying)
+        return Removal(own, card.name, True, size, lying[0].path)
+
+    async def _delete(self, model: ModelId, path: Path) -> None:
+        """Delete a folder of the model, unless something has to do with the model by then."""
         models = Path(self._models)
-        folder = await asyncio.to_thread(own_folder, Path(lying.path), models)
+        folder = await asyncio.to_thread(own_folder, path, models)
         aside = await asyncio.to_thread(put_aside, folder, models)
         if why := self.held(model):
             await asyncio.to_thread(put_back, aside, folder)
             raise FolderKept(why, remedy="")
         await asyncio.to_thread(delete_aside, aside, folder, models)
-        self._bus.log.info("deleted a model", model=model, folder=lying.path)
-        size = lying.size_bytes if isinstance(lying, ModelCard) else lying.have_bytes
-        return Removal(own, card.name, True, size, lying.path)
+        self._bus.log.info("deleted a model", model=model, folder=str(path))
 
     async def _at(self, card: NodeCard, model: ModelId) -> Removal:
         try:
@@ -122,6 +133,19 @@ class Removals:
         return self._readings.cards(self._bus.reactor.now())
 
 
-def _lying(card: NodeCard, model: ModelId) -> ModelCard | PartialModel | None:
-    lying: tuple[ModelCard | PartialModel, ...] = (*card.models, *card.parts)
-    return next((one for one in lying if one.model == model), None)
+@dataclass(frozen=True, slots=True)
+class _Lying:
+    """A folder on a node's disk with a model, some of its layers, or what came of a pull."""
+
+    path: str
+    size_bytes: int
+
+
+def _lying(card: NodeCard, model: ModelId) -> list[_Lying]:
+    """Return where the model lies on a node's disk."""
+    whole: ModelCard | None = next((one for one in card.models if one.model == model), None)
+    return [
+        *(() if whole is None else (_Lying(whole.path, whole.size_bytes),)),
+        *(_Lying(one.path, one.have_bytes) for one in card.parts if one.model == model),
+        *(_Lying(one.path, 0) for one in pulls_in_part(card, model)),
+    ]

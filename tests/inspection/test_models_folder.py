@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bus.wire.messages.weights import PIECE_BYTES
 from tests.harness.nodes import Node, eventually
 from tests.inspection import models_table
 
@@ -302,3 +303,25 @@ def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
     )
     answer = littered.shoal("ls")
     assert str(folder) not in answer.stderr
+
+
+def test_what_came_of_a_pull_is_told_with_the_way_on_and_goes_by_its_name(littered: Node) -> None:
+    folder = littered.home / "data" / "models" / ".pulling" / "owner--begun@c0ffee"
+    for name in ("files", "have"):
+        (folder / name).mkdir(parents=True)
+    with open(folder / "files" / "config.json", "wb") as made:
+        made.truncate(3 * PIECE_BYTES)
+    (folder / "have" / "0").write_bytes(b"\1\0\0\0")
+    (folder / "pull.json").write_text('{"model": "owner/begun"}')
+    words = f"its pull did not end: 1.0 of {3 * PIECE_BYTES / 1e6:.1f} MB came"
+    eventually(lambda: words in littered.shoal("ls").stderr, 20, "it is told")
+    answer = littered.chat("Hi.", model="owner/begun")
+    typed = [littered.shoal(*line) for line in (("show", "owner/begun"), ("load", "owner/begun"))]
+    said = [answer.json()["error"]["message"], *(one.stderr for one in typed)]
+    for text in (*said, littered.shoal("doctor").stdout):
+        assert words in " ".join(text.split()) and "`shoal pull owner/begun`" in text, text
+    assert answer.status_code == 404 and all(one.returncode for one in typed)
+    assert "deleted owner/begun" in littered.shoal("rm", "owner/begun").stdout
+    assert not folder.exists()
+    eventually(lambda: words not in littered.shoal("ls").stderr, 20, "it is told no more")
+    assert "there is no model" in littered.shoal("rm", "owner/begun").stderr

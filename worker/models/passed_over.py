@@ -12,7 +12,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from bus.wire.cards import PassedOver, PassedOverReason
+from bus.wire.cards import (
+    NAME_CHARACTERS,
+    PATH_CHARACTERS,
+    WORDS_CHARACTERS,
+    PassedOver,
+    PassedOverReason,
+)
 
 CONFIG = "config.json"
 ADAPTERS = frozenset({"adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"})
@@ -162,6 +168,18 @@ def still_written(size_bytes: int) -> Unfit:
     return Unfit("still_written", why, "wait: it is taken once they are whole and stay as they are")
 
 
+def pulled_in_part(model: str, have_bytes: int, size_bytes: int) -> Unfit:
+    """Return why a model is not taken whose pull did not end."""
+    why = f"its pull did not end: {have_bytes / 1e6:,.1f} of {size_bytes / 1e6:,.1f} MB came"
+    remedy = f"`shoal pull {model}` goes on with it, `shoal rm {model}` takes it away"
+    return Unfit("pulled_in_part", why, remedy)
+
+
+def being_pulled() -> Unfit:
+    """Return why a model is not taken yet that is being pulled."""
+    return Unfit("being_pulled", "it is being pulled", "wait: it is taken once it is whole")
+
+
 def goes_by(name: str, model: str) -> Unfit:
     """Return what is said of a model whose folder has a name that no request can say."""
     why = f"no request could say '{name}', so the model goes by {model}"
@@ -218,6 +236,18 @@ def bad_adapter(why: str) -> Unfit:
         "mend it or take it away, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
     )
     return Unfit("bad_adapter", why, remedy)
+
+
+def said_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> PassedOver:
+    """Return what is told of something that is not taken, or not wholly, within its bounds."""
+    return PassedOver(
+        name=printable(name, NAME_CHARACTERS),
+        path=printable(path, PATH_CHARACTERS),
+        why=printable(unfit.why, WORDS_CHARACTERS),
+        remedy=printable(unfit.remedy, WORDS_CHARACTERS),
+        taken=taken,
+        reason=unfit.reason,
+    )
 
 
 def first_of(said: Iterable[PassedOver], most: int, characters: int) -> tuple[PassedOver, ...]:

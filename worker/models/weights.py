@@ -21,13 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bus.process.clock import wall
-from bus.wire.cards import (
-    NAME_CHARACTERS,
-    PATH_CHARACTERS,
-    WORDS_CHARACTERS,
-    ModelCard,
-    PassedOver,
-)
+from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
 from worker.models.adapters import adapter_marks, adapters_in
@@ -62,6 +56,7 @@ from worker.models.passed_over import (
     goes_by,
     name_taken,
     printable,
+    said_of,
     still_written,
     too_many,
     unreadable,
@@ -263,14 +258,7 @@ def hugging_face_cache() -> Path:
 
 
 def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    return PassedOver(
-        name=printable(found.name, NAME_CHARACTERS),
-        path=printable(str(found.path), PATH_CHARACTERS),
-        why=printable(unfit.why, WORDS_CHARACTERS),
-        remedy=printable(unfit.remedy, WORDS_CHARACTERS),
-        taken=taken,
-        reason=unfit.reason,
-    )
+    return said_of(found.name, str(found.path), unfit, taken=taken)
 
 
 def _named(card: ModelCard, model: ModelId, found: Found) -> ModelCard:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node.node_state import NodeState
 
-HARMLESS = ("stray", "odd_name", "still_written")
+HARMLESS = ("stray", "odd_name", "still_written", "being_pulled")
 CLEAR = "move away what is no model, and look again"
 
 

@@ -149,12 +149,18 @@ class NodeState:
 
         Where neither is there the answer is `find_model`'s.
         """
-        names = (name, name.removesuffix(":latest"))
-        here = [card for card in self.cards if card.node == self.asked]
-        for found in (*(m for c in here for m in c.models), *(p for c in here for p in c.parts)):
-            if found.model in names:
-                return found
-        return self.find_model(name)
+        return self.lies_here(name) or self.find_model(name)
+
+    def lies_here(self, name: str) -> ModelCard | PartialModel | None:
+        """Return the model of that name on the asked node's disk, or a part of it; or None."""
+        names, here = (name, name.removesuffix(":latest")), self.here
+        lying = (*(m for c in here for m in c.models), *(p for c in here for p in c.parts))
+        return next((one for one in lying if one.model in names), None)
+
+    @property
+    def here(self) -> list[NodeCard]:
+        """Return the asked node's card, where it is known."""
+        return [card for card in self.cards if card.node == self.asked]
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""

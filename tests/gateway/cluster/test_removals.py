@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,15 @@ from typing import Any
 
 import pytest
 
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
+from bus.wire.messages.readings import (
+    CardReading,
+    FetchReading,
+    PullReading,
+    PullState,
+    WeightsReading,
+)
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.cluster.removals import Removals
@@ -94,6 +101,29 @@ def test_what_is_loaded_or_on_its_way_stays(tmp_path: Path) -> None:
     cluster.load()
     assert not any(one.deleted for one in asyncio.run(cluster.a.everywhere(M)))
     assert len(list(tmp_path.glob("*/models/m"))) == 3
+
+
+def test_what_came_of_a_pull_goes_by_the_models_name_unless_it_is_under_way(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    folder = tmp_path / "a" / "models" / ".pulling" / "o--p@c"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    part = PassedOver(name="o/p", path=str(folder), why="w", remedy="r", reason="pulled_in_part")
+    card = least(NodeCard).model_copy(update={"node": NodeId("a"), "passed_over": (part,)})
+    cluster.readings.heard(CardReading(card=card), 0.0)
+    model = ModelId("o/p")
+    pull = PullState(model=model, phase="fetching")
+    cluster.readings.heard(PullReading(node=NodeId("b"), pulls=(pull,)), 1.0)
+    with pytest.raises(FolderKept, match="on its way to node-b"):
+        asyncio.run(cluster.a.here(model))
+    cluster.readings.heard(PullReading(node=NodeId("b"), pulls=()), 1.0)
+    with open(folder / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FolderKept, match="is being pulled into"):
+            asyncio.run(cluster.a.here(model))
+    assert folder.is_dir()
+    assert asyncio.run(cluster.a.everywhere(model))[0].deleted
+    assert not folder.exists()
 
 
 def test_a_model_that_is_placed_while_it_is_deleted_is_moved_back(

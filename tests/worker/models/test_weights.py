@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bus.wire.ids import ModelId
-from worker.models.files import INDEX, ORIGIN_FILE, Tensor, installed_families, note_origin
+from worker.models.files import INDEX, ORIGIN_FILE, Origin, Tensor, installed_families, note_origin
 from worker.models.layers import layer_kv
 from worker.models.weights import MOST_LYING, Shelf, Weights, hugging_face_cache
 
@@ -340,7 +340,7 @@ def test_a_folder_is_taken_once_its_weights_stay_as_they_are(tmp_path: Path) -> 
 
 def test_what_shoal_fetched_is_taken_at_once_and_says_where_from(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "models" / "m")
-    note_origin(folder, "copied", ["n2"], {"config.json": "ab"})
+    note_origin(folder, Origin("copied", ("n2",), files={"config.json": "ab"}))
     (card,) = Weights(Shelf({}, (tmp_path / "models",), None, True, still_s=30.0)).look()
     assert (card.origin, card.sources) == ("copied", ("n2",))
     (folder / ORIGIN_FILE).write_text('{"how": "stolen"}')

@@ -6,6 +6,7 @@ where that is said once more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import typer
 
-from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.cards import PartialModel, pulls_in_part
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size
@@ -58,7 +59,7 @@ def rm(
         _everywhere(invocation, state, models, yes=yes)
         return
     root = invocation.settings().paths.models
-    doomed = [_doomed(state, name, root) for name in dict.fromkeys(models)]
+    doomed = [one for name in dict.fromkeys(models) for one in _doomed(state, name, root)]
     if strangers := [one for one in doomed if not one.fetched]:
         listed = ", ".join(f"{one.folder} ({size(one.size_bytes)})" for one in strangers)
         _confirm(output, listed, yes=yes)
@@ -81,19 +82,34 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
     typer.confirm(f"Delete {what}?", abort=True, err=True)
 
 
-def _doomed(state: NodeState, name: str, root: Path) -> _Doomed:
-    """Return what is to be deleted here. Raises CliError for what stays."""
+def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
+    """Yield what is to be deleted here: a model, or some layers of it, and what came of pulls of it
+    that did not end. Raises CliError for what stays."""
     _check_no_adapter(state, name)
+    begun = [one for card in state.here for one in pulls_in_part(card, name)]
+    if begun:
+        _check_unheld(state, name)
+    for one in begun:
+        folder = _own(Path(one.path), root)
+        yield _Doomed(name, folder, _disk_bytes(folder), fetched=True)
+    if begun and not state.lies_here(name):
+        return
     card = state.on_disk(name)
     _check_unheld(state, card.model)
     if isinstance(card, PartialModel):
-        return _Doomed(card.model, _own(Path(card.path), root), card.have_bytes, fetched=True)
-    if card.bundled:
+        yield _Doomed(card.model, _own(Path(card.path), root), card.have_bytes, fetched=True)
+    elif card.bundled:
         raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
-    if card.origin == "cache" and (repository := cached_repository(Path(card.path))):
-        return _Doomed(card.model, repository, card.size_bytes, fetched=False, cached=True)
-    folder = _own(Path(card.path), root)
-    return _Doomed(card.model, folder, card.size_bytes, card.origin in FETCHED)
+    elif card.origin == "cache" and (repository := cached_repository(Path(card.path))):
+        yield _Doomed(card.model, repository, card.size_bytes, fetched=False, cached=True)
+    else:
+        folder = _own(Path(card.path), root)
+        yield _Doomed(card.model, folder, card.size_bytes, card.origin in FETCHED)
+
+
+def _disk_bytes(folder: Path) -> int:
+    """Return what the files of a folder take on the disk."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def _check_no_adapter(state: NodeState, name: str) -> None:
@@ -112,9 +128,13 @@ def _check_unheld(state: NodeState, model: str) -> None:
         copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
         text = f"{model} is loaded or being loaded ({copies})"
         raise CliError(text, remedy=f"`shoal stop {model}` unloads it")
-    for reading in state.weights:
-        if any(f.model == model and f.phase not in ("done", "failed") for f in reading.fetches):
-            who = state.names.get(reading.node, reading.node)
+    on_the_way = [
+        *((reading.node, one) for reading in state.weights for one in reading.fetches),
+        *((reading.node, one) for reading in state.pulls for one in reading.pulls),
+    ]
+    for node, one in on_the_way:
+        if one.model == model and one.phase not in ("done", "failed"):
+            who = state.names.get(node, node)
             raise CliError(f"{model} is on its way to {who}", remedy="wait, or stop that first")
 
 
@@ -129,19 +149,18 @@ def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, y
     """Delete from all nodes. Raises CliError where a node kept what it has."""
     output, api = invocation.output, invocation.api()
     found = [_anywhere(state, name) for name in dict.fromkeys(names)]
-    for card in found:
-        _check_unheld(state, card.model)
-    where = {card.model: _nodes_with(state, card.model) for card in found}
-    put = [card for card in found if _is_put_anywhere(state, card.model)]
+    for model in found:
+        _check_unheld(state, model)
+    put = [model for model in found if _is_put_anywhere(state, model)]
     if put:
-        listed = "; ".join(f"{one.model} on {', '.join(where[one.model])}" for one in put)
+        listed = "; ".join(f"{one} on {', '.join(_nodes_with(state, one))}" for one in put)
         _confirm(output, listed, yes=yes)
     answers: list[dict[str, Any]] = []
-    for card in found:
-        path = f"/store/models/{quote(card.model, safe='/:')}"
+    for model in found:
+        path = f"/store/models/{quote(model, safe='/:')}"
         answers.append(api.delete(path, timeout_s=EVERYWHERE_S))
         for node in answers[-1]["nodes"]:
-            what = f"{card.model} on {node['name']}"
+            what = f"{model} on {node['name']}"
             if node["deleted"]:
                 output.say(f"deleted {what} ({size(node['size_bytes'])})")
             else:
@@ -153,11 +172,12 @@ def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, y
         raise CliError(text, remedy="see above for each; `shoal ls` shows what is left")
 
 
-def _anywhere(state: NodeState, name: str) -> ModelCard | PartialModel:
+def _anywhere(state: NodeState, name: str) -> str:
+    """Return the model of that name, of which some node has something. Raises CliError."""
     _check_no_adapter(state, name)
-    parts = (part for _, part in state.parts if part.model == name)
-    part = next(parts, None)
-    return state.find_model(name) if part is None or name in state.models else part
+    has_some = any(part.model == name for _, part in state.parts)
+    has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)
+    return name if has_some else state.find_model(name).model
 
 
 def _nodes_with(state: NodeState, model: str) -> list[str]:
