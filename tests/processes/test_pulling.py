@@ -237,6 +237,17 @@ def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) 
         assert last["node"] == other.node_id() and last["sources"] == [node.node_id()]
         assert files_of(other.home / "data" / "models" / REPOSITORY) == tiny()
         assert hub.sent.lists == hub.sent.body_bytes == 0
+        hub.repositories["someone/both"] = tiny()
+        hub.forget()
+        both = node.shoal("pull", "someone/both", "--to", "all", "--json")
+        assert both.returncode == 0, both.stdout + both.stderr
+        first, second = json.loads(both.stdout)
+        assert (first["node"], first["sources"]) == (node.node_id(), [])
+        assert (second["node"], second["sources"]) == (other.node_id(), [node.node_id()])
+        assert hub.sent.body_bytes == total_of(hub, "someone/both")
+        none = node.shoal("pull", "someone/none", "--to", "all")
+        assert none.returncode != 0 and "someone/none" in none.stderr
+        hub.forget()
         far = node.shoal("pull", f"{OTHER}@main", "--to", "second", "--json")
         assert far.returncode == 0 and json.loads(far.stdout)["node"] == other.node_id()
         assert hub.sent.body_bytes == total_of(hub, OTHER)
