@@ -23,6 +23,7 @@ from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, TREE, Node, eventually
 from tests.harness.typed_lines import examples
+from worker.models.files import ORIGIN_FILE
 from worker.models.manifest import belongs
 
 pytestmark = pytest.mark.nodes
@@ -75,6 +76,12 @@ def lines(node: Node, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     with node.http.stream("POST", path, json=body) as answer:
         assert answer.status_code == 200, answer.read()
         return [json.loads(line) for line in answer.iter_lines()]
+
+
+def listed(node: Node) -> dict[str, Any]:
+    """What `shoal ls` tells of each model, by name."""
+    models = json.loads(node.shoal("ls", "--json").stdout)["models"]
+    return {one["model"]: one for one in models}
 
 
 def pulling(node: Node) -> list[psutil.Process]:
@@ -195,6 +202,10 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         assert hub.sent.lists == 1
         shown = node.shoal("ps")
         assert "someone/slow" in shown.stdout + shown.stderr
+        eventually(lambda: "it is being pulled" in node.shoal("ls").stderr, 20, "that it comes")
+        for words in (("rm", "someone/slow"), ("rm", "someone/slow", "--everywhere")):
+            kept = node.shoal(*words)
+            assert kept.returncode and "someone/slow is on its way to" in kept.stderr, kept
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
         assert "what came is kept" in first.communicate()[1]
@@ -207,7 +218,14 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         for one in (first, second):
             one.kill()
             one.communicate()
-    assert not (node.home / "data" / "models" / "someone" / "slow").exists()
+    models = node.home / "data" / "models"
+    assert not (models / "someone" / "slow").exists()
+    eventually(
+        lambda: "its pull did not end" in node.shoal("ls").stderr, 20, "what came is told with why"
+    )
+    assert "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr
+    assert "deleted someone/slow" in node.shoal("rm", "someone/slow").stdout
+    assert not list(models.glob(".pulling/someone--slow@*"))
 
 
 def _asked_by_two(node: Node) -> Any:
@@ -235,8 +253,17 @@ def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) 
         assert done.returncode == 0, done.stdout + done.stderr
         last = json.loads(done.stdout)
         assert last["node"] == other.node_id() and last["sources"] == [node.node_id()]
-        assert files_of(other.home / "data" / "models" / REPOSITORY) == tiny()
+        copied = files_of(other.home / "data" / "models" / REPOSITORY)
+        assert copied.pop(ORIGIN_FILE) and copied == tiny()
         assert hub.sent.lists == hub.sent.body_bytes == 0
+        source = f"{REPOSITORY}@{hub.commit[:12]}"
+        mine = listed(node)[REPOSITORY]
+        assert (mine["origin"], mine["sources"]) == ("pulled", [source])
+        assert f"pulled from {source}" in node.shoal("show", REPOSITORY).stdout
+        cards = other.http.get("/state").json()["telemetry"]["cards"]
+        (card,) = (one for one in cards if one["node"] == other.node_id())
+        (there,) = (one for one in card["models"] if one["model"] == REPOSITORY)
+        assert (there["origin"], there["sources"]) == ("copied", [node.node_id()])
         hub.repositories["someone/both"] = tiny()
         hub.forget()
         both = node.shoal("pull", "someone/both", "--to", "all", "--json")
