@@ -157,7 +157,7 @@ class WaitingRoom:
 
     def _follow_pulls(self, now: float) -> None:
         """Have a model loaded that was pulled, tell who waits for one that cannot be, and leave
-        what nobody waits for."""
+        what no client waits for."""
         if not self._pulls.models:
             return
         here, loading_until = self._catalog.names(), now + self._options.load_timeout_s

@@ -1,7 +1,7 @@
 """Talks to the workers: models that requests wait for and that are on no disk yet, being pulled.
 
-One pull a model and HTTP process, by this node, or by one that is at it already; it is left when
-nobody waits for the model any more. What failed is kept until then, and asked for anew by the next
+One pull a model and HTTP process, by this node, or by one that is at it already; it is left when no
+client waits for the model any more. What failed is kept until then, and asked for anew by the next
 request.
 """
 
