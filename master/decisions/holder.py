@@ -280,10 +280,9 @@ class Holder:
                     self._note("makes room", what=body.kind, why=getattr(body, "why", ""))
                     self._write(log, body, now)
                 self._say(model, "waits", f"waits for room: {decision.refusal.message}")
-            case Refusal(message=message):
-                self._book.refuse(
-                    claim_of(scene, wish), message, in_vain=decision.retry_after_s is None
-                )
+            case Refusal(message=message, reason=reason, retry_after_s=again_s):
+                in_vain = reason == "no_capacity" and again_s is None
+                self._book.refuse(claim_of(scene, wish), message, in_vain=in_vain)
                 self._say(model, message, message)
             case Known():
                 return
