@@ -88,7 +88,9 @@ class HttpService:
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
-        self.catalog = ModelCatalog(self.bus, self.readings, self._clients, options.pull_names)
+        self.catalog = ModelCatalog(
+            self.bus, self.readings, self._clients, options.pull_names, options.pull_on_demand
+        )
         self.bodies, self._wishes = BodyBudget(), KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)

@@ -7,7 +7,7 @@ answer is made of the mirrored state, the readings, and what this process has op
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.client import BusClient
 from bus.wire.cards import ModelCard, passed_over_named
@@ -17,7 +17,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
-from gateway.cluster.pulling import known_repository
+from gateway.cluster.pulling import demanded_repository, known_repository
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import (
     HttpFaultRaised,
@@ -47,12 +47,14 @@ class ModelCatalog:
         readings: ClusterReadings,
         clients: RunnerClients,
         pull_names: Mapping[str, str] | None = None,
+        pull_on_demand: Sequence[str] = (),
     ) -> None:
         self._bus = bus
         self.readings = readings
         self._clients = clients
         self.adapters = AdapterBook(lambda: readings.cards(self._now()))
         self._pull_names = pull_names or {}
+        self._pull_on_demand = pull_on_demand
 
     @property
     def known(self) -> bool:
@@ -87,9 +89,10 @@ class ModelCatalog:
         instances = self._bus.state.instances.values()
         return {one.model for one in instances if one.test is None} | set(self.cards())
 
-    def named(self, name: str) -> ModelId:
+    def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
         """Return the model that a client's name means, of an adapter its model, of a derived model
-        that which answers. Raises HttpFaultRaised (404) for none."""
+        that which answers; with `or_pulled` also one that is nowhere, and that a request for it has
+        pulled. Raises HttpFaultRaised (404) for none."""
         names = self.names()
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
@@ -101,6 +104,11 @@ class ModelCatalog:
         adapted = self.adapters.named(name, names)
         if adapted is not None and adapted.is_there:
             return adapted.model
+        wanted = (
+            demanded_repository(name, self._pull_names, self._pull_on_demand) if or_pulled else None
+        )
+        if wanted is not None and adapted is None:
+            return wanted
         seen = passed_over_named(name, self.readings.passed_over(self._now()))
         if adapted is not None and seen is None:
             raise HttpFaultRaised(

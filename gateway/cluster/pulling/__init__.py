@@ -7,19 +7,24 @@ What a name means is pure; who pulls or verifies and how far it is, the workers 
 from gateway.cluster.pulling.names import (
     KNOWN_NAMES,
     PullTarget,
+    demanded_repository,
     is_revision,
     known_repository,
     names_of,
     pull_target,
 )
+from gateway.cluster.pulling.on_demand import PullsOnDemand, pulling_text
 from gateway.cluster.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
     "PullTarget",
+    "PullsOnDemand",
     "Workers",
+    "demanded_repository",
     "is_revision",
     "known_repository",
     "names_of",
     "pull_target",
+    "pulling_text",
 ]
