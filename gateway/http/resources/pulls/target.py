@@ -1,4 +1,4 @@
-"""The node that a client names, by its id or name, for what a worker is to do."""
+"""Talks to clients about the node that they name, by its id or name, for what a worker is to do."""
 
 from __future__ import annotations
 
