@@ -9,11 +9,13 @@ does). What a runner knows is told from its readings at the time of the scrape.
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
+import math
 from collections import Counter as Counts
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -122,6 +124,77 @@ class Metrics:
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
         return generate_latest(scraped)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The counts of all HTTP processes of this node since its gateway started, all models together.
+    A histogram has its upper bounds (the last is infinity), a count for each, and the sum."""
+
+    requests: Mapping[str, int]
+    prompt_tokens: int
+    generation_tokens: int
+    http_errors: int
+    ttft_s: HistogramTotals
+    itl_s: HistogramTotals
+
+    def plain(self) -> dict[str, Any]:
+        """Return them as plain values; infinity as None."""
+        return {
+            "requests": dict(self.requests),
+            "prompt_tokens": self.prompt_tokens,
+            "generation_tokens": self.generation_tokens,
+            "http_errors": self.http_errors,
+            "ttft_s": self.ttft_s.plain(),
+            "itl_s": self.itl_s.plain(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramTotals:
+    """A histogram: `counts[i]` values were at most `bounds[i]` and more than the bound before."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values; infinity as None."""
+        bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
+        return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
+
+
+def read_totals() -> Totals:
+    """Return what the HTTP processes have counted, from their files; what is tallied per token, as
+    of their last flush. It reads files: call it in a thread."""
+    scraped = CollectorRegistry()
+    MultiProcessCollector(scraped)
+    values: defaultdict[str, float] = defaultdict(float)
+    outcomes: defaultdict[str, int] = defaultdict(int)
+    up_to: defaultdict[str, defaultdict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for family in scraped.collect():
+        for sample in family.samples:
+            values[sample.name] += sample.value
+            if sample.name == "shoal_requests_total":
+                outcomes[sample.labels["outcome"]] += int(sample.value)
+            elif sample.name.endswith("_bucket"):
+                up_to[family.name][float(sample.labels["le"])] += sample.value
+
+    def histogram(name: str) -> HistogramTotals:
+        """Return the histogram of that name."""
+        bounds = tuple(sorted(up_to[name]))
+        running = [int(up_to[name][bound]) for bound in bounds]
+        counts = tuple(after - before for before, after in pairwise((0, *running)))
+        return HistogramTotals(bounds, counts, values[f"{name}_sum"])
+
+    return Totals(
+        requests=dict(outcomes),
+        prompt_tokens=int(values["shoal_prompt_tokens_total"]),
+        generation_tokens=int(values["shoal_generation_tokens_total"]),
+        http_errors=int(values["shoal_http_errors_total"]),
+        ttft_s=histogram("shoal_time_to_first_token_seconds"),
+        itl_s=histogram("shoal_inter_token_latency_seconds"),
+    )
 
 
 @dataclass(frozen=True, eq=False)

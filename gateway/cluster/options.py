@@ -39,6 +39,7 @@ class Options:
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
     `pull_names` are the repositories that names stand for which people know.
     `tls` are the files of HTTPS (None: plain HTTP).
+    `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
     """
@@ -91,6 +92,7 @@ class Options:
     job_bytes: int = 256 << 20
     job_ttl_s: float = 86_400.0
     log_level: str = "info"
+    dashboard: bool = True
     version: str = "0.1.0"
 
     @property
