@@ -77,8 +77,8 @@ def _nodes(seen: Seen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
     used: defaultdict[str, int] = defaultdict(int)
     for one in ranks:
         used[one.node] += one.active_bytes
-    names = sorted({*seen.state.nodes, *cards, *readings})
-    return [
+    names = {*seen.state.nodes, *cards, *readings}
+    nodes = [
         {
             **_node(node, seen, cards.get(node), *readings.get(node, (None, None))),
             "promised_bytes": promised[node],
@@ -86,6 +86,7 @@ def _nodes(seen: Seen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
         }
         for node in names
     ]
+    return sorted(nodes, key=lambda one: (one["name"], one["node"]))
 
 
 def _promised(state: ClusterState) -> defaultdict[str, int]:

@@ -84,6 +84,7 @@ export function number(value) {
 /** Return bytes in decimal units. */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
   while (value >= 1000 && unit < units.length - 1) {
@@ -96,11 +97,13 @@ export function bytes(value) {
 /** Return a span of time. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return "0";
   if (seconds < 0.001) return `${round(seconds * 1e6, 0)} µs`;
   if (seconds < 1) return `${round(seconds * 1000, seconds < 0.01 ? 1 : 0)} ms`;
   if (seconds < 60) return `${round(seconds, seconds < 10 ? 1 : 0)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
-  return `${Math.floor(seconds / 3600)} h ${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} min`;
+  const [whole, part, names] = seconds < 3600 ? [60, 1, ["min", "s"]] : [3600, 60, ["h", "min"]];
+  const rest = Math.floor((seconds % whole) / part);
+  return `${Math.floor(seconds / whole)} ${names[0]}${rest ? ` ${String(rest).padStart(2, "0")} ${names[1]}` : ""}`;
 }
 
 /** Return a ratio in percent. */

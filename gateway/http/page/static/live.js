@@ -4,6 +4,7 @@
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
 export const SPAN_S = 300;
+const MEAN_S = 5;
 const SILENT_S = 6;
 const PAUSES_S = [0.3, 0.7, 1, 2];
 const STATE_S = 15;
@@ -160,15 +161,16 @@ async function askModels() {
 
 /** Return what one snapshot adds to the plots. Counts that went back began anew. */
 function pointOf(snapshot, before) {
+  const { counters } = snapshot;
+  const then = live.past.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5)?.counters ?? live.past[0]?.counters ?? counters;
   const mean = (name) => {
-    const now = snapshot.counters[name];
-    const then = before ? before.counters[name] : now;
-    const count = total(now) - total(then);
-    return count > 0 ? (now.sum - then.sum) / count : null;
+    const count = total(counters[name]) - total(then[name]);
+    return count > 0 ? (counters[name].sum - then[name].sum) / count : null;
   };
   const errors = before ? Math.max(0, snapshot.counters.http_errors - before.counters.http_errors) : 0;
   return {
     at_s: snapshot.at_s,
+    counters,
     generated: snapshot.generation_tokens_per_s,
     prompts: snapshot.prompt_tokens_per_s,
     ttft: mean("ttft_s"),
