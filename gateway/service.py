@@ -38,7 +38,7 @@ from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
-from gateway.cluster.watch import Seen, SnapshotFeed, snapshot_of
+from gateway.cluster.watch import ClusterSeen, SnapshotFeed, snapshot_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
@@ -280,7 +280,7 @@ class HttpService:
         """Return what the cluster does now, as JSON."""
         totals = await asyncio.get_running_loop().run_in_executor(None, read_totals)
         amiss = await self.http_processes.record_problems(self.options.processes)
-        seen = Seen(
+        seen = ClusterSeen(
             node=self.options.node,
             state=self.bus.state,
             holder=self.bus.mirror.holder,

@@ -9,7 +9,6 @@ does). What a runner knows is told from its readings at the time of the scrape.
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
-import math
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.messages.readings import DemandReading, RunnerReading
-from gateway.cluster.counters import ITL_BOUNDS_S, Counters
+from gateway.cluster.counters import ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -126,45 +125,7 @@ class Metrics:
         return generate_latest(scraped)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The counts of all HTTP processes of this node since its gateway started, all models together.
-    A histogram has its upper bounds (the last is infinity), a count for each, and the sum."""
-
-    requests: Mapping[str, int]
-    prompt_tokens: int
-    generation_tokens: int
-    http_errors: int
-    ttft_s: HistogramTotals
-    itl_s: HistogramTotals
-
-    def plain(self) -> dict[str, Any]:
-        """Return them as plain values; infinity as None."""
-        return {
-            "requests": dict(self.requests),
-            "prompt_tokens": self.prompt_tokens,
-            "generation_tokens": self.generation_tokens,
-            "http_errors": self.http_errors,
-            "ttft_s": self.ttft_s.plain(),
-            "itl_s": self.itl_s.plain(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramTotals:
-    """A histogram: `counts[i]` values were at most `bounds[i]` and more than the bound before."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as plain values; infinity as None."""
-        bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
-        return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
-
-
-def read_totals() -> Totals:
+def read_totals() -> NodeTotals:
     """Return what the HTTP processes have counted, from their files; what is tallied per token, as
     of their last flush. It reads files: call it in a thread."""
     scraped = CollectorRegistry()
@@ -187,7 +148,7 @@ def read_totals() -> Totals:
         counts = tuple(after - before for before, after in pairwise((0, *running)))
         return HistogramTotals(bounds, counts, values[f"{name}_sum"])
 
-    return Totals(
+    return NodeTotals(
         requests=dict(outcomes),
         prompt_tokens=int(values["shoal_prompt_tokens_total"]),
         generation_tokens=int(values["shoal_generation_tokens_total"]),

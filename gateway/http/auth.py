@@ -46,8 +46,8 @@ STRANGER = Caller(has_key=False)
 
 
 def is_open(path: str) -> bool:
-    """Return whether a path is answered without a key: it tells nothing but that somebody is here,
-    or is a file of the page, which everybody may have."""
+    """Return whether a path is answered without a key: it tells nothing but that a gateway is
+    here, or is a file of the page, which all may have."""
     return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 

@@ -3,8 +3,8 @@
 How a snapshot is made of state, readings and counts, and how a node is, is pure.
 """
 
-from gateway.cluster.watch.feed import FeedFull, SnapshotFeed
+from gateway.cluster.watch.feed import FeedBounds, FeedFull, SnapshotFeed
 from gateway.cluster.watch.node_health import node_health
-from gateway.cluster.watch.snapshot import Seen, snapshot_of
+from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
 
-__all__ = ["FeedFull", "Seen", "SnapshotFeed", "node_health", "snapshot_of"]
+__all__ = ["FeedBounds", "FeedFull", "ClusterSeen", "SnapshotFeed", "node_health", "snapshot_of"]

@@ -17,13 +17,13 @@ from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading, PullReading, RunnerReading
-from gateway.cluster.metrics import Totals
+from gateway.cluster.counters import NodeTotals
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.watch.node_health import node_health
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterSeen:
     """What a snapshot is made of: the state and the readings of one process, by `now` of its clock;
     `at_s` is the wall's. `amiss` is what is wrong with the records of `node`, which is this one."""
 
@@ -32,13 +32,13 @@ class Seen:
     holder: NodeId | None
     live: bool
     readings: ClusterReadings
-    totals: Totals
+    totals: NodeTotals
     now: float
     at_s: float
     amiss: Sequence[str] = ()
 
 
-def snapshot_of(seen: Seen) -> dict[str, Any]:
+def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
     """Return the snapshot."""
     state, known, now = seen.state, seen.readings, seen.now
     ranks = known.ranks(state.instances, now)
@@ -70,7 +70,7 @@ def snapshot_of(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _nodes(seen: Seen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
+def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
     cards = {str(card.node): card for card in seen.readings.cards(seen.now)}
     readings = {str(reading.node): (reading, age) for reading, age in seen.readings.nodes(seen.now)}
     promised = _promised(seen.state)
@@ -99,7 +99,7 @@ def _promised(state: ClusterState) -> defaultdict[str, int]:
 
 
 def _node(
-    node: str, seen: Seen, card: NodeCard | None, reading: NodeReading | None, age_s: float | None
+    node: str, seen: ClusterSeen, card: NodeCard | None, reading: NodeReading | None, age_s: float | None
 ) -> dict[str, Any]:
     record = seen.state.nodes.get(node)
     name = record.name if record is not None else "" if card is None else card.name

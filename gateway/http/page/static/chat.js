@@ -1,7 +1,7 @@
 // Talking to a model: the stream of one answer at a time, its parameters, and chats that are kept in
 // this browser alone.
 
-import { ApiError, ask, events, messageOf } from "./api.js";
+import { bodyOf, stream } from "./answer.js";
 import { h, number, show, span } from "./dom.js";
 import { live } from "./live.js";
 import { prose } from "./prose.js";
@@ -310,28 +310,6 @@ function send(text) {
 
 // --- one answer -------------------------------------------------------------------------------------
 
-/** Return what is asked for. Throws SyntaxError where the tools are no JSON. */
-function body(model) {
-  const asked = { model, messages: [], stream: true, stream_options: { include_usage: true } };
-  if (parameters.system) asked.messages.push({ role: "system", content: parameters.system });
-  for (const message of current.messages) {
-    if (message.role === "user") asked.messages.push({ role: "user", content: message.content });
-    else {
-      const calls = message.calls.map((call) => ({
-        id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
-      }));
-      asked.messages.push({ role: "assistant", content: message.content, ...(calls.length && { tool_calls: calls }) });
-      for (const call of message.calls)
-        asked.messages.push({ role: "tool", tool_call_id: call.id, content: call.result ?? "" });
-    }
-  }
-  for (const name of ["temperature", "top_p", "max_tokens", "seed"])
-    if (parameters[name]) asked[name] = Number(parameters[name]);
-  if (parameters.reasoning_effort) asked.reasoning_effort = parameters.reasoning_effort;
-  if (parameters.tools?.trim()) asked.tools = JSON.parse(parameters.tools);
-  return asked;
-}
-
 /** Have the model answer the chat as it is, and show the answer as it comes. */
 async function generate() {
   const model = chosen()?.id ?? current.model;
@@ -339,7 +317,7 @@ async function generate() {
   const message = { role: "assistant", model, content: "", thinking: "", calls: [], tokens: 0 };
   let asked;
   try {
-    asked = body(model);
+    asked = bodyOf(mine.messages, parameters, model);
   } catch {
     asked = null;
     message.error = C.badTools;
@@ -350,62 +328,10 @@ async function generate() {
     const stop = (running = new AbortController());
     said = C.answering;
     draw();
-    await stream(asked, message, stop.signal);
+    await stream(asked, message, stop.signal, drawSoon);
     if (running === stop) running = null;
     said = C.answered;
   }
   if (mine === current) keep();
   draw();
-}
-
-async function stream(asked, message, signal) {
-  const startedAt = performance.now();
-  let firstAt = null;
-  const noted = (chunk) => {
-    if (chunk.error) throw new ApiError(0, messageOf(chunk.error));
-    const now = performance.now();
-    if (take(message, chunk)) {
-      firstAt ??= now;
-      message.ttftS = (firstAt - startedAt) / 1000;
-      message.tokens += 1;
-      if (now > firstAt) message.rate = ((message.tokens - 1) * 1000) / (now - firstAt);
-    }
-  };
-  try {
-    const answer = await ask("POST", "/v1/chat/completions", { body: asked, signal });
-    let ended = false;
-    for await (const event of events(answer)) {
-      if (event.comment !== undefined) message.note = event.comment;
-      else if (event.data === "[DONE]") ended = true;
-      else noted(JSON.parse(event.data));
-      drawSoon();
-    }
-    if (!ended) message.error = C.broken;
-  } catch (error) {
-    if (signal.aborted) message.finish = "stopped";
-    else message.error = error instanceof ApiError ? error.message : C.broken;
-  }
-  delete message.note;
-}
-
-/** Add a chunk to a message; return whether it has something that was generated. */
-function take(message, chunk) {
-  if (chunk.usage) {
-    message.usage = chunk.usage;
-    message.tokens = chunk.usage.completion_tokens;
-    message.rate = chunk.timing?.decode_tokens_per_sec ?? message.rate;
-  }
-  const [choice] = chunk.choices ?? [];
-  if (!choice) return false;
-  const { delta } = choice;
-  message.finish = choice.finish_reason ?? message.finish;
-  message.thinking += delta.reasoning_content ?? "";
-  message.content += delta.content ?? "";
-  for (const part of delta.tool_calls ?? []) {
-    const call = (message.calls[part.index] ??= { id: "", name: "", arguments: "" });
-    call.id ||= part.id ?? "";
-    call.name += part.function?.name ?? "";
-    call.arguments += part.function?.arguments ?? "";
-  }
-  return Boolean(delta.content || delta.reasoning_content || delta.tool_calls);
 }

@@ -197,7 +197,7 @@ function card(node, snapshot) {
   return h(
     "article", { class: `card node-card ${silent ? "silent" : ""}`, "data-key": node.node },
     h("header", {},
-      h("h3", {}, node.name),
+      h("h2", {}, node.name),
       node.node === snapshot.holder && h("span", { class: "pill quiet" }, C.holder),
       node.node === snapshot.node && h("span", { class: "pill quiet" }, C.own),
       node.draining && h("span", { class: "pill warn" }, C.draining),

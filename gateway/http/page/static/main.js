@@ -25,7 +25,7 @@ let shown = null;
 let notice = null;
 let theme = localStorage.getItem("shoal.theme") || "auto";
 const main = h("main", { id: "main", tabindex: "-1" });
-const rail = h("div", { class: "rail" });
+const rail = h("header", { class: "rail" });
 const notices = h("div", { class: "notices", role: "status" });
 
 function start() {
@@ -39,8 +39,8 @@ function start() {
     if (what === "back") say(T.status.back(span(value)));
     frame();
     if (live.status === "login") login();
-    else if (shown === null) open();
-    else VIEWS[shown].update?.(what);
+    else if (shown === null || what === "status") open();
+    else if (!main.classList.contains("closed")) VIEWS[shown].update?.(what);
   });
   addEventListener("hashchange", () => live.status !== "login" && open());
   open();
@@ -51,13 +51,17 @@ function start() {
 function open() {
   const wanted = location.hash.slice(1);
   const name = wanted in VIEWS ? wanted : "chat";
-  if (shown === name) return;
+  const isClosed = live.status === "limited" && name !== "chat";
+  if (shown === name && isClosed === main.classList.contains("closed")) return;
   if (shown !== null) VIEWS[shown].close?.();
   main.replaceChildren();
   main.className = `view ${name}`;
   shown = name;
   document.title = `${T.views[name]} · ${T.name}`;
-  VIEWS[name].open(main);
+  if (isClosed) {
+    main.classList.add("closed");
+    main.replaceChildren(h("header", { class: "head" }, h("h1", {}, T.views[name])), h("div", { class: "body" }, h("p", {}, words(T.status.closed))));
+  } else VIEWS[name].open(main);
   frame();
 }
 

@@ -18,6 +18,7 @@ export const T = {
     lost: (since) => `no connection for ${since}, trying again`,
     back: (after) => `The connection is back, after ${after}.`,
     limited: "this key opens the chat alone",
+    closed: "This key opens the chat alone. One with the scope `admin` shows the rest.",
     login: "a key is needed",
     unsettled: "the cluster's state is not known yet",
     silent: (names) => (names.length === 1 ? `${names[0]} is silent` : `${names.length} nodes are silent`),
