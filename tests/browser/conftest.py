@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.browser.browsing import NoBrowser, Tab, launched, opened
+from tests.browser.browsing import PATIENCE_MS, NoBrowser, Tab, launched, opened
 from tests.harness.missing import missing
 from tests.harness.nodes import Node, running_node
 
@@ -15,6 +15,7 @@ from tests.harness.nodes import Node, running_node
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium; where there is none, it is said in words."""
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         try:
             found = launched(playwright)

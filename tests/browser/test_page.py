@@ -206,19 +206,22 @@ def test_an_open_request_is_listed_and_cancelled(tab: Tab, node: Node) -> None:
     expect(page.locator("tbody .bar-cell .part").first).to_be_visible()
 
 
-def test_a_model_is_unloaded_and_loaded_from_its_plan(tab: Tab, node: Node) -> None:
+def test_a_model_is_loaded_from_its_plan_pinned_and_unloaded(tab: Tab, node: Node) -> None:
     page = tab.page
+    for name in node.state()["instances"]:
+        node.http.delete(f"/instance/{name}")
     tab.view("models")
-    page.get_by_role("button", name=f"Unload {MODEL}", exact=True).click()
-    page.get_by_role("button", name=f"Really unload {MODEL}").click()
     expect(page.get_by_text("No model is loaded")).to_be_visible()
-    assert node.state()["instances"] == {}
     page.get_by_role("button", name=f"Load {MODEL}", exact=True).click()
     expect(page.locator(".plan")).to_contain_text("On reef")
     page.get_by_label("Keep it loaded").check()
     page.get_by_role("button", name="Load it").click()
     expect(page.locator(".pill.good", has_text="ready")).to_be_visible()
     expect(page.locator(".pill", has_text="pinned")).to_be_visible()
+    page.get_by_role("button", name=f"Unload {MODEL}", exact=True).click()
+    page.get_by_role("button", name=f"Really unload {MODEL}").click()
+    expect(page.get_by_text("No model is loaded")).to_be_visible()
+    assert node.state()["instances"] == {}
 
 
 def test_what_the_api_refuses_is_told_in_its_words(tab: Tab) -> None:

@@ -102,10 +102,11 @@ export function enter(text) {
 /** Forget the key, and all that came with it. */
 export function leave() {
   setKey(null);
-  Object.assign(live, { snapshot: null, state: null, models: null, past: [], keyRefused: false });
+  become("connecting");
+  Object.assign(live, { snapshot: null, state: null, models: null, past: [], keyRefused: false, lostAt: null });
   askedIndex = null;
   stopped?.abort();
-  tell("snapshot");
+  wake();
 }
 
 /** Ends a stream that says nothing: a machine that is gone does not hang up. */

@@ -24,7 +24,7 @@ const BACK_S = 6;
 let shown = null;
 let notice = null;
 let theme = localStorage.getItem("shoal.theme") || "auto";
-const main = h("main", { id: "main", tabindex: "-1" });
+const main = h("main", { id: "main", tabindex: "0" });
 const rail = h("header", { class: "rail" });
 const notices = h("div", { class: "notices", role: "status" });
 
