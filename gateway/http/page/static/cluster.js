@@ -8,6 +8,7 @@ import { T } from "./texts.js";
 const C = T.cluster;
 const MOST_WIDTH = 860;
 const BOX = { width: 156, height: 60 };
+const LABEL = { width: 68, height: 32 };
 const NARROW = 500;
 const MOST_LABELS = 10;
 
@@ -113,7 +114,7 @@ function graph(snapshot, links) {
   return h(
     "figure", { class: "graph" },
     s("svg", { viewBox: `0 0 ${width} ${frame.height}`, width, role: "img", "aria-label": C.graph },
-      links.map((link) => edge(link, places, nodes.length <= MOST_LABELS)),
+      links.map((link) => edge(link, places, frame.box, nodes.length <= MOST_LABELS)),
       nodes.map((node) => box(node, places.get(node.node), frame.box, snapshot))),
     nodes.length === 1 && h("figcaption", { class: "dim" }, C.alone.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part))),
   );
@@ -145,9 +146,11 @@ function placesOf(count, { width, height, box }) {
   return places.map((place) => ({ x: x(place.x), y: y(place.y) }));
 }
 
-function edge(link, places, isLabelled) {
+function edge(link, places, size, mayLabel) {
   const from = places.get(link.a.node);
   const to = places.get(link.b.node);
+  const isFar = Math.abs(from.x - to.x) > size.width + LABEL.width || Math.abs(from.y - to.y) > size.height + LABEL.height;
+  const isLabelled = mayLabel && isFar;
   const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
   const kind = ["edge", link.state ?? "unseen", link.crossing.length ? "crossed" : ""].join(" ");
   const label = link.best ? [span(link.best.latency_s), `${bytes(link.best.bytes_per_s)}/s`] : [C.states[link.state] ?? ""];
@@ -155,7 +158,7 @@ function edge(link, places, isLabelled) {
     "g", { class: kind, "data-key": `${link.a.node} ${link.b.node}` },
     s("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y }),
     link.crossing.length > 0 && s("title", {}, C.crosses(link.crossing.join(", "))),
-    isLabelled && s("rect", { class: "behind", x: middle.x - 34, y: middle.y - 7 * label.length - 2, width: 68, height: 14 * label.length + 4, rx: 4 }),
+    isLabelled && s("rect", { class: "behind", x: middle.x - LABEL.width / 2, y: middle.y - 7 * label.length - 2, width: LABEL.width, height: 14 * label.length + 4, rx: 4 }),
     isLabelled && label.map((text, row) => s("text", { x: middle.x, y: middle.y + 4 + (row - (label.length - 1) / 2) * 14 }, text)),
   );
 }

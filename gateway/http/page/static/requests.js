@@ -80,12 +80,12 @@ function openTable() {
       h("td", { class: "wide-only" }, h("code", {}, one.request)),
       h("td", { class: "wide-only" }, one.client ?? ""),
       h("td", {}, h("span", { class: one.waiting ? "pill warn" : "pill good" }, one.waiting ? R.waiting : R.running)),
-      h("td", { class: "n" }, number(one.tokens)),
+      h("td", { class: "n wide-only" }, number(one.tokens)),
       h("td", { class: "n" }, span(one.seconds)),
       h("td", { class: "n" }, h("button", { onclick: () => cancel(one.request), "aria-label": `${R.cancel} ${one.request}` }, R.cancel)),
     ),
   );
-  return table([R.model, [R.request, "wide-only"], [R.client, "wide-only"], R.state, [R.tokens, "n"], [R.since, "n"], [R.cancel, "n hush"]], rows);
+  return table([R.model, [R.request, "wide-only"], [R.client, "wide-only"], R.state, [R.tokens, "n wide-only"], [R.since, "n"], [R.cancel, "n hush"]], rows);
 }
 
 async function cancel(request) {
