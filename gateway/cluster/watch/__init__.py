@@ -7,4 +7,4 @@ from gateway.cluster.watch.feed import FeedBounds, FeedFull, SnapshotFeed
 from gateway.cluster.watch.node_health import node_health
 from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
 
-__all__ = ["FeedBounds", "FeedFull", "ClusterSeen", "SnapshotFeed", "node_health", "snapshot_of"]
+__all__ = ["ClusterSeen", "FeedBounds", "FeedFull", "SnapshotFeed", "node_health", "snapshot_of"]

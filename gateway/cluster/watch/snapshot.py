@@ -99,7 +99,11 @@ def _promised(state: ClusterState) -> defaultdict[str, int]:
 
 
 def _node(
-    node: str, seen: ClusterSeen, card: NodeCard | None, reading: NodeReading | None, age_s: float | None
+    node: str,
+    seen: ClusterSeen,
+    card: NodeCard | None,
+    reading: NodeReading | None,
+    age_s: float | None,
 ) -> dict[str, Any]:
     record = seen.state.nodes.get(node)
     name = record.name if record is not None else "" if card is None else card.name
