@@ -5,6 +5,7 @@
 #   make lint    format, lint, types, generated pages
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
+#   make pictures  the page's pictures in docs/pictures/, of three nodes at work
 #   make bench   one table against raw mlx-lm and mlx_lm.server
 #   make prove   the promises at full size (hours; see docs/operations/proving.md)
 #   make down    stop the node
@@ -22,7 +23,7 @@ QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
+.PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
@@ -70,6 +71,9 @@ docs: $(READY)
 	$(BIN)/python -m tests.harness.protocol_page
 	$(BIN)/python -m tests.harness.reference_page
 	$(BIN)/python -m tests.harness.tour_page
+
+pictures: $(READY)
+	$(BIN)/python -m tests.browser.pictures
 
 lock:
 	$(BIN)/python -m pip install --quiet uv

@@ -104,6 +104,7 @@ class Settings(BaseSettings):
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
     http_owner_only: bool
+    dashboard: bool
     http_tls_cert: WholePath
     http_tls_key: WholePath
     http_names: Words

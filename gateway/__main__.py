@@ -35,6 +35,7 @@ def options_of(settings: Settings) -> Options:
         names=settings.http_names,
         origins=settings.cors_origins,
         trusted_proxies=settings.trusted_proxies,
+        dashboard=settings.dashboard,
         log_level=settings.log_level,
         cluster_keys=settings.key_files,
         models_folder=str(settings.paths.models),

@@ -33,13 +33,15 @@ from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCance
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
 from gateway.cluster.keep_alive import KeepAliveWishes
-from gateway.cluster.metrics import FLUSH_S, Metrics
+from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.cluster.removals import Removals
+from gateway.cluster.watch import ClusterSeen, SnapshotFeed, snapshot_of
 from gateway.dialects.dialect import Limits, ParseContext
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
@@ -146,6 +148,7 @@ class HttpService:
             models=self.catalog,
         )
         self.tools = open_tools(options, self.log)
+        self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.running = 0  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
@@ -156,9 +159,9 @@ class HttpService:
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
         self._was_busy = False
-        self.reactor.every(FLUSH_S, self.metrics.flush)
-        self.reactor.every(TIDY_S, self._tidy)
-        self.reactor.every(WISHES_S, self._tell_wishes)
+        often = ((FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes))
+        for period_s, act in often:
+            self.reactor.every(period_s, act)
         keep()
 
     # --- life ------------------------------------------------------------------------------------
@@ -169,6 +172,7 @@ class HttpService:
             return
         self.dispatcher.draining = True
         self._stopping = asyncio.ensure_future(self.job_runner.stop())
+        self.watch.close()
         self.log.info("draining", open_requests=len(self.dispatcher.requests))
         self.reactor.later(self.options.drain_s, self.end_all)
 
@@ -182,6 +186,7 @@ class HttpService:
     def close(self) -> None:
         """End what is open, and let go of all that this process holds."""
         self.end_all()
+        self.watch.close()
         self.dispatcher.close()
         self._clients.close()
         self.record_lists.questions.close()
@@ -275,6 +280,23 @@ class HttpService:
         names |= {NodeId(one): facts.name for one, facts in self.bus.state.nodes.items()}
         peers = self.readings.peers(now)
         return standing_of(node, own=self.options.node, names=names, peers=peers)
+
+    async def _snapshot(self) -> bytes:
+        """Return what the cluster does now, as JSON."""
+        totals = await asyncio.get_running_loop().run_in_executor(None, read_totals)
+        amiss = await self.http_processes.record_problems(self.options.processes)
+        seen = ClusterSeen(
+            node=self.options.node,
+            state=self.bus.state,
+            holder=self.bus.mirror.holder,
+            live=self.bus.mirror.live,
+            readings=self.readings,
+            totals=totals,
+            now=self.reactor.now(),
+            at_s=wall(),
+            amiss=amiss,
+        )
+        return json_bytes(snapshot_of(seen))
 
     def _request_ids(self) -> Iterator[RequestId]:
         for count in itertools.count(1):

@@ -12,7 +12,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
-WHOLE_NODES = [HERE / name for name in ("clients", "inspection", "processes")]
+WHOLE_NODES = [HERE / name for name in ("browser", "clients", "inspection", "processes")]
 RANKS = ("test_group", "test_measuring")
 MEASURES = {
     "inspection": (

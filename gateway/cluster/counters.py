@@ -6,9 +6,12 @@ time, for the shell to put where Prometheus reads it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
@@ -50,3 +53,41 @@ class Counters:
         """Return the counts gathered so far, by model, and begin anew."""
         models, self.models = self.models, _none_yet()
         return models
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramTotals:
+    """A histogram: `counts[i]` values were at most `bounds[i]` and more than the bound before."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values; infinity as None."""
+        bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
+        return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTotals:
+    """The counts of all HTTP processes of this node since its gateway started, all models together.
+    A histogram has its upper bounds (the last is infinity), a count for each, and the sum."""
+
+    requests: Mapping[str, int]
+    prompt_tokens: int
+    generation_tokens: int
+    http_errors: int
+    ttft_s: HistogramTotals
+    itl_s: HistogramTotals
+
+    def plain(self) -> dict[str, Any]:
+        """Return them as plain values; infinity as None."""
+        return {
+            "requests": dict(self.requests),
+            "prompt_tokens": self.prompt_tokens,
+            "generation_tokens": self.generation_tokens,
+            "http_errors": self.http_errors,
+            "ttft_s": self.ttft_s.plain(),
+            "itl_s": self.itl_s.plain(),
+        }

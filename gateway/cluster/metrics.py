@@ -10,10 +10,11 @@ does). What a runner knows is told from its readings at the time of the scrape.
 from __future__ import annotations
 
 from collections import Counter as Counts
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -28,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.messages.readings import DemandReading, RunnerReading
-from gateway.cluster.counters import ITL_BOUNDS_S, Counters
+from gateway.cluster.counters import ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -122,6 +123,39 @@ class Metrics:
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
         return generate_latest(scraped)
+
+
+def read_totals() -> NodeTotals:
+    """Return what the HTTP processes have counted, from their files; what is tallied per token, as
+    of their last flush. It reads files: call it in a thread."""
+    scraped = CollectorRegistry()
+    MultiProcessCollector(scraped)
+    values: defaultdict[str, float] = defaultdict(float)
+    outcomes: defaultdict[str, int] = defaultdict(int)
+    up_to: defaultdict[str, defaultdict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for family in scraped.collect():
+        for sample in family.samples:
+            values[sample.name] += sample.value
+            if sample.name == "shoal_requests_total":
+                outcomes[sample.labels["outcome"]] += int(sample.value)
+            elif sample.name.endswith("_bucket"):
+                up_to[family.name][float(sample.labels["le"])] += sample.value
+
+    def histogram(name: str) -> HistogramTotals:
+        """Return the histogram of that name."""
+        bounds = tuple(sorted(up_to[name]))
+        running = [int(up_to[name][bound]) for bound in bounds]
+        counts = tuple(after - before for before, after in pairwise((0, *running)))
+        return HistogramTotals(bounds, counts, values[f"{name}_sum"])
+
+    return NodeTotals(
+        requests=dict(outcomes),
+        prompt_tokens=int(values["shoal_prompt_tokens_total"]),
+        generation_tokens=int(values["shoal_generation_tokens_total"]),
+        http_errors=int(values["shoal_http_errors_total"]),
+        ttft_s=histogram("shoal_time_to_first_token_seconds"),
+        itl_s=histogram("shoal_inter_token_latency_seconds"),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ class Options:
     `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
     patterns of those that a request for them pulls.
     `tls` are the files of HTTPS (None: plain HTTP).
+    `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
     """
@@ -93,6 +94,7 @@ class Options:
     job_bytes: int = 256 << 20
     job_ttl_s: float = 86_400.0
     log_level: str = "info"
+    dashboard: bool = True
     version: str = "0.1.0"
 
     @property

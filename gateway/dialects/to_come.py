@@ -36,9 +36,6 @@ TO_COME: Mapping[str, ToCome] = {
     ),
     "/v1/batches": ToCome("batches", ONE_BY_ONE, OPENAI.envelope),
     "/v1/messages/batches": ToCome("batches", ONE_BY_ONE, ANTHROPIC.envelope),
-    "/dashboard": ToCome(
-        "a page that shows the cluster", "see `shoal status`, or GET /state", OPENAI.envelope
-    ),
 }
 
 

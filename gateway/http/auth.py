@@ -24,8 +24,8 @@ from gateway.cluster.options import Options
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 
-OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz"})
-"""Answered without a key: they tell nothing but that somebody is here."""
+_OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
+_OPEN_BELOW = "/dashboard/"
 
 
 KEY_ID_DIGITS = 16
@@ -43,6 +43,12 @@ class Caller:
 
 
 STRANGER = Caller(has_key=False)
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path is answered without a key: it tells nothing but that a gateway is
+    here, or is a file of the page, which all may have."""
+    return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
 def caller_of_key(

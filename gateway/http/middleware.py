@@ -28,13 +28,13 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
-    OPEN_PATHS,
     Caller,
     caller_of_key,
     caller_of_run,
     check_scope,
     client_address,
     host_allowed,
+    is_open,
     offered_key,
     origin_allowed,
     spent,
@@ -225,7 +225,7 @@ class AccessControl:
         resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
         host, origin = req.get_header("host"), req.get_header("origin")
         foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
-        if foreign and (req.method != "GET" or req.path not in OPEN_PATHS):
+        if foreign and (req.method != "GET" or not is_open(req.path)):
             raise HttpFaultRaised(faults.forbidden("pages of other sites may not call"))
         if not host_allowed(host, options.names):
             raise HttpFaultRaised(
@@ -290,17 +290,17 @@ class AccessControl:
                 raise HttpFaultRaised(of_refusal(refusal))
             req.scope[_CALLER] = caller_of_run(run.owner, keys.book.keys)
             return
-        is_open, key = req.path in OPEN_PATHS, _key_of(req)
+        opens, key = is_open(req.path), _key_of(req)
         asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
-        if caller is None and not is_open and may_be_known:
+        if caller is None and not opens and may_be_known:
             if (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
             asked_for = options.asks_for_keys or bool(keys.book.keys)
             caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         req.scope[_CALLER] = caller
-        if caller is None and not is_open:
+        if caller is None and not opens:
             raise unknown_caller(key)
 
 

@@ -33,6 +33,7 @@ from gateway.dialects.api_table import (
     ShowsModel,
 )
 from gateway.dialects.registry import APIS
+from gateway.http import page
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
     access,
@@ -42,6 +43,7 @@ from gateway.http.resources import (
     conversations,
     deletions,
     diagnostics,
+    figures,
     instances,
     jobs,
     models,
@@ -304,7 +306,16 @@ ROUTES: tuple[Route, ...] = (
           cluster.ReadyResource, answers=PLAIN, errors=(503,), scope="inference"),
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,
           cluster.MetricsResource, answers=PLAIN, errors=(401,)),
-    Route("GET", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN, scope="inference"),
+    Route("GET", "/metrics/snapshot", "What the cluster does now", ITSELF,
+          figures.MetricsSnapshot, errors=(401,)),
+    Route("GET", "/metrics/stream", "The same once a second, each an event `snapshot`", ITSELF,
+          figures.MetricsStream, streams=SSE, errors=(401, 429)),
+    Route("GET", "/", "Who is here; for browsers the page", ITSELF, page.Front, answers=PLAIN,
+          scope="inference"),
+    Route("GET", "/dashboard", "The page that shows the cluster", ITSELF, page.Dashboard,
+          answers="text/html", errors=(404,), scope="inference"),
+    Route("GET", "/dashboard/{name}", "A file of the page", ITSELF, page.DashboardFile,
+          answers="text/html", errors=(404,), scope="inference"),
     Route("GET", "/openapi.json", "This reference, for programs", ITSELF,
           _openapi, errors=(401,), scope="inference"),
     Route("GET", "/docs", "This reference, for people", ITSELF,

@@ -151,7 +151,7 @@ def failures(calls: list[dict[str, Any]]) -> str:
 def main() -> int:
     """Install every environment; returns how many could not be."""
     failed = 0
-    for name in ("npm", "agents"):
+    for name in ("npm", "agents", "browser"):
         try:
             print(f"{name}: {installed(name).folder}", flush=True)
         except NotInstalled as problem:

@@ -21,7 +21,7 @@ def test_c14_a_field_of_which_nothing_comes_is_refused_by_name(
     assert field in said and "not there yet" in said
 
 
-@pytest.mark.parametrize("path", ["/v1/batches", "/v1/responses/compact", "/dashboard"])
+@pytest.mark.parametrize("path", ["/v1/batches", "/v1/responses/compact"])
 def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
     misspelt = node.http.get("/v1/batchs")
     answer = node.http.post(path, json={})

@@ -14,11 +14,11 @@ from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.readings import pool_of
+from gateway.cluster.watch import node_health
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, answer_json, caller_of
-from gateway.http.node_health import node_health
 from gateway.service import HttpService
 
 NO_KEY = (

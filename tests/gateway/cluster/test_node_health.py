@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import HealthFinding, NodeReading
-from gateway.http.node_health import UNREACHABLE_S, node_health
+from gateway.cluster.watch.node_health import UNREACHABLE_S, node_health
 
 
 def reading(*findings: HealthFinding) -> NodeReading:

@@ -1,0 +1,10 @@
+"""Talks to the loop and its readers: what the cluster does, once a second, for all who watch.
+
+How a snapshot is made of state, readings and counts, and how a node is, is pure.
+"""
+
+from gateway.cluster.watch.feed import FeedBounds, FeedFull, SnapshotFeed
+from gateway.cluster.watch.node_health import node_health
+from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
+
+__all__ = ["ClusterSeen", "FeedBounds", "FeedFull", "SnapshotFeed", "node_health", "snapshot_of"]

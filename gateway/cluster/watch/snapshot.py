@@ -1,0 +1,157 @@
+"""What the cluster does now, as one plain value: nodes, loaded copies, counts. Made in one place.
+
+Pure. Rates and queues are of the whole cluster, as runners and gateways last told them; `counters`
+are of this node's gateway, summed over its HTTP processes since it started. What is not known is
+None.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus.replica.state import ClusterState
+from bus.wire.cards import NodeCard
+from bus.wire.ids import NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.readings import NodeReading, PullReading, RunnerReading
+from gateway.cluster.counters import NodeTotals
+from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.watch.node_health import node_health
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """What a snapshot is made of: the state and the readings of one process, by `now` of its clock;
+    `at_s` is the wall's. `amiss` is what is wrong with the records of `node`, which is this one."""
+
+    node: NodeId
+    state: ClusterState
+    holder: NodeId | None
+    live: bool
+    readings: ClusterReadings
+    totals: NodeTotals
+    now: float
+    at_s: float
+    amiss: Sequence[str] = ()
+
+
+def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
+    """Return the snapshot."""
+    state, known, now = seen.state, seen.readings, seen.now
+    ranks = known.ranks(state.instances, now)
+    leads = [one for one in ranks if one.rank == 0]
+    at_gateways = sum(model.waiting for one in known.demands(now) for model in one.models)
+    return {
+        "at_s": seen.at_s,
+        "node": seen.node,
+        "term": state.term,
+        "index": state.index,
+        "holder": seen.holder,
+        "live": seen.live,
+        "running": sum(one.running for one in leads),
+        "waiting": sum(one.waiting for one in leads) + at_gateways,
+        "prompt_tokens_per_s": sum(one.prompt_tokens_per_s for one in leads),
+        "generation_tokens_per_s": sum(one.generation_tokens_per_s for one in leads),
+        "kv_bytes": sum(one.kv_bytes for one in leads),
+        "kv_limit_bytes": sum(one.kv_limit_bytes for one in leads),
+        "nodes": _nodes(seen, ranks),
+        "instances": [
+            _instance(one, ranks) for one in state.instances.values() if one.test is None
+        ],
+        "pulls": [
+            {"node": reading.node, **pull.model_dump(mode="json")}
+            for reading in known.fresh(PullReading, now)
+            for pull in reading.pulls
+        ],
+        "counters": seen.totals.plain(),
+    }
+
+
+def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
+    cards = {str(card.node): card for card in seen.readings.cards(seen.now)}
+    readings = {str(reading.node): (reading, age) for reading, age in seen.readings.nodes(seen.now)}
+    promised = _promised(seen.state)
+    used: defaultdict[str, int] = defaultdict(int)
+    for one in ranks:
+        used[one.node] += one.active_bytes
+    names = {*seen.state.nodes, *cards, *readings}
+    nodes = [
+        {
+            **_node(node, seen, cards.get(node), *readings.get(node, (None, None))),
+            "promised_bytes": promised[node],
+            "used_bytes": used[node],
+        }
+        for node in names
+    ]
+    return sorted(nodes, key=lambda one: (one["name"], one["node"]))
+
+
+def _promised(state: ClusterState) -> defaultdict[str, int]:
+    """Return the bytes that are reserved on each node."""
+    promised: defaultdict[str, int] = defaultdict(int)
+    for instance in state.instances.values():
+        for shard in instance.shards:
+            promised[shard.node] += shard.bytes_reserved
+    return promised
+
+
+def _node(
+    node: str,
+    seen: ClusterSeen,
+    card: NodeCard | None,
+    reading: NodeReading | None,
+    age_s: float | None,
+) -> dict[str, Any]:
+    record = seen.state.nodes.get(node)
+    name = record.name if record is not None else "" if card is None else card.name
+    return {
+        "node": node,
+        "name": name or node,
+        "draining": record is not None and record.draining,
+        "silent_s": None if age_s is None else round(age_s, 2),
+        "health": node_health(reading, age_s or 0.0, seen.amiss if node == seen.node else ()),
+        "cpu_ratio": reading and reading.cpu_ratio,
+        "load_1m": reading and reading.load_1m,
+        "memory_total_bytes": reading and reading.memory_total_bytes,
+        "memory_available_bytes": reading and reading.memory_available_bytes,
+        "disk_total_bytes": reading and reading.disk_total_bytes,
+        "disk_free_bytes": reading and reading.disk_free_bytes,
+    }
+
+
+def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> dict[str, Any]:
+    mine = [one for one in ranks if one.instance == instance.instance]
+    lead = next((one for one in mine if one.rank == 0), None)
+    active = {one.rank: one.active_bytes for one in mine}
+    return {
+        "instance": instance.instance,
+        "model": instance.model,
+        "status": instance.status,
+        "why": instance.why,
+        "sharding": instance.sharding,
+        "context_tokens": instance.context_tokens,
+        "pinned": instance.pinned,
+        "ranks": [
+            {
+                "rank": shard.rank,
+                "node": shard.node,
+                "first_layer": shard.first_layer,
+                "last_layer": shard.last_layer,
+                "promised_bytes": shard.bytes_reserved,
+                "used_bytes": active.get(shard.rank),
+            }
+            for shard in instance.shards
+        ],
+        "phase": lead and lead.phase,
+        "loaded_bytes": sum(one.done_bytes for one in mine),
+        "to_load_bytes": sum(one.total_bytes for one in mine),
+        "running": lead and lead.running,
+        "waiting": lead and lead.waiting,
+        "max_running": lead and lead.max_running,
+        "generation_tokens_per_s": lead and lead.generation_tokens_per_s,
+        "kv_bytes": lead and lead.kv_bytes,
+        "kv_limit_bytes": lead and lead.kv_limit_bytes,
+    }

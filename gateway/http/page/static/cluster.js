@@ -1,0 +1,248 @@
+// The cluster: a picture of nodes, links and ranks, a card for each node, and what links carry.
+
+import { bytes, h, number, percent, s, show, span } from "./dom.js";
+import { isSilent, live, nameOf } from "./live.js";
+import { table } from "./requests.js";
+import { T } from "./texts.js";
+
+const C = T.cluster;
+const MOST_WIDTH = 860;
+const BOX = { width: 156, height: 60 };
+const LABEL = { width: 68, height: 32 };
+const NARROW = 500;
+const MOST_LABELS = 10;
+
+let root = null;
+
+export const cluster = {
+  open(main) {
+    root = main;
+    draw();
+  },
+  update() {
+    draw();
+  },
+  close() {
+    root = null;
+  },
+};
+
+function draw() {
+  if (root === null) return;
+  const { snapshot } = live;
+  if (!snapshot) {
+    show(root, h("header", { class: "head" }, h("h1", {}, C.title)), h("div", { class: "body" }, h("p", { class: "dim" }, T.loading)));
+    return;
+  }
+  const total = snapshot.nodes.reduce((sum, node) => sum + (node.memory_total_bytes ?? 0), 0);
+  const promised = snapshot.nodes.reduce((sum, node) => sum + node.promised_bytes, 0);
+  const links = linksOf(snapshot);
+  const term = snapshot.holder ? C.term(snapshot.term, nameOf(snapshot.holder)) : C.noHolder;
+  show(
+    root,
+    h("header", { class: "head" }, h("h1", {}, C.title),
+      h("p", { class: "dim" }, C.summary(T.status.nodes(snapshot.nodes.length), bytes(total), bytes(promised)), " · ", term)),
+    h("div", { class: "body" },
+      h("section", {}, graph(snapshot, links)),
+      h("section", { class: "cards" }, snapshot.nodes.map((node) => card(node, snapshot))),
+      links.length > 0 && h("section", {}, h("h2", {}, C.links), linkTable(links))),
+  );
+}
+
+// --- links ------------------------------------------------------------------------------------------
+
+/** Return one entry for each pair of nodes: how they see each other, and the better measurement. */
+function linksOf(snapshot) {
+  const telemetry = live.state?.telemetry;
+  const found = [];
+  snapshot.nodes.forEach((a, at) => {
+    for (const b of snapshot.nodes.slice(at + 1)) {
+      const seen = [[a, b], [b, a]].map(([from, to]) => telemetry?.peers[from.node]?.peers.find((peer) => peer.node === to.node));
+      const measured = [[a, b], [b, a]]
+        .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to })))
+        .sort((one, other) => other.bytes_per_s - one.bytes_per_s);
+      const best = measured[0] ?? null;
+      const quiet = isSilent(a) || isSilent(b);
+      const states = seen.filter(Boolean).map((peer) => peer.status);
+      const state = quiet ? "silent" : (states.find((one) => one !== "linked") ?? states[0] ?? null);
+      found.push({ a, b, best, state, kind: kindOf(best), crossing: crossingsOf(a, b, snapshot) });
+    }
+  });
+  return found;
+}
+
+function kindOf(link) {
+  if (!link) return null;
+  const card = live.state?.telemetry.cards.find((one) => one.node === link.to.node);
+  return card?.ips.find((address) => address.ip === link.host)?.medium ?? (link.host.startsWith("127.") ? "loopback" : null);
+}
+
+/** Return the models whose neighbouring ranks are on these two nodes. */
+function crossingsOf(a, b, snapshot) {
+  const pair = new Set([a.node, b.node]);
+  const crosses = ({ ranks }) =>
+    ranks.some((rank, at) => at > 0 && rank.node !== ranks[at - 1].node && pair.has(rank.node) && pair.has(ranks[at - 1].node));
+  return snapshot.instances.filter(crosses).map((one) => one.model);
+}
+
+const speedOf = (link) => (link.at_least ? C.atLeast(`${bytes(link.bytes_per_s)}/s`) : `${bytes(link.bytes_per_s)}/s`);
+
+function linkTable(links) {
+  const rows = links.map((link) =>
+    h(
+      "tr", { "data-key": `${link.a.node} ${link.b.node}` },
+      h("td", {}, `${link.a.name} – ${link.b.name}`),
+      h("td", {}, C.kinds[link.kind] ?? link.kind ?? T.unknown),
+      h("td", { class: "n" }, link.best ? span(link.best.latency_s) : C.unmeasured),
+      h("td", { class: "n" }, link.best ? speedOf(link.best) : "–"),
+      h("td", {}, h("span", { class: `pill ${link.state === "linked" ? "good" : link.state === "silent" ? "bad" : ""}` }, C.states[link.state] ?? T.unknown)),
+    ),
+  );
+  const { link: words } = C;
+  return table([words.between, words.kind, [words.latency, "n"], [words.speed, "n"], words.state], rows);
+}
+
+// --- the picture ------------------------------------------------------------------------------------
+
+function graph(snapshot, links) {
+  const { nodes } = snapshot;
+  const width = Math.max(300, Math.min(MOST_WIDTH, root.clientWidth - 80));
+  const frame = { width, box: { ...BOX, width: width < NARROW ? 138 : BOX.width } };
+  frame.height = heightOf(nodes.length, width);
+  const spots = placesOf(nodes.length, frame);
+  const places = new Map(nodes.map((node, at) => [node.node, spots[at]]));
+  return h(
+    "figure", { class: "graph" },
+    s("svg", { viewBox: `0 0 ${width} ${frame.height}`, width, role: "img", "aria-label": C.graph },
+      links.map((link) => edge(link, places, frame.box, nodes.length <= MOST_LABELS)),
+      nodes.map((node) => box(node, places.get(node.node), frame.box, snapshot))),
+    nodes.length === 1 && h("figcaption", { class: "dim" }, C.alone.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part))),
+  );
+}
+
+function heightOf(count, width) {
+  if (count === 1) return 80;
+  if (width < NARROW) return 100 + 95 * Math.ceil((count - 1) / 2);
+  return count === 2 ? 80 : count <= 4 ? 240 : 330;
+}
+
+/** Return the middles of the nodes' boxes: round an oval that fills the frame, or in two columns
+ * where there is no room for that. */
+function placesOf(count, { width, height, box }) {
+  const inColumns = width < NARROW && count > 3;
+  const places = Array.from({ length: count }, (_, at) => {
+    if (inColumns) return { x: at % 2, y: at / 2 };
+    const turn = (2 * Math.PI * at) / count + (count === 2 && width >= NARROW ? Math.PI : -Math.PI / 2);
+    return { x: Math.cos(turn), y: Math.sin(turn) };
+  });
+  const fitted = (name, size, part) => {
+    const all = places.map((place) => place[name]);
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    const room = size - part - 4;
+    return (value) => (most - least < 0.01 ? size / 2 : part / 2 + 2 + (room * (value - least)) / (most - least));
+  };
+  const x = fitted("x", width, box.width);
+  const y = fitted("y", height, box.height);
+  return places.map((place) => ({ x: x(place.x), y: y(place.y) }));
+}
+
+function edge(link, places, size, mayLabel) {
+  const from = places.get(link.a.node);
+  const to = places.get(link.b.node);
+  const isFar = Math.abs(from.x - to.x) > size.width + LABEL.width || Math.abs(from.y - to.y) > size.height + LABEL.height;
+  const isLabelled = mayLabel && isFar;
+  const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
+  const kind = ["edge", link.state ?? "unseen", link.crossing.length ? "crossed" : ""].join(" ");
+  const label = link.best ? [span(link.best.latency_s), `${bytes(link.best.bytes_per_s)}/s`] : [C.states[link.state] ?? ""];
+  return s(
+    "g", { class: kind, "data-key": `${link.a.node} ${link.b.node}` },
+    s("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y }),
+    link.crossing.length > 0 && s("title", {}, C.crosses(link.crossing.join(", "))),
+    isLabelled && s("rect", { class: "behind", x: middle.x - LABEL.width / 2, y: middle.y - 7 * label.length - 2, width: LABEL.width, height: 14 * label.length + 4, rx: 4 }),
+    isLabelled && label.map((text, row) => s("text", { x: middle.x, y: middle.y + 4 + (row - (label.length - 1) / 2) * 14 }, text)),
+  );
+}
+
+function box(node, place, size, snapshot) {
+  const silent = isSilent(node);
+  const tone = silent ? "bad" : node.health.status === "ok" ? "good" : node.health.status === "error" ? "bad" : "warn";
+  const left = place.x - size.width / 2;
+  const top = place.y - size.height / 2;
+  const ranks = ranksOn(node, snapshot);
+  const line = ranks.length ? ranks.map(({ one }) => one.model).join(", ") : C.noRanks;
+  const used = node.memory_total_bytes ? (node.memory_total_bytes - node.memory_available_bytes) / node.memory_total_bytes : 0;
+  return s(
+    "g", { class: `node ${tone}`, "data-key": node.node },
+    s("rect", { class: "box", x: left, y: top, width: size.width, height: size.height, rx: 9 }),
+    s("circle", { cx: left + 15, cy: top + 19, r: 4.5 }),
+    s("text", { class: "name", x: left + 27, y: top + 23 }, shortened(node.name, Math.floor(size.width / 10.5))),
+    node.node === snapshot.holder && s("path", { class: "crown", d: `M${left + size.width - 25} ${top + 24}v-9l4 4 3.500-6 3.500 6 4-4v9z` }, s("title", {}, C.holder)),
+    s("text", { class: "line", x: left + 13, y: top + 41 }, shortened(silent ? silence(node) : line, Math.floor(size.width / 6.8))),
+    s("rect", { class: "track", x: left + 13, y: top + 48, width: size.width - 26, height: 4, rx: 2 }),
+    s("rect", { class: "fill", x: left + 13, y: top + 48, width: (size.width - 26) * used, height: 4, rx: 2 }),
+  );
+}
+
+const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+const ranksOn = (node, snapshot) =>
+  snapshot.instances.flatMap((one) => one.ranks.filter((rank) => rank.node === node.node).map((rank) => ({ one, rank })));
+
+const silence = (node) => (node.silent_s === null ? C.unheard : C.silent(span(Math.round(node.silent_s))));
+
+// --- a node -----------------------------------------------------------------------------------------
+
+function card(node, snapshot) {
+  const known = live.state?.telemetry.cards.find((one) => one.node === node.node);
+  const silent = isSilent(node);
+  const tone = silent ? "bad" : { ok: "good", warn: "warn", error: "bad" }[node.health.status];
+  const word = silent ? silence(node) : C.health[node.health.status];
+  return h(
+    "article", { class: `card node-card ${silent ? "silent" : ""}`, "data-key": node.node },
+    h("header", {},
+      h("h2", {}, node.name),
+      node.node === snapshot.holder && h("span", { class: "pill quiet" }, C.holder),
+      node.node === snapshot.node && h("span", { class: "pill quiet" }, C.own),
+      node.draining && h("span", { class: "pill warn" }, C.draining),
+      h("span", { class: `pill ${tone}` }, word)),
+    node.health.message && h("p", { class: `finding ${tone}` }, node.health.message, node.health.remediation && h("span", {}, h("b", {}, `${C.remedy}: `), node.health.remediation)),
+    memoryBar(node),
+    h("dl", {},
+      fact(C.cpu, node.cpu_ratio === null ? T.unknown : percent(node.cpu_ratio)),
+      fact(C.disk, node.disk_free_bytes === null ? T.unknown : bytes(node.disk_free_bytes)),
+      fact(C.chip, known ? `${known.chip || known.platform}, ${known.cores} cores` : T.unknown),
+      fact(C.system, known?.os_version || known?.platform || T.unknown),
+      fact(C.gpu, T.unknown)),
+    h("ul", { class: "ranks", "aria-label": C.ranks }, rankLines(node, snapshot)),
+  );
+}
+
+const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
+
+function rankLines(node, snapshot) {
+  const found = ranksOn(node, snapshot);
+  if (!found.length) return h("li", { class: "dim" }, C.noRanks);
+  return found.map(({ one, rank }) =>
+    h("li", { "data-key": `${one.instance} ${rank.rank}` },
+      h("strong", {}, one.model), " ",
+      h("span", { class: "dim" }, C.rank(rank.rank, one.ranks.length, rank.first_layer + 1, rank.last_layer)),
+      h("span", { class: "n" }, bytes(rank.used_bytes ?? rank.promised_bytes))));
+}
+
+/** Return a bar of a node's memory: measured in models, promised beyond that, other use, free. */
+function memoryBar(node) {
+  const total = node.memory_total_bytes;
+  if (!total) return h("p", { class: "dim" }, `${C.memory}: ${T.unknown}`);
+  const inUse = total - node.memory_available_bytes;
+  const used = Math.min(node.used_bytes, inUse);
+  const parts = { used, other: inUse - used, promised: Math.max(0, Math.min(node.promised_bytes - used, total - inUse)) };
+  const told = { used: node.used_bytes, other: parts.other, promised: node.promised_bytes };
+  const label = Object.entries(told).map(([name, size]) => `${C.memoryLegend[name]} ${bytes(size)}`);
+  return h(
+    "div", { class: "memory" },
+    h("div", { class: "line" }, h("span", {}, C.memory), h("span", { class: "n" }, bytes(total))),
+    h("div", { class: "segments", role: "img", "aria-label": `${C.memory} ${bytes(total)}: ${label.join(", ")}` },
+      Object.entries(parts).map(([name, size]) => h("i", { class: name, style: { width: `${(size / total) * 100}%` } }))),
+    h("p", { class: "legend" }, Object.keys(parts).map((name, at) => h("span", {}, h("i", { class: name }), label[at]))),
+  );
+}

@@ -1,0 +1,202 @@
+// What the cluster does: a snapshot a second for all views, the whole state when it has changed,
+// and the last five minutes. It comes back by itself, and says how long it was away.
+
+import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
+
+export const SPAN_S = 300;
+const MEAN_S = 5;
+const SILENT_S = 6;
+const PAUSES_S = [0.3, 0.7, 1, 2];
+const STATE_S = 15;
+const LIMITED_S = 20;
+
+export const live = {
+  status: "connecting",
+  snapshot: null,
+  state: null,
+  models: null,
+  past: [],
+  lostAt: null,
+  keyRefused: false,
+};
+
+const listeners = new Set();
+let stopped = null;
+let askedIndex = null;
+let askedAt = -Infinity;
+let wake = () => {};
+
+const nowS = () => performance.now() / 1000;
+
+/** Call `listener` with a word each time that something has changed: snapshot, state, status, back. */
+export const listen = (listener) => listeners.add(listener);
+
+const tell = (what, value) => listeners.forEach((listener) => listener(what, value));
+
+function become(status) {
+  if (live.status === status) return;
+  if (status === "lost") live.lostAt ??= nowS();
+  if (status === "live" && live.lostAt !== null) {
+    tell("back", nowS() - live.lostAt);
+    live.lostAt = null;
+  }
+  live.status = status;
+  tell("status");
+}
+
+/** Follow the cluster for as long as the page is open. */
+export async function follow() {
+  for (let tries = 0; ; tries += 1) {
+    stopped = new AbortController();
+    const watchdog = new Watchdog(stopped);
+    let pauseS = PAUSES_S[Math.min(tries, PAUSES_S.length - 1)];
+    try {
+      const answer = await ask("GET", "/metrics/stream", { signal: stopped.signal, accept: "text/event-stream" });
+      for await (const event of events(answer)) {
+        watchdog.heard();
+        if (event.name !== "snapshot") continue;
+        tries = 0;
+        take(JSON.parse(event.data));
+      }
+      become("lost");
+    } catch (error) {
+      pauseS = refused(error) ?? pauseS;
+    } finally {
+      watchdog.end();
+    }
+    await pause(pauseS);
+  }
+}
+
+/** Say what a failure means, and return how long to wait for another try, if that is known. */
+function refused(error) {
+  if (!(error instanceof ApiError)) {
+    become("lost");
+  } else if (error.status === 401) {
+    live.keyRefused = hasKey();
+    setKey(null);
+    become("login");
+    return Infinity;
+  } else if (error.status === 403 && hasKey()) {
+    become("limited");
+    askModels();
+    return LIMITED_S;
+  } else become("lost");
+  return undefined;
+}
+
+function pause(seconds) {
+  return new Promise((resolve) => {
+    wake = resolve;
+    if (Number.isFinite(seconds)) setTimeout(resolve, seconds * 1000);
+  });
+}
+
+/** Try a key. */
+export function enter(text) {
+  setKey(text);
+  become("connecting");
+  wake();
+}
+
+/** Forget the key, and all that came with it. */
+export function leave() {
+  setKey(null);
+  become("connecting");
+  Object.assign(live, { snapshot: null, state: null, models: null, past: [], keyRefused: false, lostAt: null });
+  askedIndex = null;
+  stopped?.abort();
+  wake();
+}
+
+/** Ends a stream that says nothing: a machine that is gone does not hang up. */
+class Watchdog {
+  constructor(controller) {
+    this.controller = controller;
+    this.heard();
+  }
+
+  heard() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.controller.abort(), SILENT_S * 1000);
+  }
+
+  end() {
+    clearTimeout(this.timer);
+    this.controller.abort();
+  }
+}
+
+function take(snapshot) {
+  const before = live.snapshot;
+  live.snapshot = snapshot;
+  live.past.push(pointOf(snapshot, before));
+  while (live.past.length && live.past[0].at_s < snapshot.at_s - SPAN_S) live.past.shift();
+  become("live");
+  if (snapshot.index !== askedIndex || nowS() - askedAt > STATE_S) askState(snapshot.index);
+  tell("snapshot");
+}
+
+/** Ask for the whole state and the models again. */
+export async function askState(index = askedIndex) {
+  askedIndex = index;
+  askedAt = nowS();
+  try {
+    live.state = await json("GET", "/state");
+    tell("state");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    askedIndex = null;
+  }
+  await askModels();
+}
+
+async function askModels() {
+  try {
+    live.models = (await json("GET", "/v1/models")).data;
+    tell("state");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
+}
+
+/** Return what one snapshot adds to the plots. Counts that went back began anew. */
+function pointOf(snapshot, before) {
+  const { counters } = snapshot;
+  const then = live.past.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5)?.counters ?? live.past[0]?.counters ?? counters;
+  const mean = (name) => {
+    const count = total(counters[name]) - total(then[name]);
+    return count > 0 ? (counters[name].sum - then[name].sum) / count : null;
+  };
+  const errors = before ? Math.max(0, snapshot.counters.http_errors - before.counters.http_errors) : 0;
+  return {
+    at_s: snapshot.at_s,
+    counters,
+    generated: snapshot.generation_tokens_per_s,
+    prompts: snapshot.prompt_tokens_per_s,
+    ttft: mean("ttft_s"),
+    itl: mean("itl_s"),
+    running: snapshot.running,
+    waiting: snapshot.waiting,
+    kv: snapshot.kv_bytes,
+    errors,
+    nodes: Object.fromEntries(
+      snapshot.nodes.map((node) => [
+        node.node,
+        isSilent(node)
+          ? { cpu: null, memory: null }
+          : { cpu: node.cpu_ratio, memory: node.memory_total_bytes - node.memory_available_bytes },
+      ]),
+    ),
+  };
+}
+
+const total = (histogram) => histogram.counts.reduce((sum, count) => sum + count, 0);
+
+export const QUIET_S = 2.4;
+
+/** Return whether a node has said nothing for longer than it should: it tells each second. */
+export const isSilent = (node) => node.silent_s === null || node.silent_s >= QUIET_S;
+
+/** Return the name of a node by its id. */
+export const nameOf = (id) => live.snapshot?.nodes.find((node) => node.node === id)?.name ?? id ?? "";
