@@ -21,7 +21,7 @@ from worker.transfer.thread import WeightsSettings
 
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
-    *("group_connect_s", "spare"),
+    *("group_connect_s", "spare", "kv"),
 }
 """Settings of runners that reach them in another way."""
 
@@ -70,6 +70,7 @@ def shelf(settings: Settings) -> Shelf:
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not (has_metal() or has_cuda()),
+        kv=settings.runner.kv,
     )
 
 

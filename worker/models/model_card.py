@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
+from bus.wire.kv import KvKind, not_a_kind
 from worker.models import layers
 from worker.models.passed_over import Unfit
 
@@ -60,6 +61,7 @@ class Notes:
     `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
     what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
+    `kv` is how its KV is held, whatever the node's setting.
     """
 
     thinking_default: bool | None = None
@@ -68,6 +70,7 @@ class Notes:
     default_max_tokens: int | None = None
     compatible_backends: tuple[str, ...] = ()
     backend_preference: tuple[str, ...] = ()
+    kv: KvKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
         _count(table, "default_max_tokens"),
         _tags(table, "compatible_backends"),
         _tags(table, "backend_preference"),
+        _kv(table),
     )
 
 
@@ -148,10 +152,12 @@ def model_card(
     modified_at_s: int,
     float32: bool,
     bundled: bool,
+    kv: KvKind = "full",
 ) -> ModelCard:
     """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
     convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
-    to 32 bits when loaded. `adapters` lie beside it.
+    to 32 bits when loaded. `adapters` lie beside it. `kv` is how KV is held where the notes say
+    nothing of it.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -165,6 +171,7 @@ def model_card(
     sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
+    group, in_full = layers.kv_group(family, text, count)
     return ModelCard(
         model=model,
         path=path,
@@ -200,7 +207,21 @@ def model_card(
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
         adapters=adapters.cards,
+        kv=(notes.kv or kv) if group else "full",
+        kv_group=group,
+        kv_value_bytes=value_bytes,
+        kv_full_because=in_full,
     )
+
+
+def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
+    """Return what is said of a model whose KV stays in full width, though its notes or else its
+    node want it otherwise."""
+    if (notes.kv or wanted) == "full" or not card.kv_full_because:
+        return None
+    where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"
+    way_out = 'to have this said no more, write kv = "full" in its card.toml'
+    return Unfit(f"{where} has no effect: {card.kv_full_because}", way_out)
 
 
 def _count(table: Mapping[str, Any], name: str) -> int | None:
@@ -208,6 +229,16 @@ def _count(table: Mapping[str, Any], name: str) -> int | None:
     if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
         return found
     raise ValueError(f"card.toml: {name} is a whole number above 0")
+
+
+def _kv(table: Mapping[str, Any]) -> KvKind | None:
+    """Return how KV is to be held. Raises ValueError for what is no kind."""
+    found = table.get("kv")
+    if found is None:
+        return None
+    if (wrong := not_a_kind(found)) is not None:
+        raise ValueError(f"card.toml: kv = {found}: {wrong}")
+    return cast(KvKind, found)
 
 
 def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:

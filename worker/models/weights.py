@@ -23,6 +23,7 @@ from typing import Any, cast
 from bus.wire.cards import ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId
+from bus.wire.kv import KvKind
 from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
@@ -30,6 +31,7 @@ from worker.models.model_card import (
     FoundAdapters,
     Notes,
     Tensor,
+    kept_in_full,
     model_card,
     no_more_context,
     notes_from,
@@ -64,12 +66,13 @@ NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json a
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """Where to look. `bundled` maps names to folders; `float32` says that weights are cast to
-    32 bits when they are loaded (without Metal)."""
+    32 bits when they are loaded (without Metal); `kv` how KV is held unless a card says it."""
 
     bundled: Mapping[str, Path]
     folders: tuple[Path, ...]
     hugging_face: Path | None
     float32: bool
+    kv: KvKind = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ class Weights:
                 modified_at_s=int(max(file.st_mtime for file in files)),
                 float32=float32,
                 bundled=found.bundled,
+                kv=self._shelf.kv,
             )
         except KeyError as error:
             raise UnfitModel(f"{CONFIG} has no {error.args[0]}", NOT_A_MODEL) from error
@@ -188,7 +192,10 @@ class Weights:
             raise UnfitModel(f"{CONFIG}: {error}", NOT_A_MODEL) from error
         if embeds is not None:
             card = embedding_card(card, embeds)
-        return card, tuple(filter(None, (unknown, no_more_context(notes, card)))), adapters
+        said = [unknown, no_more_context(notes, card)]
+        if is_text:
+            said.append(kept_in_full(notes, card, self._shelf.kv))
+        return card, tuple(filter(None, said)), adapters
 
 
 def hugging_face_cache() -> Path:

@@ -103,7 +103,8 @@ class RunnerReading(Message):
 
     Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
     `best_waiting_priority` is the smallest among waiting rows. `last_used_ago_s` counts from
-    the last time that any request was open.
+    the last time that any request was open. `kv` says how its layers hold KV: "full", "8bit", or
+    "8bit in 4 of 24 layers"; empty while that is not known.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -136,6 +137,7 @@ class RunnerReading(Message):
     done_bytes: int = 0
     total_bytes: int = 0
     rank: int = 0
+    kv: str = ""
 
 
 class ModelDemand(Message):

@@ -9,6 +9,7 @@ import typer
 
 from bus.process.clock import wall
 from bus.wire.cards import AdapterCard, ModelCard, PartialModel
+from bus.wire.kv import held_bytes
 from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
@@ -75,7 +76,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("quantised", card.quantization),
         ("on disk", size(card.size_bytes)),
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
-        ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
+        ("KV cache", _kv(card)),
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
         ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
@@ -170,6 +171,16 @@ def _own(folder: Path, models: Path) -> Path:
 
 def _fields(card: ModelCard, nodes: list[str]) -> dict[str, Any]:
     return {**card.model_dump(mode="json"), "nodes": nodes}
+
+
+def _kv(card: ModelCard) -> str:
+    """Return what a token of KV takes, and how it is held where that is not in full width."""
+    grows = card.kv_bytes_per_token
+    held = held_bytes(grows, card.kv, card.kv_value_bytes, card.kv_group)
+    if card.kv != "full":
+        return f"{size(held)} a token ({card.kv}; {size(grows)} in full width)"
+    stays = f"; always in full width: {card.kv_full_because}" if card.kv_full_because else ""
+    return f"{size(grows)} a token{stays}"
 
 
 def _count(parameters: int) -> str:
