@@ -88,7 +88,8 @@ def load_engine(
     With a `rank_context`, load that rank's part and agree with the others; the group has been
     formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
     and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
-    `kv` says how KV that grows is held where the model's can be. `threads` are those of the processor's BLAS.
+    `kv` says how KV that grows is held where the model's can be. `threads` are those of the
+    processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:

@@ -33,7 +33,7 @@ class RunnerMeter:
     _generated_tokens: int = 0
 
     def loaded(self, facts: EngineFacts) -> Mapping[str, str | int | float | bool]:
-        """Take note of how the loaded model holds KV. Return what a diagnosis shows of the model."""
+        """Take note of how the loaded model holds KV. Return what a diagnosis shows of it."""
         self.kv = str(facts.extra.get("kv", ""))
         return {**facts.extra, "context_tokens": facts.context_tokens}
 

@@ -51,6 +51,7 @@ of PEP 562; the laws hold its table to be what its imports say, and pyright read
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
     "bus.wire.go_templates": (),
+    "bus.wire.kv": (),
     "bus.wire.lora": (),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),

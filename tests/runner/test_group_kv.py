@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bus.wire.messages.control import AskRunner, RunnerReport
 from tests.harness.group_requests import play, text_hand
 from tests.harness.ranks import ready_group, stages
-from tests.harness.slot import ROOT, FakeGateway, started_slot
+from tests.harness.slot import ROOT, FakeGateway, Slot, started_slot
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,18 @@ def one_rank(home: Path, kv: str) -> Iterator[FakeGateway]:
             yield gateway
 
 
+def facts(slot: Slot) -> dict[str, str | int | float | bool]:
+    """Return what a runner tells of its loaded model."""
+    slot.tell(AskRunner(instance=slot.spec.instance))
+
+    def reports() -> list[RunnerReport]:
+        """Return those that have come."""
+        return [one for one in slot.other if isinstance(one, RunnerReport)]
+
+    slot.until(lambda: bool(reports()), "a report")
+    return reports()[-1].facts
+
+
 @pytest.mark.parametrize(
     ("sharding", "layers", "kv"),
     [
@@ -39,6 +52,6 @@ def test_a_group_says_what_one_rank_says(tmp_path, sharding, layers, kv) -> None
         wanted = play(gateway, hand)
     with ready_group(TINY, sharding, layers, kv=kv) as (slots, gateway):
         found = play(gateway, hand)
-        assert all(slot.reading().kv == kv for slot in slots)
+        assert [facts(slot)["kv"] for slot in slots] == [kv, kv]
     texts = [{name: one["text"] for name, one in told.items()} for told in (found, wanted)]
     assert texts[0] == texts[1]

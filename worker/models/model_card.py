@@ -61,7 +61,7 @@ class Notes:
     `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
     what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    `kv` is how its KV is held, whatever the node's setting.
+    `kv` is how its KV is held, and goes before the node's setting.
     """
 
     thinking_default: bool | None = None

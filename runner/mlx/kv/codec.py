@@ -2,8 +2,8 @@
 # (mlx leaves the arguments of `quantize` and its kin partly untyped)
 """Talks to MLX: how the keys and values of a layer are held: as they are, or in fewer bits.
 
-Held KV is a tuple of arrays (rows, heads, tokens, width of the part), whatever it means: what
-cuts, joins, moves and keeps tokens knows no more of it. A token's parts depend on its own keys and
+Held KV is a tuple of arrays (rows, heads, tokens, width of the part): what cuts, joins, moves and
+keeps tokens knows no more of it. A token's parts depend on its own keys and
 values alone, so neither neighbours nor the chunks in which a prompt came change them; and attention
 sees what is held, of the newest token too.
 """

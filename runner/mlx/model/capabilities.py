@@ -136,9 +136,7 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
     wide = in_full_width(shape)
     alone = [_alone(model, wide, row) for row in rows]
     together = _agree(lambda: _together(model, wide, rows), [one[1] for one in alone])
-    grouped = shape.trims and _agree(
-        lambda: _grouped(model, wide, rows), [one[0] for one in alone]
-    )
+    grouped = shape.trims and _agree(lambda: _grouped(model, wide, rows), [one[0] for one in alone])
     narrow = head.narrows and _agree(lambda: [_narrowed(model, wide, head, rows[1])], [alone[1][0]])
     return Capabilities(
         batches_ragged=together,

@@ -61,9 +61,7 @@ def test_a_row_says_the_same_alone_and_beside_fifteen_others(player, new_row):
     late = specs[:8]
     player.step(
         prefill=(
-            tuple(
-                PrefillChunk(s.row, c, len(s.tokens)) for s, c in zip(late, cut, strict=False)
-            ),
+            tuple(PrefillChunk(s.row, c, len(s.tokens)) for s, c in zip(late, cut, strict=False)),
         ),
         decode=tuple(s.row for s in specs[8:]),
     )
@@ -74,10 +72,12 @@ def test_a_row_says_the_same_alone_and_beside_fifteen_others(player, new_row):
     billed = ROWS * longest * player.engine.facts.kv_bytes_per_token
     player.finish(*(s.row for s in specs))
     assert not player.failures
-    assert 0.9 * billed <= held <= 1.1 * billed + ROWS * 128 * player.engine.facts.kv_bytes_per_token
-    for spec in specs[:: 1 if PROVING else 3]:
-        alone = player.alone(new_row(spec.tokens), TOKENS - 2)
-        assert player.ids(spec.row)[: TOKENS - 2] == alone
+    assert (
+        0.9 * billed <= held <= 1.1 * billed + ROWS * 128 * player.engine.facts.kv_bytes_per_token
+    )
+    for one in specs[:: 1 if PROVING else 3]:
+        alone = player.alone(new_row(one.tokens), TOKENS - 2)
+        assert player.ids(one.row)[: TOKENS - 2] == alone
 
 
 def test_the_bytes_of_a_token_are_those_of_the_bill(player):
@@ -130,7 +130,9 @@ def test_a_family_holds_in_fewer_bits_what_it_can(tmp_path, new_row, family, mor
         player = Drive(engine)
         assert engine.facts.extra["kv"] == held
         assert engine.facts.batches_ragged
-        tokens = [[3 + (7 * at + number) % 250 for at in range(9 + 20 * number)] for number in (0, 1)]
+        tokens = [
+            [3 + (7 * at + number) % 250 for at in range(9 + 20 * number)] for number in (0, 1)
+        ]
         wanted = [player.alone(new_row(one), 10) for one in tokens]
         rows = [new_row(one) for one in tokens]
         prefill = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)

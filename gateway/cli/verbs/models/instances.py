@@ -30,7 +30,9 @@ Context = Annotated[
 ]
 Kv = Annotated[
     str | None,
-    typer.Option("--kv", help="How its KV is held: `full`, `8bit` or `4bit`; else as its card has it."),
+    typer.Option(
+        "--kv", help="How its KV is held: `full`, `8bit` or `4bit`; else as its card has it."
+    ),
 ]
 Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
@@ -238,11 +240,14 @@ def _kept_in_full(state: NodeState, one: Instance) -> str | None:
     """Return what is said of a copy whose KV is wider than was decided or set; None of others."""
     reading, card = state.reading_of(one), state.models.get(one.model)
     if one.kv != "full" and reading is not None and reading.kv == "full":
-        return f"{one.model} holds its KV in full width, not in {one.kv}: its layers keep no KV that grows"
+        said = f"{one.model} holds its KV in full width, not in {one.kv}"
+        return f"{said}: its layers keep no KV that can be held so"
     if card is None or not card.kv_full_because:
         return None
     said = (note for _, note in state.passed_over if note.taken and note.name == one.model)
-    return next((f"{one.model}: {note.why}" for note in said if card.kv_full_because in note.why), None)
+    return next(
+        (f"{one.model}: {note.why}" for note in said if card.kv_full_because in note.why), None
+    )
 
 
 def _status(state: NodeState, one: Instance) -> str:
