@@ -61,7 +61,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "pull": Verb("Get a model from the Hugging Face hub.", "verbs.models.pull"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
     "show": Verb("Show what is known of a model.", "verbs.models.models"),
-    "rm": Verb("Delete a model from this node's disk.", "verbs.models.models"),
+    "rm": Verb("Delete models from this node's disk, or all.", "verbs.models.removal"),
     "requests": Verb("Show the requests that ended last, and what they took.",
                      "verbs.models.requests"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),

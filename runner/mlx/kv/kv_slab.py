@@ -2,7 +2,8 @@
 
 A slab is (slots, heads, room, width), for each part that its codec makes of KV. All rows end at
 the same place, `stop`, and so a step writes one column for all of them in place; row i begins at
-`begins[i]`, and attention sees the window from the earliest beginning to `stop`. A row that leaves makes a hole, which keeps
+`begins[i]`, and attention sees the window from the earliest beginning to `stop`. A row that
+leaves makes a hole, which keeps
 its slot until another row takes it, or until so many row-steps were wasted on holes that
 copying the others together is cheaper. The window slides through the room and is moved back
 when it reaches the end, with room for at least `SLACK_TOKENS` more steps. So neither a join

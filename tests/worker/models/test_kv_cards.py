@@ -15,7 +15,7 @@ WIDE = CONFIG | {"head_dim": 64}
 
 
 def weights(tmp_path: Path, kv: Any = "full") -> Weights:
-    return Weights(Shelf({}, (tmp_path / "models",), None, True, kv))
+    return Weights(Shelf({}, (tmp_path / "models",), None, True, kv=kv))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,7 @@ def test_a_card_that_asks_for_what_is_no_kind_is_refused_by_name(
     here = weights(tmp_path)
     here.look()
     (told,) = here.passed_over
+    assert told.reason == "bad_card"
     assert f"kv = {word}" in told.why and said in told.why
 
 

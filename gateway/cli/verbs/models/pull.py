@@ -15,6 +15,7 @@ from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
 
+EVERYWHERE = "all"
 REMARK_S = 10.0
 """Where no bar can be drawn, a line now and then says how far it is."""
 
@@ -30,11 +31,43 @@ def pull(
     ],
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NODE", help="The node whose disk it goes to, else this one."),
+        typer.Option(
+            "--to", metavar="NODE|all", help="The node whose disk it goes to, else this one."
+        ),
     ] = None,
 ) -> None:
     """Get a model from the Hugging Face hub, or from a node that has it. Ctrl-C stops it; what came
     is kept, and the same verb goes on with it."""
+    output = invocation.output
+    if to == EVERYWHERE:
+        output.document(_to_all(invocation, model))
+        return
+    last = _to_one(invocation, model, to)
+    output.document(last)
+    if not last["note"]:
+        output.note(f'`shoal run {last["model"]} "..."` asks it something')
+
+
+def _to_all(invocation: Invocation, model: str) -> list[dict[str, Any]]:
+    """Pull a model to this node, then to each other, which copies it; return the last word of each.
+    Raises CliError where one failed, after the others."""
+    state = invocation.state()
+    others = sorted((card.name, card.node) for card in state.cards if card.node != state.asked)
+    ended = [_to_one(invocation, model, None)]
+    failed: list[str] = []
+    for name, node in others:
+        invocation.output.note(f"to {name}")
+        try:
+            ended.append(_to_one(invocation, model, node))
+        except CliError as error:
+            failed.append(f"{name}: {error}")
+    if failed:
+        raise CliError(f"{len(failed)} of {len(others) + 1} nodes lack it: {'; '.join(failed)}")
+    return ended
+
+
+def _to_one(invocation: Invocation, model: str, to: str | None) -> dict[str, Any]:
+    """Pull a model to one node, None for the one that is asked, and say what came of it."""
     api, output = invocation.api(), invocation.output
     last: dict[str, Any] = {}
     try:
@@ -60,13 +93,12 @@ def pull(
         raise
     if last.get("status") != "done":
         raise CliError("the node ended the pull without a word", remedy="see `shoal logs worker`")
-    output.document(last)
     if last["note"]:
         output.say(f"{last['model']}: {last['note']}")
-        return
+        return last
     came = "copied from other nodes" if last["sources"] else f"{size(last['received_bytes'])} came"
     output.say(f"pulled {last['model']} ({size(last['total'])}, {came})")
-    output.note(f'`shoal run {last["model"]} "..."` asks it something')
+    return last
 
 
 _COUNTED = re.compile(r"waits \d+ s: ")
