@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval` untyped)
 """Talks to MLX: what holding KV in fewer bits changes of what a model says, in figures.
 
 All of a text is computed at once on caches of a codec: attention sees what is held, so this is what
@@ -6,14 +8,14 @@ a row that decodes would see. Full width is what it is compared with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import mlx.core as mx
 
 from bus.wire.kv import KvKind
-from runner.mlx.kv import Codec
 from runner.mlx.model.capabilities import Shape, measure, new_caches
 
 
@@ -34,39 +36,28 @@ def in_kind(kind: KvKind) -> Callable[[Any], Shape]:
     return lambda model: measure(model, kind)
 
 
-def in_codec(codec: Callable[[Codec], Codec]) -> Callable[[Any], Shape]:
-    """Return what measures a model whose codecs for 4 bits are exchanged for others."""
-
-    def shape_of(model: Any) -> Shape:
-        """Return the model's shape with the other codecs."""
-        shape = measure(model, "4bit")
-        return replace(shape, codecs=tuple(one and codec(one) for one in shape.codecs))
-
-    return shape_of
-
-
 def figures(
     model: Any, shape_of: Callable[[Any], Shape], texts: Sequence[Sequence[int]]
 ) -> Figures:
     """Return the figures of some texts, each of two tokens or more."""
     wide, held = measure(model), shape_of(model)
-    kl, largest, same, surprise, count = 0.0, 0.0, 0, 0.0, 0
+    kl, largest, same, surprise, count = 0.0, 0.0, 0.0, 0.0, 0
     for text in texts:
         tokens = mx.array([list(text)])
         full, other = (_logits(model, shape, tokens) for shape in (wide, held))
         ours, theirs = (one - mx.logsumexp(one, -1, keepdims=True) for one in (other, full))
-        kl += mx.sum(mx.exp(theirs) * (theirs - ours)).item()
-        largest = max(largest, mx.max(mx.abs(full - other)).item())
-        same += mx.sum(mx.argmax(full, -1) == mx.argmax(other, -1)).item()
+        kl += _number(mx.sum(mx.exp(theirs) * (theirs - ours)))
+        largest = max(largest, _number(mx.max(mx.abs(full - other))))
+        same += _number(mx.sum(mx.argmax(full, -1) == mx.argmax(other, -1)))
         said = mx.take_along_axis(ours[:-1], tokens[0, 1:, None], -1)
-        surprise -= mx.sum(said).item()
+        surprise -= _number(mx.sum(said))
         count += len(text)
-    return Figures(
-        kl / count,
-        largest,
-        same / count,
-        float(mx.exp(mx.array(surprise / (count - len(texts)))).item()),
-    )
+    perplexity = math.exp(surprise / (count - len(texts)))
+    return Figures(kl / count, largest, same / count, perplexity)
+
+
+def _number(array: mx.array) -> float:
+    return float(cast(float, array.item()))
 
 
 def _logits(model: Any, shape: Shape, tokens: mx.array) -> mx.array:

@@ -87,7 +87,8 @@ def measure(model: Any, kind: KvKind = "full") -> Shape:
     for cache in caches:
         codec, held = None, cache
         if type(cache) is KVCache:
-            keys, values = (one[:, :, : cache.offset] for one in (cache.keys, cache.values))
+            plain: Any = cache
+            keys, values = (one[:, :, : plain.offset] for one in (plain.keys, plain.values))
             codec = codec_for(kind, keys.shape[-1], values.shape[-1])
             held = RowKV.holding(codec.encode(keys, values), codec)
         codecs.append(codec)
