@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
+from bus.wire.kv import KvKind, not_a_kind
 
 
 def words(value: Any) -> Any:
@@ -141,6 +142,14 @@ class RunnerSettings(BaseModel):
     blas_threads: int | Literal["auto"]
     parity: Literal["exact", "fast"]
     spare: bool
+    kv: KvKind
+
+    @field_validator("kv", mode="before")
+    @classmethod
+    def _is_a_kind(cls, kind: Any) -> Any:
+        if (wrong := not_a_kind(kind)) is not None:
+            raise ValueError(wrong)
+        return kind
 
     @field_validator("blas")
     @classmethod

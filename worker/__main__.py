@@ -22,7 +22,7 @@ from worker.transfer.thread import WeightsSettings
 
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
-    *("group_connect_s", "spare"),
+    *("group_connect_s", "spare", "kv"),
 }
 """Settings of runners that reach them in another way."""
 STILL_S = 1.0
@@ -73,6 +73,7 @@ def shelf(settings: Settings) -> Shelf:
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not (has_metal() or has_cuda()),
+        kv=settings.runner.kv,
         families=installed_families(),
         still_s=STILL_S,
     )

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId, sayable
+from bus.wire.kv import KvKind
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
@@ -62,6 +63,10 @@ class ModelCard(Message):
     as above by layer; `embedding_bytes` lie with the first layers, `head_bytes` (final norm and
     output projection, which may be the embedding again) with the last. Empty: unknown, taken as
     equal. `activation_bytes` of one token travel between layers.
+
+    `kv` is how its node holds what grows of the KV unless a load says otherwise; the bytes of the
+    card are of full width. Values of `kv_value_bytes` are put in groups of `kv_group`; 0: they stay
+    in full width, for the reason in `kv_full_because`.
 
     `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
     the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
@@ -126,6 +131,10 @@ class ModelCard(Message):
     card_at_s: float = 0.0
     noted: tuple[str, ...] = ()
     adapters: tuple[AdapterCard, ...] = ()
+    kv: KvKind = "full"
+    kv_group: int = 0
+    kv_value_bytes: int = 0
+    kv_full_because: str = ""
 
 
 class PartialModel(Message):

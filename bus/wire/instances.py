@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.wire import Message
 
@@ -70,6 +71,7 @@ class Conditions(Message):
     min_nodes: int = Field(default=1, ge=1)
     sharding: Literal["pipeline", "tensor"] | None = None
     layers: dict[str, int] = {}
+    kv: KvKind | None = None
 
 
 class RankSeat(Message):
@@ -104,7 +106,8 @@ class Instance(Message):
     here. `seats` are where the ranks of a group of this generation are met, as their workers
     said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
-    `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
+    `collectives` is what joins the ranks. `kv`, how what grows of its KV is held, was decided at
+    placement, too. `place_again`: it was given up, and is to be placed
     anew under these conditions. `test`: it holds no model, its ranks test their collectives.
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
     when those that it has are done, unless that is withdrawn. `pinned`: it was placed for the
@@ -132,6 +135,7 @@ class Instance(Message):
     place_again: Conditions | None = None
     test: CollectiveTest | None = None
     yields_to: str = ""
+    kv: KvKind = "full"
 
     @property
     def lead(self) -> RankReady | None:

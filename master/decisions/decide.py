@@ -210,6 +210,7 @@ def instance_of(
         keep_alive_s=keep_alive_s,
         pinned=command.pinned,
         conditions=conditions_of(command),
+        kv=placed.lead.copy.kv,
     )
 
 
@@ -298,6 +299,7 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     return (
         instance.context_tokens >= (command.context_tokens or 0)
         and len(instance.shards) >= command.min_nodes
+        and command.kv in (None, instance.kv)
         and command.sharding in (None, instance.sharding)
         and not any(shard.node in command.excluded_nodes for shard in instance.shards)
         and (not asked or asked in (list(by_hand.items()), list(same.items())))

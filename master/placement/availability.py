@@ -14,6 +14,7 @@ from typing import Literal
 
 from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.kv import KvKind
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from master.placement.capacity import NodeCapacity, resolve_backend
 from master.placement.memory_cost import LayerCosts, layer_costs
@@ -26,7 +27,8 @@ _WEIGHT_FIELDS = (
     "weights_bytes", "layer_bytes", "layer_active_bytes", "embedding_bytes", "head_bytes",
 )  # fmt: skip
 _KV_FIELDS = (
-    "kv_bytes_per_token", "kv_bytes_fixed", "layer_kv", "layer_kv_fixed", "activation_bytes",
+    "kv_bytes_per_token", "kv_bytes_fixed", "layer_kv", "layer_kv_fixed", "kv_value_bytes",
+    "activation_bytes",
 )  # fmt: skip
 """Fields of a card that grow when numbers are cast to 32 bits."""
 
@@ -36,7 +38,8 @@ RoomOf = Callable[[NodeCapacity], int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """The model to place, and its conditions. `layers` by node (id or name), in stage order."""
+    """The model to place, and its conditions. `layers` by node (id or name), in stage order. `kv`
+    None: as its card has it."""
 
     model: ModelId
     context_tokens: int | None = None
@@ -44,6 +47,7 @@ class PlacementSpec:
     min_nodes: int = 1
     sharding: Kind | None = None
     layers: Mapping[str, int] = field(default_factory=dict[str, int])
+    kv: KvKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,14 @@ class LocalCopy:
 
     @property
     def group_key(self) -> tuple[str, ...]:
-        """Return what the ranks of one group must share: engine, type of numbers, files."""
-        return (self.backend.partition("-")[0], self.card.dtype, self.card.digest)
+        """Return what the ranks of one group must share: engine, type of numbers, files, and how
+        KV is held."""
+        return (self.backend.partition("-")[0], self.card.dtype, self.card.digest, self.kv)
+
+    @property
+    def kv(self) -> KvKind:
+        """Return how what grows of the KV would be held."""
+        return self.costs.kv_kind
 
     @property
     def token_s(self) -> float:
@@ -143,7 +153,8 @@ def find_copies(
         key = (id(donor), backend, own is None)
         if key not in costed:
             card = donor if own is not None else card_as_computed(donor, backend)
-            costed[key] = (card, layer_costs(card, spec.context_tokens, backend))
+            kind = (spec.kv or card.kv) if card.kv_group else "full"
+            costed[key] = (card, layer_costs(card, spec.context_tokens, backend, kind))
         card, costs = costed[key]
         found.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
     return tuple(found), blocked

@@ -67,6 +67,16 @@ def refuse_early(
             field="context_tokens",
             facts={"context_tokens": longest},
         )
+    if spec.kv not in (None, "full") and not any(card.kv_group for card in known):
+        why = next((card.kv_full_because for card in known if card.kv_full_because), "")
+        return Refusal(
+            reason="unsupported",
+            message=(
+                f"{spec.model} cannot hold its KV in {spec.kv}: "
+                f"{why or 'its node is of a version that does not say how'}; leave kv out"
+            ),
+            field="kv",
+        )
     if not allowed:
         return Refusal(
             reason="no_capacity", message="every node is excluded", field="excluded_nodes"

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 
 from bus.wire.cards import ModelCard
+from bus.wire.kv import KvKind, held_bytes
 
 WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
@@ -38,7 +39,8 @@ class MemoryCost:
     """The least memory of one rank, in bytes, and the terms of the sum.
 
     `weights` are those of its layers as stored, `overhead` their factor. Its KV cache holds
-    `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context.
+    `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context;
+    what grows is held as `kv_kind`.
     """
 
     weights: int
@@ -46,6 +48,7 @@ class MemoryCost:
     kv_per_token: int
     kv_per_row: int
     context_tokens: int
+    kv_kind: KvKind = "full"
 
     @property
     def kv(self) -> int:
@@ -79,6 +82,7 @@ class LayerCosts:
     head: int
     whole_weights: int
     activation: int
+    kv_kind: KvKind = "full"
 
     def read_bytes_of(self, first: int, last: int) -> int:
         """Return the bytes that a token reads of layers [first, last), the head with the last."""
@@ -98,6 +102,7 @@ class LayerCosts:
             kv_per_token=self.kv_per_token[last] - self.kv_per_token[first],
             kv_per_row=self.kv_per_row[last] - self.kv_per_row[first],
             context_tokens=self.context_tokens,
+            kv_kind=self.kv_kind,
         )
 
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
@@ -110,6 +115,7 @@ class LayerCosts:
             kv_per_token=-(-self.kv_per_token[-1] // parts),
             kv_per_row=-(-self.kv_per_row[-1] // parts),
             context_tokens=self.context_tokens,
+            kv_kind=self.kv_kind,
         )
 
     def stage_limit(self, weights: int) -> int:
@@ -143,17 +149,21 @@ class LayerCosts:
         return self.read_bytes_of(0, self.layers)
 
 
-def layer_costs(card: ModelCard, context_tokens: int | None, backend: str) -> LayerCosts:
+def layer_costs(
+    card: ModelCard, context_tokens: int | None, backend: str, kind: KvKind = "full"
+) -> LayerCosts:
     """Return a model's costs by layer; what its card does not tell by layer counts as equal.
 
-    The context that is promised is as asked for, else 8,192 tokens; at most the model's.
+    The context that is promised is as asked for, else 8,192 tokens; at most the model's. KV that
+    grows takes the bytes of its `kind`, scales and offsets included.
     """
     count = card.layers
     overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
     edges = card.embedding_bytes + card.head_bytes
     each = _by_layer(card.layer_bytes, max(0, card.weights_bytes - edges), count)
     active = card.layer_active_bytes if len(card.layer_active_bytes) == count else each
-    kv = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
+    in_full = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
+    kv = [held_bytes(one, kind, card.kv_value_bytes, card.kv_group) for one in in_full]
     fixed = _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count)
     context = min(context_tokens or PROMISED_TOKENS, card.context_tokens)
     needs = [ceil(w * overhead) + context * k + f for w, k, f in zip(each, kv, fixed, strict=True)]
@@ -170,6 +180,7 @@ def layer_costs(card: ModelCard, context_tokens: int | None, backend: str) -> La
         head=card.head_bytes,
         whole_weights=card.weights_bytes,
         activation=card.activation_bytes,
+        kv_kind=kind,
     )
 
 
@@ -196,9 +207,10 @@ def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
 
 def cost_text(need: MemoryCost) -> str:
     """Return the sum as text: `1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
+    held = "" if need.kv_kind == "full" else f" in {need.kv_kind}"
     return (
         f"{gb(need.total)} GB = weights {gb(need.weights)} x {need.overhead:.2f} + "
-        f"KV {gb(need.kv)} for {need.context_tokens:,} tokens + {gb(FIXED_BYTES)}"
+        f"KV {gb(need.kv)} for {need.context_tokens:,} tokens{held} + {gb(FIXED_BYTES)}"
     )
 
 

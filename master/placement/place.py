@@ -192,8 +192,8 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
             return refused
         if len({one.group_key for one in order}) > 1:
             return _bad_layers(
-                "these nodes do not compute alike (CPUs in 32 bits, others as stored) or hold "
-                "other files under that name"
+                "these nodes do not compute alike (CPUs in 32 bits, others as stored), hold "
+                "other files under that name, or hold KV in other widths"
             )
     if any(one.node.free_bytes is None for one in order):
         return explain.unmeasured()

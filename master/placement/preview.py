@@ -35,6 +35,7 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
         "collectives": placed.collectives if len(placed.ranks) > 1 else None,
         "backend": lead.copy.backend,
         "context_tokens": placed.context_tokens,
+        "kv": placed.lead.copy.kv,
         "need_bytes": sum(rank.need.total for rank in placed.ranks),
         "reserved_bytes": sum(rank.reserved_bytes for rank in placed.ranks),
         "usable_bytes": lead.usable_bytes,

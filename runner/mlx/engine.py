@@ -27,6 +27,7 @@ import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from bus.process.memory import give_back, hold
+from bus.wire.kv import KvKind
 from runner.engine import (
     EngineFacts,
     EngineMemory,
@@ -76,6 +77,7 @@ def load_engine(
     dtype: Precision = "auto",
     memory_limit_bytes: int,
     context_tokens: int | None = None,
+    kv: KvKind = "full",
     progress: Callable[[LoadProgress], None] = lambda _: None,
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
@@ -86,7 +88,8 @@ def load_engine(
     With a `rank_context`, load that rank's part and agree with the others; the group has been
     formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
     and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
-    `threads` are those of the processor's BLAS.
+    `kv` says how KV that grows is held where the model's can be. `threads` are those of the
+    processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -100,7 +103,7 @@ def load_engine(
     maybe_set_recommended_wired_limit()
     try:
         engine = MlxEngine(
-            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads
+            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads, kv
         )
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
@@ -120,9 +123,10 @@ class MlxEngine:
         comm: Comm,
         adapters: AdapterBank,
         threads: Threads | None = None,
+        kv: KvKind = "full",
     ) -> None:
         head = LastTokenHead(loaded.module)
-        shape, capabilities = _found(loaded, head, adapters)
+        shape, capabilities = _found(loaded, head, adapters, kv)
         head.narrows = capabilities.narrows
         self.facts = EngineFacts(
             weights_bytes=loaded.weights_bytes + adapters.nbytes,
@@ -138,7 +142,9 @@ class MlxEngine:
                 "dtype": loaded.precision,
                 "groups_prefill": capabilities.groups,
                 "narrow_head": capabilities.narrows,
-                "plain_kv": all(shape.plain),
+                "plain_kv": shape.trims,
+                "kv": kv_words(kv, shape),
+                "kv_packed": capabilities.packs,
                 "adapters": ", ".join(adapters.names),
                 "adapters_refused": "; ".join(f"{n}: {why}" for n, why in adapters.refused.items()),
             },
@@ -154,7 +160,7 @@ class MlxEngine:
         )
         self._forward = Forward(loaded.model, shape, capabilities, head, comm, adapters)
         self._tracing = TraceStart(
-            KernelCache(path, loaded.weights_bytes * comm.size),
+            KernelCache(path, loaded.weights_bytes * comm.size, kv if shape.narrowed else "full"),
             self._forward,
             comm,
             # Sixteen bits on a CPU are bound by arithmetic, not by dispatching it.
@@ -337,24 +343,33 @@ def _adapters(path: Path, loaded: LoadedWeights, context: RankContext | None) ->
 
 
 def _found(
-    loaded: LoadedWeights, head: LastTokenHead, adapters: AdapterBank
+    loaded: LoadedWeights, head: LastTokenHead, adapters: AdapterBank, kv: KvKind
 ) -> tuple[Shape, Capabilities]:
     """Return what the model, or this rank's part of it by itself, keeps and can do; adapters that
     its rows cannot have each for itself are refused."""
     model = loaded.model
     if not isinstance(model, StageModel):
-        shape = measure(model)
+        shape = measure(model, kv)
         _try_adapters(model, shape, adapters)
         return shape, try_out(model, shape, head)
     try:
         with model.rehearsal():
-            shape = replace(measure(model), vocabulary=model.vocabulary)
+            shape = replace(measure(model, kv), vocabulary=model.vocabulary)
             _try_adapters(model, shape, adapters)
             capabilities = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
         raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
     return shape, capabilities
+
+
+def kv_words(kind: KvKind, shape: Shape) -> str:
+    """Return how the layers of a loaded model hold their KV: "full", "8bit", or "8bit in 4 of 24
+    layers"."""
+    layers, narrowed = len(shape.codecs), shape.narrowed
+    if not narrowed:
+        return "full"
+    return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"
 
 
 def _try_adapters(model: Any, shape: Shape, adapters: AdapterBank) -> None:

@@ -197,17 +197,18 @@ class Forward:
 
     def new_caches(self, reserve: int) -> list[Any]:
         """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
-        return new_caches(self._model, self._shape.plain, reserve)
+        return new_caches(self._model, self._shape, reserve)
 
     def traces(self) -> bool:
         """Return whether the model allows to trace small batches: tried out now, by itself."""
-        model = self._model
+        model, found = self._model, self._capabilities
         with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
-            return self._capabilities.batches_ragged and trace_agrees(model, self._shape)
+            return found.batches_ragged and trace_agrees(model, self._shape, packed=found.packs)
 
     def trace(self) -> None:
         """Trace small batches from now on."""
-        self._compiled = CompiledDecode(self._model, len(self._shape.plain))
+        readers = self._shape.readers(packed=self._capabilities.packs)
+        self._compiled = CompiledDecode(self._model, readers)
 
     def caches_of(self, row: EngineRow) -> list[Any]:
         """Return the row's caches; unevaluated copies when it is in a microbatch."""

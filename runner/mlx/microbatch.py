@@ -57,7 +57,7 @@ class Microbatch:
         comm: Comm,
         adapters: AdapterBank,
     ) -> None:
-        self.batch = DecodeBatch(shape.plain, holes=capabilities.slabs)
+        self.batch = DecodeBatch(shape.codecs, holes=capabilities.slabs, packed=capabilities.packs)
         self._model = model
         self._source = source
         self._comm = comm

@@ -67,6 +67,7 @@ class FollowerRole(Role):
     def _loaded(self) -> None:
         facts = self._loop.facts
         if facts is not None:
-            self.described = {**facts.extra, "context_tokens": facts.context_tokens}
+            self.described = self._meter.loaded(facts)
+            self._note_kv(self._meter.kv)
         keep()
         super()._loaded()

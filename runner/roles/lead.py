@@ -94,7 +94,8 @@ class LeadRole(Role):
     def _loaded(self) -> None:
         facts = self._loop.facts
         assert facts is not None, "loaded"
-        self.described = {**facts.extra, "context_tokens": facts.context_tokens}
+        self.described = self._meter.loaded(facts)
+        self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
 

@@ -5,12 +5,13 @@ Pure: it reads what it is given and keeps only what rates are computed from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.engine import EngineStatus
+from runner.engine import EngineFacts, EngineStatus
 from runner.recorder import ServedTotals
 from runner.schedule import SchedulerLoad
 
@@ -26,8 +27,15 @@ class RunnerMeter:
     speaker: Speaker
     totals: ServedTotals
     measured_at: float
+    kv: str = ""
+    """How the layers of the loaded model hold KV."""
     _prompt_tokens: int = 0
     _generated_tokens: int = 0
+
+    def loaded(self, facts: EngineFacts) -> Mapping[str, str | int | float | bool]:
+        """Take note of how the loaded model holds KV. Return what a diagnosis shows of it."""
+        self.kv = str(facts.extra.get("kv", ""))
+        return {**facts.extra, "context_tokens": facts.context_tokens}
 
     def reading(
         self,
@@ -77,4 +85,5 @@ class RunnerMeter:
             done_bytes=status.progress.done_bytes,
             total_bytes=status.progress.total_bytes,
             rank=spec.rank,
+            kv=self.kv,
         )

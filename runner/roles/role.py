@@ -216,6 +216,12 @@ class Role:
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
 
+    def _note_kv(self, held: str) -> None:
+        """Log how KV is held where that is not as the spec has it, in every layer."""
+        if held and held != self._spec.kv:
+            why = "its other layers keep windows, states, or heads that no group divides"
+            self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
+
     def _stuck(self, what: str) -> None:
         """Leave: the engine has passed a deadline."""
         self._log.critical("the engine is stuck", what=what)

@@ -1,5 +1,6 @@
-"""What `make prove` found, as tables: faults, clusters, records, parity, clients, soak, latency,
-bench; `cluster` or `records` alone where that is asked for. Missing parts are named."""
+"""What `make prove` found, as tables: faults, clusters, records, parity, KV, clients, soak,
+latency, bench; `cluster`, `records` or `kv` alone where that is asked for. Missing parts are
+named."""
 
 from __future__ import annotations
 
@@ -47,6 +48,19 @@ def parity() -> None:
     console.print(table)
 
 
+def kv() -> None:
+    path = ROOT / "prove-results" / "kv.jsonl"
+    if not path.exists():
+        console.print("KV in fewer bits: not run (make prove-kv)")
+        return
+    heads = ("model", "kv", "kl", "largest_error", "same_best", "perplexity")
+    table = Table(*(head.replace("_", " ") for head in heads))
+    for line in path.read_text().splitlines():
+        row: dict[str, Any] = json.loads(line)
+        table.add_row(row["model"], row["kv"], *(f"{row[head]:.4g}" for head in heads[2:]))
+    console.print(table)
+
+
 def clients() -> None:
     rows = latest()
     if not rows:
@@ -78,9 +92,13 @@ def main(parts: list[str]) -> None:
     if parts in (["cluster"], ["records"]):
         faults(parts[0], f"prove-{parts[0]}")
         return
+    if parts == ["kv"]:
+        kv()
+        return
     for name in ("faults", "cluster", "records"):
         faults(name, f"prove-{name}")
     parity()
+    kv()
     clients()
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from bus.wire.kv import GROUPS, group_of
+
 Kind = Literal["growing", "windowed", "recurrent"]
 Place = int | Literal["embedding", "projection", "rest"]
 """Where a tensor belongs: to a layer, or else."""
@@ -44,6 +46,8 @@ UNSPLIT: Mapping[str, str] = {
 }
 """Families that the generic pipeline cannot split, and why. What is not known here is found out
 by the runner when it loads its stage, and refused with the reason."""
+STATES_ONLY = frozenset({"mamba", "mamba2", "rwkv7"})
+"""Families without attention."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -129,6 +133,25 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
         if every := int(text.get(field) or 0):
             return ["growing" if (i + 1) % every == 0 else rest for i in range(layers)]
     return ["growing"] * layers
+
+
+def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
+    """Return how many values of KV can share a scale, and "", or 0 and why it stays in full width,
+    in words to follow a colon. What is not known here is found out by the runner."""
+    if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
+        return 0, "its layers keep windows or states, and no KV that grows"
+    if text.get("index_head_dim"):
+        return 0, "its attention keeps an index beside its KV"
+    if text.get("kv_lora_rank"):
+        widths = (int(text["kv_lora_rank"]), int(text.get("qk_rope_head_dim") or 0))
+    else:
+        head = _head_dim(text, int(text.get("num_attention_heads") or 1))
+        widths = tuple(int(text.get(name) or head) for name in ("global_head_dim", "v_head_dim"))
+    group = group_of(*widths)
+    if group:
+        return group, ""
+    heads = " and ".join(str(width) for width in dict.fromkeys(widths))
+    return 0, f"its heads are {heads} wide, which {GROUPS[-1]} does not divide"
 
 
 def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tuple[int, int]]:

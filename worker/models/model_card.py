@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
+from bus.wire.kv import KvKind
 from worker.models import layers
 from worker.models.files import DTYPE_BYTES, Notes, Tensor
 from worker.models.passed_over import Unfit
@@ -69,10 +70,12 @@ def model_card(
     modified_at_s: int,
     float32: bool,
     bundled: bool,
+    kv: KvKind = "full",
 ) -> ModelCard:
     """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
     convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
-    to 32 bits when loaded. `adapters` lie beside it.
+    to 32 bits when loaded. `adapters` lie beside it. `kv` is how KV is held where the notes say
+    nothing of it.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -86,6 +89,7 @@ def model_card(
     sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
+    group, in_full = layers.kv_group(family, text, count)
     thinks = _thinks(template)
     return ModelCard(
         model=model,
@@ -125,7 +129,21 @@ def model_card(
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
         adapters=adapters.cards,
+        kv=(notes.kv or kv) if group else "full",
+        kv_group=group,
+        kv_value_bytes=value_bytes,
+        kv_full_because=in_full,
     )
+
+
+def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
+    """Return what is said of a model whose KV stays in full width, though its notes or else its
+    node want it otherwise."""
+    if (notes.kv or wanted) == "full" or not card.kv_full_because:
+        return None
+    where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"
+    way_out = 'to have this said no more, write kv = "full" in its card.toml'
+    return Unfit("no_effect", f"{where} has no effect: {card.kv_full_because}", way_out)
 
 
 def _layers(text: Mapping[str, Any]) -> int:

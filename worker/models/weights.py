@@ -24,6 +24,7 @@ from bus.process.clock import wall
 from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
+from bus.wire.kv import KvKind
 from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.files import (
@@ -46,7 +47,7 @@ from worker.models.files import (
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
-from worker.models.model_card import FoundAdapters, model_card, no_more_context
+from worker.models.model_card import FoundAdapters, kept_in_full, model_card, no_more_context
 from worker.models.passed_over import (
     ADAPTERS,
     CONFIG,
@@ -77,7 +78,8 @@ NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json a
 class Shelf:
     """Where to look. `bundled` maps names to folders; `float32` says that weights are cast to
     32 bits when they are loaded (without Metal). `families` are those that can be loaded; None:
-    any. A folder that a person put there is taken once its weights are as they were `still_s` ago.
+    any. `kv` is how KV is held unless a card says it. A folder that a person put there is taken
+    once its weights are as they were `still_s` ago.
     """
 
     bundled: Mapping[str, Path]
@@ -86,6 +88,7 @@ class Shelf:
     float32: bool
     families: Families | None = None
     still_s: float = 0.0
+    kv: KvKind = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,7 @@ class Weights:
                 modified_at_s=int(max(file.st_mtime for file in files)),
                 float32=float32,
                 bundled=found.bundled,
+                kv=self._shelf.kv,
             )
         except KeyError as error:
             raise UnfitModel(
@@ -246,7 +250,10 @@ class Weights:
         origin = _origin(found)
         told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
         card = card.model_copy(update=told)
-        return card, tuple(filter(None, (bad_card, no_more_context(notes, card)))), adapters
+        said = [bad_card, no_more_context(notes, card)]
+        if is_text:
+            said.append(kept_in_full(notes, card, self._shelf.kv))
+        return card, tuple(filter(None, said)), adapters
 
 
 def hugging_face_cache() -> Path:

@@ -151,6 +151,7 @@ class RunnerSpecs:
             makes="text" if card is None else card.makes,
             group=self._group(give.instance),
             test=test,
+            kv=give.instance.kv,
         )
 
     def _group(self, instance: Instance) -> GroupSpec | None:

@@ -14,6 +14,7 @@ from bus.wire.api_keys import HASH_PATTERN, ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import DRAIN_S
+from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import Backend, Mode
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
@@ -24,7 +25,8 @@ class PlaceModel(Message):
 
     `if_absent`: an existing placed or ready instance of the model is the answer instead.
     `sharding` is forced where given. `layers` by node (id or name), in the order of the stages,
-    is a split by hand. `previews`: a dry run's plan tells of every candidate.
+    is a split by hand. `previews`: a dry run's plan tells of every candidate. `kv` None: as the
+    model's card has it.
     """
 
     kind: Literal["place_model"] = "place_model"
@@ -41,6 +43,7 @@ class PlaceModel(Message):
     sharding: Literal["pipeline", "tensor"] | None = None
     layers: dict[str, int] = {}
     previews: bool = False
+    kv: KvKind | None = None
 
 
 class DeleteInstance(Message):

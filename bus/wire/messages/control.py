@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import RankSeat
+from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
@@ -190,7 +191,8 @@ class RunnerSpec(Message):
 
     `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
     them, in the same order (an address may stand for several). `group` is None for one rank.
-    With a `test` there is no model: the group tests its collectives. `makes` is the card's.
+    With a `test` there is no model: the group tests its collectives. `makes` is the card's. `kv` is
+    how KV that grows is held.
     Times in seconds, sizes in bytes.
     """
 
@@ -219,6 +221,7 @@ class RunnerSpec(Message):
     group: GroupSpec | None = None
     test: CollectiveTest | None = None
     makes: Literal["text", "embedding"] = "text"
+    kv: KvKind = "full"
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

@@ -103,7 +103,9 @@ class RunnerReading(Message):
 
     Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
     `best_waiting_priority` is the smallest among waiting rows, `best_running_priority` among the
-    others. `last_used_ago_s` counts from the last time that any request was open.
+    others. `last_used_ago_s` counts from the last time that any request was open. `kv` says
+    how its layers hold KV: "full", "8bit", or "8bit in 4 of 24 layers"; empty while that is not
+    known.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -137,6 +139,7 @@ class RunnerReading(Message):
     total_bytes: int = 0
     rank: int = 0
     best_running_priority: int | None = None
+    kv: str = ""
 
 
 class ClassDemand(Message):

@@ -6,13 +6,14 @@ A refusal keeps its reason and its numbers; an impossible placement is never a 2
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from falcon.asgi import Request, Response
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import InstanceId, NodeId
+from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.commands import Acknowledged, DeleteInstance, PlaceModel
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
@@ -40,6 +41,14 @@ class PlaceBody(Closed):
     dry_run: bool = False
     sharding: Literal["pipeline", "tensor"] | None = None
     layers: dict[str, int] = {}
+    kv: KvKind | None = None
+
+    @field_validator("kv", mode="before")
+    @classmethod
+    def _is_a_kind(cls, kind: Any) -> Any:
+        if kind is not None and (wrong := not_a_kind(kind)) is not None:
+            raise ValueError(wrong)
+        return kind
 
 
 class PlaceInstance(Resource):
@@ -148,6 +157,9 @@ def _asked(req: Request) -> PlaceBody:
     sharding = req.get_param("sharding")
     if sharding is not None and sharding != "pipeline" and sharding != "tensor":
         raise bad_field("sharding", "must be 'pipeline' or 'tensor'")
+    kv = req.get_param("kv")
+    if kv is not None and (wrong := not_a_kind(kv)) is not None:
+        raise bad_field("kv", wrong)
     return PlaceBody(
         model=model,
         context_tokens=_whole_number(req, "context_tokens"),
@@ -156,6 +168,7 @@ def _asked(req: Request) -> PlaceBody:
         if_absent=False,
         dry_run=True,
         sharding=sharding,
+        kv=cast("KvKind | None", kv),
     )
 
 

@@ -1,22 +1,29 @@
-"""Talks to MLX: the KV of rows: by itself, in padded batches, in slabs, kept as prefixes.
+"""Talks to MLX: the KV of rows: by itself, in padded batches, in slabs, kept as prefixes, each
+in the width that its codec gives it.
 
 All arrays belong to the engine's thread. What a model calls a cache here is a layer of KV with
 keys and values of (rows, heads, tokens, width).
 """
 
 from runner.mlx.kv.batch import DecodeBatch
+from runner.mlx.kv.codec import FULL_WIDTH, Codec, FullWidth, Parts, codec_for
 from runner.mlx.kv.kv_slab import SlabShape
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.kv.row_kv import RowKV
 
 __all__ = [
+    "FULL_WIDTH",
+    "Codec",
     "DecodeBatch",
+    "FullWidth",
     "GroupKV",
     "GroupShape",
+    "Parts",
     "PrefixStore",
     "RowKV",
     "SlabShape",
+    "codec_for",
     "copy_of",
     "evaluated",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from runner.engine import RowId
+from runner.mlx.kv.codec import Codec, Parts
 from runner.mlx.kv.kv_slab import SLACK_TOKENS, SlabKV, SlabShape
 from runner.mlx.kv.row_kv import RowKV
 
@@ -66,16 +67,22 @@ class MergedKV:
 class DecodeBatch:
     """The rows that decode together, with the token each will be fed next."""
 
-    def __init__(self, plain: Sequence[bool], *, holes: bool = True) -> None:
-        """`plain[i]`: layer i of the model keeps ordinary keys and values. `holes` False: the
-        batch is closed up at once even where all layers do, for another rank's do not."""
+    def __init__(
+        self, codecs: Sequence[Codec | None], *, holes: bool = True, packed: bool = False
+    ) -> None:
+        """`codecs[i]` holds the ordinary keys and values of layer i; None: it keeps something else.
+        `holes` False: the batch is closed up at once even where all layers keep ordinary KV, for
+        another rank's do not. `packed`: attention is given KV as it is held."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
-            SlabKV(self.shape) if is_plain else MergedKV() for is_plain in plain
+            MergedKV()
+            if codec is None
+            else SlabKV(self.shape, codec, codec.packed() if packed else codec)
+            for codec in codecs
         ]
         self.rows: list[RowId | None] = []
         self.tokens: mx.array = mx.zeros((0,), mx.int32)
-        self._keeps_holes = holes and all(plain)
+        self._keeps_holes = holes and None not in codecs
         self._wasted = 0
 
     def __len__(self) -> int:
@@ -131,8 +138,7 @@ class DecodeBatch:
         caches: list[Any] = []
         for layer in self.layers:
             if isinstance(layer, SlabKV):
-                keys, values = layer.take(slot)
-                caches.append(RowKV.holding(keys, values))
+                caches.append(RowKV.holding(layer.take(slot), layer.codec))
             else:
                 caches.append(layer.take(slot))
         return caches, self.tokens[slot : slot + 1]
@@ -172,22 +178,22 @@ class DecodeBatch:
             self._relay(None, 0, len(self.rows))
         self.shape.open_step()
 
-    def lend_slabs(self) -> list[mx.array]:
-        """Return keys and values of every layer, in turn, for the caller to write into: until they
-        are returned the batch has none, so that they can be written in place."""
-        lent: list[mx.array] = []
+    def lend_slabs(self) -> list[Parts]:
+        """Return the parts of every layer for the caller to write into: until they are returned
+        the batch has none, so that they can be written in place."""
+        lent: list[Parts] = []
         for layer in self.layers:
-            if not isinstance(layer, SlabKV) or layer.keys is None or layer.values is None:
+            if not isinstance(layer, SlabKV) or not layer.parts:
                 raise ValueError("only a batch all of slabs can lend them")
-            lent += [layer.keys, layer.values]
+            lent.append(layer.parts)
             layer.clear()
         return lent
 
-    def return_slabs(self, slabs: Sequence[mx.array]) -> None:
+    def return_slabs(self, slabs: Sequence[Parts]) -> None:
         """Take back what `lend_slabs` lent, in its order, as it was left."""
-        for layer, keys, values in zip(self.layers, slabs[::2], slabs[1::2], strict=True):
+        for layer, parts in zip(self.layers, slabs, strict=True):
             if isinstance(layer, SlabKV):
-                layer.keys, layer.values = keys, values
+                layer.parts = tuple(parts)
 
     def close_step(self, sampled: mx.array) -> None:
         """Count the column that the forward wrote; `sampled`, (slots,) int32, is fed next."""

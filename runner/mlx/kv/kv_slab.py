@@ -1,8 +1,9 @@
 """Talks to MLX: the KV of all decoding rows, one slab per attention layer.
 
-A slab is (slots, heads, room, width). All rows end at the same place, `stop`, and so a step
-writes one column for all of them in place; row i begins at `begins[i]`, and attention sees
-the window from the earliest beginning to `stop`. A row that leaves makes a hole, which keeps
+A slab is (slots, heads, room, width), for each part that its codec makes of KV. All rows end at
+the same place, `stop`, and so a step writes one column for all of them in place; row i begins at
+`begins[i]`, and attention sees the window from the earliest beginning to `stop`. A row that
+leaves makes a hole, which keeps
 its slot until another row takes it, or until so many row-steps were wasted on holes that
 copying the others together is cheaper. The window slides through the room and is moved back
 when it reaches the end, with room for at least `SLACK_TOKENS` more steps. So neither a join
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from runner.mlx.kv.codec import FULL_WIDTH, Codec, Parts
 from runner.mlx.kv.row_kv import LayerKV, RowKV
 
 SLACK_TOKENS = 64
@@ -75,9 +77,14 @@ class SlabShape:
 class SlabKV(LayerKV):
     """One attention layer of the decode batch: what the model calls a cache."""
 
-    def __init__(self, shape: SlabShape) -> None:
-        super().__init__()
+    def __init__(
+        self, shape: SlabShape, codec: Codec = FULL_WIDTH, reader: Codec | None = None
+    ) -> None:
+        """`reader` fetches for attention what `codec` made (default: itself)."""
+        super().__init__(codec)
         self.shape = shape
+        self.reader = reader or codec
+        self.reader.mark(self)
 
     @property
     def offset(self) -> int | mx.array:
@@ -89,13 +96,13 @@ class SlabKV(LayerKV):
         """Write one column, (slots, heads, 1, width), in place. Return keys and values of the
         window with it, (slots, heads, window + 1, width)."""
         shape = self.shape
-        if self.keys is None or self.values is None:
+        if not self.parts:
             raise ValueError("a slab without rows")
         used, column = len(shape.begins), slice(shape.stop, shape.stop + 1)
-        self.keys[:used, :, column] = keys
-        self.values[:used, :, column] = values
+        for part, new in zip(self.parts, self.codec.encode(keys, values), strict=True):
+            part[:used, :, column] = new
         seen = slice(shape.start, shape.stop + 1)
-        return self.keys[:used, :, seen], self.values[:used, :, seen]
+        return self.reader.fetch(tuple(part[:used, :, seen] for part in self.parts))
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
@@ -111,36 +118,29 @@ class SlabKV(LayerKV):
 
     def put(self, slot: int, row: RowKV) -> None:
         """Write a row's past into a slot so that it ends at `stop`; the shape has room."""
-        keys, values = row.past()
-        if self.keys is None or self.values is None:
-            self.keys = self._fresh(keys)
-            self.values = self._fresh(values)
+        past = row.past()
+        if not self.parts:
+            self.parts = tuple(self._fresh(part) for part in past)
         there = slice(self.shape.stop - row.offset, self.shape.stop)
-        self.keys[slot : slot + 1, :, there] = keys
-        self.values[slot : slot + 1, :, there] = values
+        for part, own in zip(self.parts, past, strict=True):
+            part[slot : slot + 1, :, there] = own
 
-    def take(self, slot: int, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Return copies of a row's first `length` (default: all) tokens' keys and values."""
-        if self.keys is None or self.values is None:
+    def take(self, slot: int, length: int | None = None) -> Parts:
+        """Return copies of the parts of a row's first `length` (default: all) tokens."""
+        if not self.parts:
             raise ValueError("a slab without rows")
         begin = self.shape.begins[slot]
         end = self.shape.stop if length is None else begin + length
-        return (
-            mx.contiguous(self.keys[slot : slot + 1, :, begin:end]),
-            mx.contiguous(self.values[slot : slot + 1, :, begin:end]),
-        )
+        return tuple(mx.contiguous(part[slot : slot + 1, :, begin:end]) for part in self.parts)
 
     def move(self, kept: Sequence[int] | None, source: slice, target: slice) -> None:
         """Move to a new slab of the shape's size, from the columns `source` to `target`, only
         the slots `kept` (None: all), in that order."""
-        if self.keys is None or self.values is None:
-            return
-        self.keys = self._moved(self.keys, kept, source, target)
-        self.values = self._moved(self.values, kept, source, target)
+        self.parts = tuple(self._moved(part, kept, source, target) for part in self.parts)
 
     def clear(self) -> None:
         """Let the slab go."""
-        self.keys = self.values = None
+        self.parts = ()
 
     def _fresh(self, like: mx.array) -> mx.array:
         _, heads, _, width = like.shape

@@ -64,13 +64,15 @@ class GroupKV:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append to each row its own part of the chunk, (rows, heads, count, width). Return keys
         and values with the padded past before them, (rows, heads, deepest + count, width)."""
-        all_keys, all_values = keys, values
+        codec = self._rows[0].codec
+        parts = codec.encode(keys, values)
+        all_keys, all_values = codec.fetch(parts)
         if self._shape.deepest:
-            pasts = [row.past() if row.offset else None for row in self._rows]
-            all_keys = self._joined([past and past[0] for past in pasts], keys)
-            all_values = self._joined([past and past[1] for past in pasts], values)
+            pasts = [codec.fetch(row.past()) if row.offset else None for row in self._rows]
+            all_keys = self._joined([past and past[0] for past in pasts], all_keys)
+            all_values = self._joined([past and past[1] for past in pasts], all_values)
         for index, (row, length) in enumerate(zip(self._rows, self._shape.lengths, strict=True)):
-            row.append(keys[index : index + 1, :, :length], values[index : index + 1, :, :length])
+            row.append(tuple(part[index : index + 1, :, :length] for part in parts))
         return all_keys, all_values
 
     def _joined(self, pasts: Sequence[mx.array | None], chunk: mx.array) -> mx.array:

@@ -64,7 +64,8 @@ class PrefixStore:
         started: list[Any] = []
         for cache in kept.caches:
             if isinstance(cache, RowKV):
-                started.append(RowKV.holding(*cache.past(length), reserve=reserve))
+                past = cache.past(length)
+                started.append(RowKV.holding(past, cache.codec, reserve=reserve))
             elif length == kept.length:
                 started.append(copy.deepcopy(cache))
             else:
@@ -84,7 +85,7 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
     copies: list[Any] = []
     for cache in caches:
         if isinstance(cache, RowKV):
-            copies.append(RowKV.holding(*map(_own, cache.past(length))))
+            copies.append(RowKV.holding(tuple(map(_own, cache.past(length))), cache.codec))
             continue
         twin = copy.deepcopy(cache)
         twin.state = tree_map(_own, twin.state)

@@ -11,85 +11,82 @@ from typing import Any
 
 import mlx.core as mx
 
+from runner.mlx.kv.codec import FULL_WIDTH, Codec, Parts
+
 GROWTH_TOKENS = 256
 
 
 class LayerKV:
-    """Keys and values of one attention layer: both None where nothing is held."""
+    """What is held of one attention layer's keys and values: no `parts` where nothing is."""
 
-    def __init__(self) -> None:
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+    def __init__(self, codec: Codec = FULL_WIDTH) -> None:
+        self.codec = codec
+        self.parts: Parts = ()
 
     def empty(self) -> bool:
         """Return whether nothing is held."""
-        return self.keys is None
+        return not self.parts
 
     @property
     def state(self) -> tuple[Any, ...]:
         """Return the arrays, for evaluation."""
-        return (self.keys, self.values)
+        return self.parts
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of the arrays, spare room included."""
-        if self.keys is None or self.values is None:
-            return 0
-        return self.keys.nbytes + self.values.nbytes
+        return sum(part.nbytes for part in self.parts)
 
 
 class RowKV(LayerKV):
-    """One attention layer's keys and values of one row: (1, heads, room, width) each.
+    """One attention layer's keys and values of one row, in parts of (1, heads, room, width).
 
     `reserve` tokens are allocated when the first part of a longer prompt arrives, so that a
     chunked prefill never copies what it already has.
     """
 
-    def __init__(self, reserve: int = 0) -> None:
-        super().__init__()
+    def __init__(self, reserve: int = 0, codec: Codec = FULL_WIDTH) -> None:
+        super().__init__(codec)
         self.offset = 0
         self.reserve = reserve
 
     @classmethod
-    def holding(cls, keys: mx.array, values: mx.array, *, reserve: int = 0) -> RowKV:
-        """Return a row that starts with all of `keys` and `values` as its past."""
-        row = cls(reserve)
-        row.keys, row.values, row.offset = keys, values, keys.shape[2]
+    def holding(cls, parts: Parts, codec: Codec = FULL_WIDTH, *, reserve: int = 0) -> RowKV:
+        """Return a row that starts with all of `parts`, which `codec` made, as its past."""
+        row = cls(reserve, codec)
+        row.parts, row.offset = parts, parts[0].shape[2]
         return row
 
-    def append(self, keys: mx.array, values: mx.array) -> None:
-        """Put (1, heads, n, width) arrays after what is here."""
-        count = keys.shape[2]
-        stop = self.offset + count
-        if self.keys is None or self.values is None:
+    def append(self, parts: Parts) -> None:
+        """Put parts of (1, heads, n, width) after what is here."""
+        stop = self.offset + parts[0].shape[2]
+        if not self.parts:
             if stop >= self.reserve:
-                self.keys, self.values, self.offset = keys, values, stop
+                self.parts, self.offset = parts, stop
                 return
-            self.keys = _room(keys, self.reserve)
-            self.values = _room(values, self.reserve)
-        elif stop > self.keys.shape[2]:
+            self.parts = tuple(_room(part, self.reserve) for part in parts)
+        elif stop > self.parts[0].shape[2]:
             room = max(self.reserve, stop + GROWTH_TOKENS - 1)
-            self.keys = _moved(self.keys, self.offset, room)
-            self.values = _moved(self.values, self.offset, room)
-        self.keys[:, :, self.offset : stop] = keys
-        self.values[:, :, self.offset : stop] = values
+            self.parts = tuple(_moved(part, self.offset, room) for part in self.parts)
+        for held, new in zip(self.parts, parts, strict=True):
+            held[:, :, self.offset : stop] = new
         self.offset = stop
 
-    def past(self, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Return views of the first `length` (default: all) tokens' keys and values."""
-        if self.keys is None or self.values is None:
+    def past(self, length: int | None = None) -> Parts:
+        """Return views of the first `length` (default: all) tokens' parts."""
+        if not self.parts:
             raise ValueError("the row has no past yet")
         stop = self.offset if length is None else length
-        if stop == self.keys.shape[2]:
-            return self.keys, self.values
-        return self.keys[:, :, :stop], self.values[:, :, :stop]
+        if stop == self.parts[0].shape[2]:
+            return self.parts
+        return tuple(part[:, :, :stop] for part in self.parts)
 
     # What a model calls.
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append (1, heads, n, width) arrays. Return all there is, (1, heads, offset, width)."""
-        self.append(keys, values)
-        return self.past()
+        self.append(self.codec.encode(keys, values))
+        return self.codec.fetch(self.past())
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None

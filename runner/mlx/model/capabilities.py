@@ -5,69 +5,98 @@
 
 The bytes a token costs are measured on a real cache after a real forward, not read from the
 configuration; whether rows of unlike length may share a batch is decided by computing
-two of them both ways and comparing.
+two of them both ways and comparing. So is whether the model's attention takes KV of fewer bits as
+it is held.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
+from bus.wire.kv import KvKind
 from runner.engine import RowId
 from runner.mlx.adapters import AdapterBank
-from runner.mlx.kv import DecodeBatch, GroupKV, GroupShape, RowKV, evaluated
+from runner.mlx.kv import (
+    FULL_WIDTH,
+    Codec,
+    DecodeBatch,
+    GroupKV,
+    GroupShape,
+    RowKV,
+    codec_for,
+    evaluated,
+)
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
 
 PROBE_TOKENS = 12
 TOLERANCE = 2e-3
 HALF_TOLERANCE = 0.15
+CODED_TOLERANCE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a model keeps what it has read. `plain[i]`: layer i keeps ordinary KV."""
+    """How a model keeps what it has read: `codecs[i]` holds the ordinary KV of layer i, which may
+    keep something else (None)."""
 
-    plain: tuple[bool, ...]
+    codecs: tuple[Codec | None, ...]
     vocabulary: int
     kv_bytes_per_token: int
     kv_bytes_fixed: int
-    trims: bool
+
+    @property
+    def trims(self) -> bool:
+        """Return whether a row can be cut to fewer tokens: all of its KV is ordinary."""
+        return None not in self.codecs
+
+    @property
+    def narrowed(self) -> int:
+        """Return how many layers hold their KV in fewer bits."""
+        return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
+
+    def readers(self, *, packed: bool) -> list[Codec]:
+        """Return how attention is given what each layer holds in a batch, all being ordinary."""
+        held = [codec for codec in self.codecs if codec is not None]
+        return [codec.packed() if packed else codec for codec in held]
 
 
-def new_caches(model: nn.Module, plain: Sequence[bool], reserve: int) -> list[Any]:
-    """Return a row's own empty caches, one per layer, ours where the layer's KV is plain."""
-    if all(plain):
-        return [RowKV(reserve) for _ in plain]
-    made = make_prompt_cache(model)
+def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
+    """Return a row's own empty caches, one per layer, ours where the layer's KV is ordinary."""
+    made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
     return [
-        RowKV(reserve) if is_plain else cache for is_plain, cache in zip(plain, made, strict=True)
+        cache if codec is None else RowKV(reserve, codec)
+        for codec, cache in zip(shape.codecs, made, strict=True)
     ]
 
 
-def measure(model: Any) -> Shape:
-    """Run a few tokens and return what the model keeps of them."""
+def measure(model: Any, kind: KvKind = "full") -> Shape:
+    """Run a few tokens and return what the model keeps of them, its ordinary KV held as `kind`
+    where that can be."""
     caches = make_prompt_cache(model)
     logits = model(mx.arange(PROBE_TOKENS)[None] % 2, cache=caches)
     mx.eval(logits, evaluated(caches))
     per_token = fixed = 0
-    for cache in _leaves(caches):
-        grows, bytes_ = _cost(cache)
-        per_token += bytes_ if grows else 0
-        fixed += 0 if grows else bytes_
-    plain = tuple(type(cache) is KVCache for cache in caches)
-    return Shape(
-        plain=plain,
-        vocabulary=int(logits.shape[-1]),
-        kv_bytes_per_token=per_token,
-        kv_bytes_fixed=fixed,
-        trims=all(plain),
-    )
+    codecs: list[Codec | None] = []
+    for cache in caches:
+        codec, held = None, cache
+        if type(cache) is KVCache:
+            plain: Any = cache
+            keys, values = (one[:, :, : plain.offset] for one in (plain.keys, plain.values))
+            codec = codec_for(kind, keys.shape[-1], values.shape[-1])
+            held = RowKV.holding(codec.encode(keys, values), codec)
+        codecs.append(codec)
+        for leaf in _leaves([held]):
+            grows, bytes_ = _cost(leaf)
+            per_token += bytes_ if grows else 0
+            fixed += 0 if grows else bytes_
+    return Shape(tuple(codecs), int(logits.shape[-1]), per_token, fixed)
 
 
 def _leaves(caches: Sequence[Any]) -> list[Any]:
@@ -79,6 +108,8 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 def _cost(cache: Any) -> tuple[bool, int]:
     """Return (True, bytes per token) of a cache that grows, (False, bytes) of one that does not."""
+    if isinstance(cache, RowKV):
+        return True, cache.nbytes // cache.offset
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
     keys = getattr(cache, "keys", None)
     if not isinstance(keys, mx.array):
@@ -89,28 +120,44 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a model was found to be able to do. `slabs`: a row may leave a hole in the batch."""
+    """What a model was found to be able to do. `slabs`: a row may leave a hole in the batch.
+    `packs`: in a batch its attention takes KV of fewer bits as it is held."""
 
     batches_ragged: bool
     groups: bool
     narrows: bool
     slabs: bool
+    packs: bool = False
 
 
 def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
-    """Compute two rows of unlike length alone and together, and compare their logits."""
+    """Compute two rows of unlike length alone and together, and compare their logits: in full
+    width, for rounding would tell a token's codes apart that were computed another way."""
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
-    alone = [_alone(model, shape, row) for row in rows]
-    together = _agree(lambda: _together(model, shape, rows), [one[1] for one in alone])
-    grouped = all(shape.plain) and _agree(
-        lambda: _grouped(model, shape, rows), [one[0] for one in alone]
-    )
-    narrow = head.narrows and _agree(
-        lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
-    )
+    wide = in_full_width(shape)
+    alone = [_alone(model, wide, row) for row in rows]
+    together = _agree(lambda: _together(model, wide, rows), [one[1] for one in alone])
+    grouped = shape.trims and _agree(lambda: _grouped(model, wide, rows), [one[0] for one in alone])
+    narrow = head.narrows and _agree(lambda: [_narrowed(model, wide, head, rows[1])], [alone[1][0]])
     return Capabilities(
-        batches_ragged=together, groups=grouped, narrows=narrow, slabs=all(shape.plain)
+        batches_ragged=together,
+        groups=grouped,
+        narrows=narrow,
+        slabs=shape.trims,
+        packs=together and shape.narrowed > 0 and _packs(model, shape, rows),
     )
+
+
+def in_full_width(shape: Shape) -> Shape:
+    """Return a shape whose ordinary KV is all in full width. Its bytes are not to be read."""
+    return replace(shape, codecs=tuple(codec and FULL_WIDTH for codec in shape.codecs))
+
+
+def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
+    """Return whether attention over KV as it is held gives what it does over KV in full width.
+    Where a code is rounded the other way the logits differ by more than by rounding."""
+    wanted = _together(model, shape, rows)
+    return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 
 
 def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
@@ -121,7 +168,7 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
     def last(some: Sequence[int]) -> mx.array:
         """Return the last logits of some of the rows, computed together."""
         with adapters.applied([names[at] for at in some]):
-            caches = new_caches(model, shape.plain, 0)
+            caches = new_caches(model, shape, 0)
             out = model(mx.array([rows[at] for at in some]), cache=caches)[:, -1]
         mx.eval(out)
         return out
@@ -130,18 +177,22 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
     return _agree(lambda: list(last(every)), [last([at])[0] for at in every])
 
 
-def trace_agrees(model: Any, shape: Shape) -> bool:
-    """Return whether decode can be traced, for one row and for more, and gives the same."""
-    if not all(shape.plain):
+def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
+    """Return whether decode can be traced, for one row and for more, and gives the same. `packed`:
+    attention is given KV as it is held."""
+    if not shape.trims:
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     alone = [_alone(model, shape, row)[1] for row in rows]
     if alone[0].dtype != mx.float32 and not mx.metal.is_available():
         return False  # Sixteen bits on a CPU are bound by arithmetic, not by dispatching it.
-    return all(
-        _agree(lambda some=some: _together(model, shape, rows[:some], traced=True), alone[:some])
-        for some in (2, 1)
-    )
+    tolerance = CODED_TOLERANCE if shape.narrowed else None
+
+    def traced(some: int) -> Callable[[], list[mx.array]]:
+        """Return what computes the first rows by a trace."""
+        return lambda: _together(model, shape, rows[:some], traced=True, packed=packed)
+
+    return all(_agree(traced(some), alone[:some], tolerance) for some in (2, 1))
 
 
 def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
@@ -150,7 +201,7 @@ def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
 
 def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array]:
     """Return a row's logits after its tokens, and after one more (its own first), by itself."""
-    caches = new_caches(model, shape.plain, 0)
+    caches = new_caches(model, shape, 0)
     first = model(mx.array([row]), cache=caches)[0, -1]
     second = model(mx.array([row[:1]]), cache=caches)[0, -1]
     mx.eval(first, second)
@@ -158,16 +209,21 @@ def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array
 
 
 def _together(
-    model: Any, shape: Shape, rows: Sequence[list[int]], *, traced: bool = False
+    model: Any,
+    shape: Shape,
+    rows: Sequence[list[int]],
+    *,
+    traced: bool = False,
+    packed: bool = False,
 ) -> list[mx.array]:
-    batch = DecodeBatch(shape.plain)
+    batch = DecodeBatch(shape.codecs, packed=packed)
     for index, row in enumerate(rows):
-        caches = new_caches(model, shape.plain, 0)
+        caches = new_caches(model, shape, 0)
         mx.eval(model(mx.array([row]), cache=caches), evaluated(caches))
         batch.join(RowId(index), caches, len(row), mx.array(row[:1]))
     batch.open_step()
     if traced:
-        trace = CompiledDecode(model, len(shape.plain))
+        trace = CompiledDecode(model, shape.readers(packed=packed))
         logits = trace.run(trace.trace(), batch)
     else:
         logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
@@ -177,7 +233,7 @@ def _together(
 
 def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:
     """Compute both rows' last chunks as one padded batch, from different depths."""
-    own = [new_caches(model, shape.plain, 0) for _ in rows]
+    own = [new_caches(model, shape, 0) for _ in rows]
     starts = [0, 4]
     mx.eval(model(mx.array([rows[1][:4]]), cache=own[1]))
     chunks = [row[start:] for row, start in zip(rows, starts, strict=True)]
@@ -192,22 +248,27 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
     """Return the row's last logits with others behind it: the last position is not its own."""
-    caches = new_caches(model, shape.plain, 0)
+    caches = new_caches(model, shape, 0)
     padded = mx.array([[*row, 0, 0, 0]])
     return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]
 
 
-def _agree(compute: Callable[[], Sequence[mx.array]], wanted: Sequence[mx.array]) -> bool:
+def _agree(
+    compute: Callable[[], Sequence[mx.array]],
+    wanted: Sequence[mx.array],
+    tolerance: float | None = None,
+) -> bool:
     """Return whether the logits are the same but for rounding; a model that cannot is no error."""
     try:
         found = compute()
-        return all(_close(one, other) for one, other in zip(found, wanted, strict=True))
+        return all(_close(one, other, tolerance) for one, other in zip(found, wanted, strict=True))
     except Exception:
         return False
 
 
-def _close(one: mx.array, other: mx.array) -> bool:
-    tolerance = TOLERANCE if other.dtype == mx.float32 else HALF_TOLERANCE
+def _close(one: mx.array, other: mx.array, tolerance: float | None) -> bool:
+    if tolerance is None:
+        tolerance = TOLERANCE if other.dtype == mx.float32 else HALF_TOLERANCE
     a, b = one.astype(mx.float32), other.astype(mx.float32)
     scale = mx.maximum(mx.max(mx.abs(b)), 1.0)
     return bool((mx.max(mx.abs(a - b)) <= tolerance * scale).item())

@@ -11,13 +11,13 @@ traced only once it has lasted a few steps.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
-from runner.mlx.kv import DecodeBatch, SlabShape
+from runner.mlx.kv import Codec, DecodeBatch, Parts, SlabShape
 from runner.mlx.model.kernels import KernelCache, Outlook
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -29,22 +29,26 @@ KEPT_LAYERS = 64
 Place = tuple[mx.array, mx.array, mx.array]
 """Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the
 column that is written (1,)."""
-Step = Callable[..., tuple[mx.array, list[mx.array]]]
+Step = Callable[..., tuple[mx.array, list[Parts]]]
 
 
 class CompiledKV:
     """One attention layer inside a trace: what the model calls a cache."""
 
-    def __init__(self, keys: mx.array, values: mx.array, place: Place) -> None:
-        self.keys = keys
-        self.values = values
+    def __init__(self, parts: Parts, reader: Codec, place: Place) -> None:
+        self.parts = parts
         self.offset, self._mask, self._stop = place
+        self._reader = reader
+        reader.mark(self)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write one column, (rows, heads, 1, width). Return the whole slabs, which a mask cuts."""
-        self.keys = mx.slice_update(self.keys, keys, self._stop, axes=(2,))
-        self.values = mx.slice_update(self.values, values, self._stop, axes=(2,))
-        return self.keys, self.values
+        new = self._reader.encode(keys, values)
+        self.parts = tuple(
+            mx.slice_update(part, column, self._stop, axes=(2,))
+            for part, column in zip(self.parts, new, strict=True)
+        )
+        return self._reader.fetch(self.parts)
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
@@ -52,20 +56,17 @@ class CompiledKV:
         """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if asked."""
         if window_size is None:
             return self._mask
-        return self._mask & (mx.arange(self.keys.shape[2]) > self._stop - window_size)
-
-    @property
-    def state(self) -> tuple[mx.array, mx.array]:
-        """Return the slabs as the step leaves them."""
-        return self.keys, self.values
+        return self._mask & (mx.arange(self.parts[0].shape[2]) > self._stop - window_size)
 
 
 class CompiledDecode:
-    """The forwards of small batches of one model whose layers are all slabs."""
+    """The forwards of small batches of one model whose layers are all slabs, with the codec by
+    which the attention of each is given what it holds."""
 
-    def __init__(self, model: Any, layers: int) -> None:
+    def __init__(self, model: Any, readers: Sequence[Codec]) -> None:
         self._model = model
-        self._most = max(4, KEPT_LAYERS // layers)
+        self._readers = tuple(readers)
+        self._most = max(4, KEPT_LAYERS // len(self._readers))
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
@@ -105,15 +106,15 @@ class CompiledDecode:
         return out if part is None else part.hand_on(out)
 
     def _step(
-        self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[mx.array]
-    ) -> tuple[mx.array, list[mx.array]]:
-        pairs = zip(slabs[::2], slabs[1::2], strict=True)
-        caches = [CompiledKV(keys, values, place) for keys, values in pairs]
+        self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[Parts]
+    ) -> tuple[mx.array, list[Parts]]:
+        pairs = zip(slabs, self._readers, strict=True)
+        caches = [CompiledKV(tuple(parts), reader, place) for parts, reader in pairs]
         if isinstance(self._model, StageModel):
             out = self._model.inner(tokens[:, None], caches, given)
         else:
             out = self._model(tokens[:, None], cache=caches)
-        return out[:, -1], [array for cache in caches for array in cache.state]
+        return out[:, -1], [cache.parts for cache in caches]
 
 
 class Traceable(Protocol):

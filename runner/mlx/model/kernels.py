@@ -18,8 +18,11 @@ import time
 from enum import IntEnum
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
+
+from bus.wire.kv import KvKind
 
 MOST_WEIGHTS_BYTES = 1 << 30
 """The child reads the weights too: larger models are traced only if that was done before."""
@@ -38,21 +41,24 @@ class Outlook(IntEnum):
 class KernelCache:
     """Whether one model's kernels are there, and the child that makes them."""
 
-    def __init__(self, path: Path, weights_bytes: int) -> None:
+    def __init__(self, path: Path, weights_bytes: int, kind: KvKind = "full") -> None:
+        """`kind` of KV is what the trace will hold."""
         self._path = path
+        self._kind: KvKind = kind
         self._small = weights_bytes <= MOST_WEIGHTS_BYTES
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def warm(self) -> bool:
         """Return whether all kernels of this model are there."""
-        return mx.metal.is_available() or _mark(self._path).exists()
+        return mx.metal.is_available() or _mark(self._path, self._kind).exists()
 
     def fill(self) -> None:
         """Start the child, where that is worth it."""
         if not self._small:
             return
-        command = [sys.executable, "-P", "-m", "runner.mlx.model.kernels", str(self._path)]
+        module = "runner.mlx.model.kernels"
+        command = [sys.executable, "-P", "-m", module, str(self._path), self._kind]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             self._child = subprocess.Popen(
@@ -82,26 +88,31 @@ class KernelCache:
             self._child = None
 
 
-def _mark(path: Path) -> Path:
-    """Return the file that says that all kernels of this configuration were compiled."""
+def _mark(path: Path, kind: KvKind) -> Path:
+    """Return the file that says that all kernels of this configuration were compiled, for a kind of
+    KV."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
-    name = hashlib.sha256(config + mlx.encode()).hexdigest()[:16]
+    said = config + mlx.encode() + (b"" if kind == "full" else kind.encode())
+    name = hashlib.sha256(said).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / "mlx" / mlx / "cpu" / f"traced-{name}"
 
 
 def main() -> None:
     """Trace as the engine will, in the child, which compiles what is missing."""
-    from runner.mlx.model.capabilities import measure, trace_agrees
+    from runner.mlx.model.capabilities import measure, trace_agrees, try_out
+    from runner.mlx.model.last_token_head import LastTokenHead
     from runner.mlx.model.load import load_weights
 
     os.nice(NICENESS)
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    path = Path(sys.argv[1])
+    path, kind = Path(sys.argv[1]), cast(KvKind, sys.argv[2])
     model = load_weights(path, "float32", lambda _: None).model
-    if trace_agrees(model, measure(model)):
-        _mark(path).touch()
+    shape = measure(model, kind)
+    packed = shape.narrowed > 0 and try_out(model, shape, LastTokenHead(model)).packs
+    if trace_agrees(model, shape, packed=packed):
+        _mark(path, kind).touch()
 
 
 def _end_with(parent: int) -> None:

@@ -229,6 +229,16 @@ def test_load_waits_until_the_instance_is_ready(shoal: Shoal) -> None:
     assert placed["context_tokens"] == 1024 and placed["if_absent"] is True
 
 
+def test_load_says_how_kv_is_held_and_knows_the_kinds(shoal: Shoal) -> None:
+    assert shoal("load", "org/own", "--kv", "4bit").exit_code == 0
+    placed = next(body for _, path, body in shoal.desk.asked if path == "/place_instance")
+    assert placed["kv"] == "4bit"
+    shoal.desk.asked.clear()
+    refused = shoal("load", "org/own", "--kv", "window")
+    assert refused.exit_code == 2 and "a window with sinks is not there yet" in refused.stderr
+    assert not shoal.desk.asked
+
+
 def test_load_dry_run_shows_the_plan_and_places_nothing(shoal: Shoal) -> None:
     told = shoal("load", "org/own", "--dry-run").stdout
     assert "5.0 MB" in told

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from bus.wire.codec import first_problem
 from bus.wire.go_templates import TEMPLATE_BYTES, GoTemplateError, parse_template
 from bus.wire.ids import ModelId, is_model_id
+from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
 from worker.models.passed_over import Unfit
@@ -29,7 +30,7 @@ SAID_BYTES = 16 << 10
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({
-    "adapters", "draft_model", "kv_backend", "kv_bits", "memory_bytes", "metal_fast_synch", "pin",
+    "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "pin",
     "pinned", "priority", "reasoning_parser", "tool_parser",
 })  # fmt: skip
 """Keys that are to come with the code that obeys them."""
@@ -39,7 +40,7 @@ MEANT = {
     "max_tokens": "default_max_tokens", "keep_alive": "keep_alive_s", "ttl": "keep_alive_s",
     "repeat_penalty": "repetition_penalty", "system_prompt": "system", "temp": "temperature",
     "think": "thinking_default", "thinking": "thinking_default",
-    "enable_thinking": "thinking_default",
+    "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv",
 }  # fmt: skip
 """What others call our keys, where spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
@@ -59,7 +60,8 @@ class Notes:
     `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
     what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    `said` are the keys that the card has.
+    `kv` is how its KV is held, and goes before the node's setting. `said` are the keys that the
+    card has.
     """
 
     thinking_default: bool | None = None
@@ -74,6 +76,7 @@ class Notes:
     stop: tuple[str, ...] = ()
     sampling: Sampling = NEUTRAL
     said: tuple[str, ...] = ()
+    kv: KvKind | None = None
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return what a request for the model gets where it says nothing itself; None: nothing."""
@@ -162,6 +165,12 @@ def _seconds(key: str, value: object) -> float:
     return float(value)
 
 
+def _kv(key: str, value: object) -> KvKind:
+    if (wrong := not_a_kind(value)) is not None:
+        raise ValueError(f"{key} = {str(value)[:80]}: {wrong.replace(';', ',')}")
+    return cast(KvKind, value)
+
+
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} is a text")
@@ -213,5 +222,6 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "keep_alive_s": _seconds,
     "compatible_backends": _texts,
     "backend_preference": _texts,
+    "kv": _kv,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""

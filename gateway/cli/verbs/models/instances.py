@@ -11,6 +11,7 @@ import typer
 from rich.progress import DownloadColumn, TimeRemainingColumn
 
 from bus.wire.instances import Instance
+from bus.wire.kv import not_a_kind
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
@@ -27,6 +28,12 @@ PLACED_AGAIN_S = 5.0
 ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
 Context = Annotated[
     int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+]
+Kv = Annotated[
+    str | None,
+    typer.Option(
+        "--kv", help="How its KV is held: `full`, `8bit` or `4bit`; else as its card has it."
+    ),
 ]
 Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
@@ -73,6 +80,7 @@ def ps(invocation: Invocation) -> None:
         ">waiting",
         ">tokens/s",
         ">memory",
+        "KV",
         "leaves",
     )
     output.table(columns, rows)
@@ -81,6 +89,8 @@ def ps(invocation: Invocation) -> None:
     for one in state.instances:
         if one.status == "failed":
             output.say(f"{one.model} failed: {one.reason}")
+        elif (said := _kept_in_full(state, one)) is not None:
+            output.say(said)
     for node, one in pulls:
         far = f"{100 * one.done_bytes // one.total_bytes} %" if one.total_bytes else one.phase
         output.say(f"{state.names.get(node, node)} pulls {one.model}: {far}")
@@ -99,13 +109,14 @@ def load(
         float | None,
         typer.Option("--keep-alive", help="Idle seconds until it leaves; -1 for never."),
     ] = None,
+    kv: Kv = None,
     another: Another = False,
     wait_s: Wait = 300.0,
 ) -> None:
     """Load a model into memory and wait until it is ready."""
     api, output = invocation.api(), invocation.output
     body = {"model": model, "dry_run": dry_run, "if_absent": not another}
-    wishes = {"context_tokens": context, "keep_alive_s": keep_alive_s}
+    wishes = {"context_tokens": context, "keep_alive_s": keep_alive_s, "kv": kv_kind(kv)}
     answer = api.post("/place_instance", {**body, **wishes})
     if dry_run:
         output.document(answer)
@@ -214,14 +225,35 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
         leaves = _leaves(state, one, 0.0)
-        return (one.model, _status(state, one), one.instance, "", "", "", "", leaves)
+        return (one.model, _status(state, one), one.instance, *[""] * 4, one.kv, leaves)
     speed, memory = (
         f"{reading.generation_tokens_per_s:.0f}",
         size(sum(rank.active_bytes for rank in state.ranks_of(one))),
     )
-    figures = (reading.running, reading.waiting, speed, memory)
+    figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
     leaves = _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
+
+
+def kv_kind(word: str | None) -> str | None:
+    """Return how KV is to be held, as `--kv` says it. Raises CliError for what is no kind."""
+    if word is not None and (wrong := not_a_kind(word)) is not None:
+        raise CliError(f"--kv {word!r}", remedy=wrong, code=2)
+    return word
+
+
+def _kept_in_full(state: NodeState, one: Instance) -> str | None:
+    """Return what is said of a copy whose KV is wider than was decided or set; None of others."""
+    reading, card = state.reading_of(one), state.models.get(one.model)
+    if one.kv != "full" and reading is not None and reading.kv == "full":
+        said = f"{one.model} holds its KV in full width, not in {one.kv}"
+        return f"{said}: its layers keep no KV that can be held so"
+    if card is None or not card.kv_full_because:
+        return None
+    said = (note for _, note in state.passed_over if note.taken and note.name == one.model)
+    return next(
+        (f"{one.model}: {note.why}" for note in said if card.kv_full_because in note.why), None
+    )
 
 
 def _status(state: NodeState, one: Instance) -> str:

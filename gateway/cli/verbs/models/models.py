@@ -7,6 +7,7 @@ from typing import Any
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
+from bus.wire.kv import held_bytes
 from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
@@ -82,7 +83,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("quantised", card.quantization),
         ("on disk", size(card.size_bytes)),
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
-        ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
+        ("KV cache", _kv(card)),
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
         ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
@@ -173,6 +174,16 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
     more = {"nodes": state.nodes_of(model), "loaded_on": state.loaded_on(model)}
     used = {"last_used_at_s": state.last_used_s(model)}
     return {**card.model_dump(mode="json"), **more, **used}
+
+
+def _kv(card: ModelCard) -> str:
+    """Return what a token of KV takes, and how it is held where that is not in full width."""
+    grows = card.kv_bytes_per_token
+    held = held_bytes(grows, card.kv, card.kv_value_bytes, card.kv_group)
+    if card.kv != "full":
+        return f"{size(held)} a token ({card.kv}; {size(grows)} in full width)"
+    stays = f"; always in full width: {card.kv_full_because}" if card.kv_full_because else ""
+    return f"{size(grows)} a token{stays}"
 
 
 def _count(parameters: int) -> str:

@@ -17,8 +17,10 @@ from gateway.cli.verbs.models.instances import (
     AcknowledgedPlacement,
     Another,
     Context,
+    Kv,
     ModelName,
     Wait,
+    kv_kind,
     wait_ready,
 )
 
@@ -46,6 +48,7 @@ def place(
         typer.Option("--layers", help="A split by hand, first layers first: `box1=12,box2=20`."),
     ] = None,
     context: Context = None,
+    kv: Kv = None,
     another: Another = False,
     wait_s: Wait = 300.0,
 ) -> None:
@@ -53,7 +56,7 @@ def place(
     if sharding not in (None, "pipeline", "tensor"):
         raise CliError(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
-    wish |= told({"sharding": sharding, "context_tokens": context})
+    wish |= told({"sharding": sharding, "context_tokens": context, "kv": kv_kind(kv)})
     by_hand = parse_layers(layers) if layers is not None else {}
     if dry_run and not by_hand:
         _preview(invocation, wish)

@@ -11,6 +11,7 @@ from mlx_lm.models.cache import BatchKVCache, KVCache, RotatingKVCache
 
 from runner.engine import RowId
 from runner.mlx.kv.batch import DecodeBatch
+from runner.mlx.kv.codec import FULL_WIDTH
 from runner.mlx.kv.kv_slab import SlabKV
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.row_kv import RowKV, causal_mask
@@ -58,7 +59,7 @@ class Oracle:
 def test_a_slab_sees_what_a_batch_cache_sees_through_joins_leaves_and_growth(seed):
     chance = random.Random(seed)
     mx.random.seed(seed)
-    batch, oracle = DecodeBatch([True]), Oracle()
+    batch, oracle = DecodeBatch([FULL_WIDTH]), Oracle()
     slab = batch.layers[0]
     assert isinstance(slab, SlabKV)
     window = chance.choice((None, 9))
@@ -74,7 +75,7 @@ def test_a_slab_sees_what_a_batch_cache_sees_through_joins_leaves_and_growth(see
             length = chance.choice((1, 3, 20, 21, 90))
             keys, values = noise(1, HEADS, length, WIDTH), noise(1, HEADS, length, WIDTH)
             own = RowKV()
-            own.append(keys, values)
+            own.append((keys, values))
             token = mx.array([count])
             batch.join(RowId(count), [own], length, token)
             oracle.join(RowId(count), keys, values)
@@ -100,23 +101,23 @@ def test_a_slab_sees_what_a_batch_cache_sees_through_joins_leaves_and_growth(see
 
 
 def test_a_row_taken_out_of_the_slab_is_the_row():
-    batch = DecodeBatch([True])
+    batch = DecodeBatch([FULL_WIDTH])
     pasts = [noise(1, HEADS, n, WIDTH) for n in (5, 40, 17)]
     for index, past in enumerate(pasts):
         own = RowKV()
-        own.append(past, past * 2)
+        own.append((past, past * 2))
         batch.join(RowId(index), [own], past.shape[2], mx.array([index]))
     batch.leave([RowId(0)])
     for index in (1, 2):
         (own,), token = batch.take(RowId(index))
         assert token.tolist() == [index]
-        assert mx.array_equal(own.keys, pasts[index])
-        assert mx.array_equal(own.values, pasts[index] * 2)
+        assert mx.array_equal(own.parts[0], pasts[index])
+        assert mx.array_equal(own.parts[1], pasts[index] * 2)
 
 
 def test_rotating_caches_of_one_row_and_of_many_agree():
     mx.random.seed(4)
-    batch = DecodeBatch([False])
+    batch = DecodeBatch([None])
     alone = []
     for index, length in enumerate((3, 30)):
         past = noise(1, HEADS, length, WIDTH)
@@ -151,7 +152,7 @@ def test_a_group_sees_what_each_of_its_rows_sees_alone(starts, lengths, window):
         for rows in (together, alone):
             rows.append(RowKV(reserve=30))
             if past is not None:
-                rows[-1].append(past, past * 2)
+                rows[-1].append((past, past * 2))
     widest = max(lengths)
     chunk = noise(len(starts), HEADS, widest, WIDTH)
     group = GroupKV(GroupShape(starts, lengths), together)

@@ -13,9 +13,9 @@ from runner.mlx.model.kernels import KernelCache, Outlook
 
 
 def batch_of(model, shape, lengths) -> DecodeBatch:
-    batch = DecodeBatch(shape.plain)
+    batch = DecodeBatch(shape.codecs)
     for index, length in enumerate(lengths):
-        caches = new_caches(model, shape.plain, 0)
+        caches = new_caches(model, shape, 0)
         mx.eval(model(mx.arange(3, 3 + length)[None] % 250, cache=caches))
         batch.join(RowId(index), caches, length, mx.array([7 + index]))
     return batch
@@ -26,7 +26,7 @@ def test_a_trace_and_the_model_itself_go_the_same_way(engine, lengths):
     model = engine("qwen3")._forward._model
     shape = measure(model)
     plain, traced = batch_of(model, shape, lengths), batch_of(model, shape, lengths)
-    trace = CompiledDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, shape.readers(packed=False))
     steps = 0
     for _ in range(80):
         said = []
@@ -48,7 +48,7 @@ def test_a_trace_and_the_model_itself_go_the_same_way(engine, lengths):
 def test_holes_and_large_batches_are_no_trouble(engine):
     model = engine("qwen3")._forward._model
     shape = measure(model)
-    trace = CompiledDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, shape.readers(packed=False))
     large = batch_of(model, shape, [5] * (MOST_ROWS + 1))
     for _ in range(STEADY_STEPS + 2):
         large.open_step()
@@ -73,10 +73,11 @@ def test_holes_and_large_batches_are_no_trouble(engine):
     assert traced > 0
 
 
-def test_few_traces_are_kept(engine):
+def test_few_traces_are_kept(engine, monkeypatch):
+    monkeypatch.setattr("runner.mlx.model.compiled_decode.KEPT_LAYERS", 1)
     model = engine("qwen3")._forward._model
     shape = measure(model)
-    trace = CompiledDecode(model, 64)
+    trace = CompiledDecode(model, shape.readers(packed=False))
     for rows in (1, 2, 3, 4, 5, 6):
         batch = batch_of(model, shape, [5] * rows)
         for _ in range(STEADY_STEPS + 2):
@@ -117,7 +118,7 @@ def test_a_cold_cache_is_filled_by_a_child_and_then_warm(model_folder, monkeypat
     if mx.metal.is_available():
         pytest.skip("Metal needs no kernels compiled ahead")
     mark = tmp_path / "mark"
-    monkeypatch.setattr("runner.mlx.model.kernels._mark", lambda path: mark)
+    monkeypatch.setattr("runner.mlx.model.kernels._mark", lambda path, kind: mark)
     cache = KernelCache(model_folder("qwen3"), 10)
     assert not cache.warm
     assert cache.outlook() == Outlook.NEVER

@@ -69,7 +69,7 @@ def test_traced_stages_say_what_the_whole_model_says(stages, family):
     for part, own in parts:
         own_batches.append(batch_of(part, own, (4, 30)))
         assert len(wire) == (0 if part is parts[-1][0] else 2)
-    traces = [CompiledDecode(part, len(own.plain)) for part, own in parts]
+    traces = [CompiledDecode(part, own.readers(packed=False)) for part, own in parts]
     steps = 0
     for _ in range(STEPS):
         batch.open_step()
@@ -92,7 +92,7 @@ def test_traced_stages_say_what_the_whole_model_says(stages, family):
 def test_batches_that_take_turns_are_each_as_steady_as_they_are(engine):
     model = engine("llama")._forward._model
     shape = measure(model)
-    trace = CompiledDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, shape.readers(packed=False))
     batches = [batch_of(model, shape, lengths) for lengths in ((5,), (6, 7))]
     traced = 0
     for _ in range(2 * STEADY_STEPS):

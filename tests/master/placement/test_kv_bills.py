@@ -1,0 +1,92 @@
+"""The bill of a placement follows how KV is held, and who may share a group does, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bus.wire.cards import ModelCard
+from bus.wire.errors import Refusal
+from bus.wire.kv import KvKind
+from master.placement.availability import PlacementSpec, card_as_computed
+from master.placement.capacity import NodeCapacity
+from master.placement.memory_cost import RunnerSizing, cost_text, layer_costs
+from master.placement.place import Verdict, place
+from master.placement.preview import plan_of
+from master.placement.search import Placement
+from master.placement.speed import Links
+from tests.harness.placement_nodes import GB, MODEL, model, node
+
+VALUES = 4096
+GROUPED: dict[str, Any] = {"kv": 2 * VALUES, "kv_group": 64, "kv_value_bytes": 2}
+
+
+def held(kind: KvKind, **more: Any) -> ModelCard:
+    return model(**{**GROUPED, **more}).model_copy(update={"kv": kind})
+
+
+def placed(spec: PlacementSpec, *cards: ModelCard) -> Verdict:
+    nodes: list[NodeCapacity] = [
+        node(number, models=(card,)) for number, card in enumerate(cards, 1)
+    ]
+    return place(spec, nodes, RunnerSizing(), Links())
+
+
+@pytest.mark.parametrize(
+    ("kind", "a_layer"), [("full", 2 * VALUES), ("8bit", VALUES + 256), ("4bit", VALUES // 2 + 256)]
+)
+def test_a_token_is_billed_with_codes_scales_and_offsets(kind: KvKind, a_layer: int) -> None:
+    need = layer_costs(model(**GROUPED), 1_000, "mlx-metal", kind).whole
+    assert need.kv_per_token == 8 * a_layer
+    assert need.kv == 1_000 * 8 * a_layer
+    assert (f"1,000 tokens in {kind}" in cost_text(need)) == (kind != "full")
+
+
+def test_states_and_windows_are_billed_as_they_were() -> None:
+    card = model(**GROUPED, layer_kv_fixed=(500,) * 8)
+    assert layer_costs(card, None, "mlx-metal", "4bit").whole.kv_per_row == 8 * 500
+
+
+def test_values_cast_to_32_bits_have_wider_scales() -> None:
+    there = card_as_computed(model(**GROUPED), "mlx-cpu")
+    assert there.kv_value_bytes == 4
+    need = layer_costs(there, 1, "mlx-cpu", "8bit").whole
+    assert need.kv_per_token == 8 * (VALUES + VALUES // 64 * 8)
+
+
+@pytest.mark.parametrize("asked", [None, "full", "4bit"])
+def test_what_is_asked_for_goes_before_the_card(asked: KvKind | None) -> None:
+    verdict = placed(PlacementSpec(MODEL, kv=asked), held("8bit"))
+    assert isinstance(verdict, Placement)
+    assert verdict.lead.copy.kv == (asked or "8bit")
+    assert plan_of(verdict, Links())["kv"] == (asked or "8bit")
+
+
+def test_more_context_fits_where_kv_takes_less() -> None:
+    contexts: list[int] = []
+    for kind in ("full", "8bit", "4bit"):
+        verdict = placed(
+            PlacementSpec(MODEL, kv=kind), model((GB // 10,) * 8, **GROUPED | {"kv": 60_000})
+        )
+        assert isinstance(verdict, Placement)
+        contexts.append(verdict.context_tokens)
+    assert contexts == sorted(contexts) and contexts[0] < contexts[-1]
+
+
+def test_a_model_whose_kv_stays_in_full_width_is_refused_by_name_where_it_is_asked_for() -> None:
+    card = model().model_copy(update={"kv_full_because": "its heads are 80 wide"})
+    verdict = placed(PlacementSpec(MODEL, kv="8bit"), card)
+    assert isinstance(verdict, Refusal)
+    assert verdict.field == "kv" and "its heads are 80 wide" in verdict.message
+    assert isinstance(placed(PlacementSpec(MODEL, kv="full"), card), Placement)
+
+
+def test_nodes_that_hold_kv_in_other_widths_are_no_group() -> None:
+    large = {"layer_bytes": (2 * GB,) * 8}
+    verdict = placed(PlacementSpec(MODEL), held("8bit", **large), held("4bit", **large))
+    assert isinstance(verdict, Refusal)
+    alike = placed(PlacementSpec(MODEL), held("8bit", **large), held("8bit", **large))
+    assert isinstance(alike, Placement) and len(alike.ranks) == 2
+    asked = placed(PlacementSpec(MODEL, kv="4bit"), held("8bit", **large), held("4bit", **large))
+    assert isinstance(asked, Placement) and {rank.copy.kv for rank in asked.ranks} == {"4bit"}
