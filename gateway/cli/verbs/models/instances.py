@@ -18,7 +18,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.pool import wait_line
+from gateway.cli.verbs.cluster.pool import wait_line
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
