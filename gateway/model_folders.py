@@ -52,12 +52,6 @@ def cached_repository(folder: Path) -> Path | None:
     return repository if is_one and repository.is_dir() else None
 
 
-def delete_folder(folder: Path, models: Path) -> None:
-    """Delete a folder that `own_folder` returned, and its owner's, where that is left empty.
-    Raises FolderKept when the system forbids it."""
-    delete_aside(put_aside(folder, models), folder, models)
-
-
 def put_aside(folder: Path, models: Path) -> Path:
     """Move a folder out of sight in one step, to where a worker that starts removes it; returns
     where to. Raises FolderKept when the system forbids it."""

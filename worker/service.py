@@ -37,6 +37,7 @@ from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
 from worker.transfer.downloads import Downloads
 from worker.transfer.thread import WeightsSettings
+from worker.verifying import Verifications
 
 TICK_S = 0.25
 CARD_S = 30.0
@@ -84,6 +85,7 @@ class Worker:
         self._models = LocalModels(weights, settings.weights.models)
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
+        self._verifications = Verifications(client, self._models)
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
@@ -118,6 +120,7 @@ class Worker:
         self._link.close()
         self._looks.close()
         self._pulls.close()
+        self._verifications.close()
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
@@ -263,6 +266,7 @@ class Worker:
         self._awake.look((hello for hello in living if hello is not None), now)
         self._downloads.tick(now)
         self._pulls.tick(now)
+        self._verifications.tick(now)
         self._look(now)
         self._slots.reconcile()
 

@@ -30,9 +30,10 @@ from bus.wire.messages.readings import (
     RunnerReading,
     TokenTap,
     UndoneReading,
+    VerifyReading,
     WeightsReading,
 )
-from bus.wire.messages.weights import PullAsked
+from bus.wire.messages.weights import PullAsked, VerifyAsked
 from bus.wire.messages.wire import Message
 from bus.wire.pool import PoolReading
 
@@ -74,6 +75,7 @@ TABLE: tuple[Topic, ...] = (
     _said("record.asked", RecordAsked, "to the gateways named; repeated for 5 s or till answered"),
     _said("record.answered", RecordAnswered, "to the gateways that asked; a piece for each time"),
     _said("pull.asked", PullAsked, "to the worker named; each second while a client waits"),
+    _said("verify.asked", VerifyAsked, "to the worker named; each second while a client waits"),
     _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
     _kept("reading.node", 15.0, NodeReading, "every second"),
     _kept("reading.runner", 15.0, RunnerReading, "every second"),
@@ -83,6 +85,7 @@ TABLE: tuple[Topic, ...] = (
     _kept("reading.link", 600.0, LinkReading, "measured while idle; believed for its time"),
     _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),
     _kept("reading.pulls", 15.0, PullReading, "twice a second of a pull; on change"),
+    _kept("reading.verifies", 15.0, VerifyReading, "twice a second of one; on change"),
     _kept("reading.undone", 86_400.0, UndoneReading, "when a log took the place of another"),
     _kept("reading.keys", 604_800.0, KeyUseReading, "every second of use; on change"),
     _kept("reading.collective", 600.0, CollectiveReading, "every second of a test"),

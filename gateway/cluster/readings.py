@@ -26,6 +26,7 @@ from bus.wire.messages.readings import (
     PullReading,
     RunnerReading,
     UndoneReading,
+    VerifyReading,
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
@@ -49,6 +50,7 @@ TOPICS = (
     "reading.link",
     "reading.weights",
     "reading.pulls",
+    "reading.verifies",
     "reading.collective",
     "reading.undone",
     "reading.keys",
@@ -64,6 +66,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     PeersReading: attrgetter("node"),
     WeightsReading: attrgetter("node"),
     PullReading: attrgetter("node"),
+    VerifyReading: attrgetter("node"),
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
     UndoneReading: attrgetter("node"),

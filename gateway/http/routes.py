@@ -70,6 +70,7 @@ PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
+VERIFIES = (400, 401, 404, 429, 500, 504)
 PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
@@ -267,6 +268,10 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON, answer=pulls.PullEvent,
           event=pulls.PullEvent, errors=PULLS),
+    Route("POST", "/models/verify",
+          "Read a model on a node's disk, and hold it against the hashes that it came with",
+          CLUSTER, pulls.VerifyModel, body=pulls.VerifyBody, streams=NDJSON,
+          answer=pulls.VerifyEvent, event=pulls.VerifyEvent, errors=VERIFIES),
     Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
           access.KeyList, errors=(401, 503)),
     Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model_folders import FolderKept, delete_folder, own_folder
+from gateway.model_folders import FolderKept, delete_aside, own_folder, put_aside
+
+
+def delete(folder: Path, models: Path) -> None:
+    delete_aside(put_aside(folder, models), folder, models)
 
 
 @pytest.fixture
@@ -20,9 +24,9 @@ def models(tmp_path: Path) -> Path:
 
 def test_a_folder_goes_and_its_owners_when_nothing_is_left_there(models: Path) -> None:
     for name in ("m", "owner/a"):
-        delete_folder(own_folder(models / name, models), models)
+        delete(own_folder(models / name, models), models)
     assert [path.name for path in models.iterdir()] == ["owner"]
-    delete_folder(own_folder(models / "owner/b", models), models)
+    delete(own_folder(models / "owner/b", models), models)
     assert models.is_dir() and not any(models.iterdir())
 
 
@@ -39,6 +43,6 @@ def test_what_lies_elsewhere_stays(models: Path, tmp_path: Path) -> None:
 
 def test_what_the_system_forbids_is_said(models: Path) -> None:
     folder = own_folder(models / "m", models)
-    delete_folder(folder, models)
+    delete(folder, models)
     with pytest.raises(FolderKept, match="could not be deleted: No such file"):
-        delete_folder(folder, models)
+        delete(folder, models)

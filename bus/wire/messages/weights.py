@@ -1,7 +1,8 @@
 """Weights on their way: between workers piece by piece, and the word that has one pull a model.
 
 Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
-for as long as a client waits, and a pull that no client repeats is stopped.
+for as long as a client waits, and a pull that no client repeats is stopped. So is a model that is
+to be verified.
 
 Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
 answer for each), so the server never has more to send than was asked for. An answer is an
@@ -103,4 +104,16 @@ class PullAsked(Message):
     asker: NodeId
     model: ModelId
     revision: str = Field(default="", max_length=200)
+    leaves: bool = False
+
+
+class VerifyAsked(Message):
+    """Read a model on your disk, and hold it against the hashes that it came with. `question` is
+    new for each client that waits, the same in its repeats. `leaves`: the client waits no longer.
+    """
+
+    kind: Literal["verify_asked"] = "verify_asked"
+    question: str = Field(max_length=64)
+    asker: NodeId
+    model: ModelId
     leaves: bool = False

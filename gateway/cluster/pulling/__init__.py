@@ -1,6 +1,7 @@
-"""Talks to the workers: models of a hub, by the names that people know, pulled by a node.
+"""Talks to the workers: models of a hub, by the names that people know, pulled by a node, and those
+on a node's disk verified there.
 
-What a name means is pure; who pulls and how far it is, the workers say.
+What a name means is pure; who pulls or verifies and how far it is, the workers say.
 """
 
 from gateway.cluster.pulling.names import (
@@ -13,13 +14,13 @@ from gateway.cluster.pulling.names import (
     pull_target,
 )
 from gateway.cluster.pulling.on_demand import PullsOnDemand, pulling_text
-from gateway.cluster.pulling.workers import PullWorkers
+from gateway.cluster.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
     "PullTarget",
-    "PullWorkers",
     "PullsOnDemand",
+    "Workers",
     "demanded_repository",
     "is_revision",
     "known_repository",

@@ -17,7 +17,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.names import PullTarget
-from gateway.cluster.pulling.workers import PullWorkers
+from gateway.cluster.pulling.workers import Workers
 from gateway.cluster.readings import ClusterReadings
 
 LISTED_S = 15.0
@@ -30,7 +30,7 @@ class PullsOnDemand:
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
         self._readings = readings
-        self._workers = PullWorkers(bus, readings)
+        self._workers = Workers(bus, readings)
         self._tasks: dict[ModelId, asyncio.Task[None]] = {}
         self._states: dict[ModelId, PullState] = {}
 
@@ -59,7 +59,7 @@ class PullsOnDemand:
     async def _pull(self, model: ModelId) -> None:
         node, target = self._node_for(model), PullTarget(model)
         try:
-            async with contextlib.aclosing(self._workers.follow(node, target)) as states:
+            async with contextlib.aclosing(self._workers.pull(node, target)) as states:
                 async for state in states:
                     self._states[model] = state
             # who waits for it sees it listed, and leaves

@@ -1,4 +1,4 @@
-"""Talks to the workers of this and other nodes: has one pull a model, and hears how far it is.
+"""Talks to the workers of all nodes: has one pull or verify a model, and hears how far it is.
 
 The question is repeated for as long as the client waits, for the plane may drop it; a worker that
 was killed and is back begins again with what it has. What the client waits no longer for is said,
@@ -8,13 +8,14 @@ and stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol, TypeVar
 
 from bus.client import BusClient
 from bus.process.identity import new_name
-from bus.wire.ids import NodeId
-from bus.wire.messages.readings import PullReading, PullState
-from bus.wire.messages.weights import PullAsked
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import PullReading, PullState, VerifyReading, VerifyState
+from bus.wire.messages.weights import PullAsked, VerifyAsked
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.names import PullTarget
 from gateway.cluster.readings import ClusterReadings
@@ -26,33 +27,66 @@ SILENT_S = 15.0
 """A worker that says nothing for so long is not there; one starts again within that."""
 
 
-class PullWorkers:
-    """The workers, as those who pull."""
+class _Told(Protocol):
+    """A state that names the questions of those who wait."""
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Return them."""
+        ...
+
+    @property
+    def phase(self) -> str:
+        """Return how far it is; `done` and `failed` are the end."""
+        ...
+
+
+State = TypeVar("State", bound=_Told)
+
+
+class Workers:
+    """The workers, as those who pull and verify."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
         self._readings = readings
 
-    async def follow(self, node: NodeId, target: PullTarget) -> AsyncGenerator[PullState]:
-        """Have a node pull, and yield how far it is until it has ended, each state once
-        and again after `AGAIN_S`. Leaving it
-        early stops the pull, unless others wait for it too. Raises OwnerSilent."""
+    def pull(self, node: NodeId, target: PullTarget) -> AsyncGenerator[PullState]:
+        """Have a node pull; see `_follow`."""
         question = PullAsked(
             question=new_name("pull"),
             asker=self._bus.speaker.node,
             model=target.model,
             revision=target.revision,
         )
-        topic = f"pull.asked.{node}"
+        return self._follow(node, "pull.asked", question, self._pulls)
+
+    def verify(self, node: NodeId, model: ModelId) -> AsyncGenerator[VerifyState]:
+        """Have a node verify a model on its disk; see `_follow`."""
+        own = self._bus.speaker.node
+        question = VerifyAsked(question=new_name("verify"), asker=own, model=model)
+        return self._follow(node, "verify.asked", question, self._verifications)
+
+    async def _follow(
+        self,
+        node: NodeId,
+        topic: str,
+        question: PullAsked | VerifyAsked,
+        states: Callable[[], list[State]],
+    ) -> AsyncGenerator[State]:
+        """Have a node do what is asked, and yield how far it is until it has ended, each state once
+        and again after `AGAIN_S`. Leaving it early stops the work, unless others wait for it too.
+        Raises OwnerSilent."""
         loop = asyncio.get_running_loop()
         asked_at, heard_at, said_at, last = loop.time() - ASK_S, loop.time(), 0.0, None
         try:
             while True:
                 now = loop.time()
                 if now - asked_at >= ASK_S:
-                    self._bus.publish(topic, question)
+                    self._bus.publish(f"{topic}.{node}", question)
                     asked_at = now
-                state = self._state_of(question.question)
+                mine = (one for one in states() if question.question in one.questions)
+                state = next(mine, None)
                 if state is not None:
                     heard_at = now
                     if state != last or now - said_at >= AGAIN_S:
@@ -64,9 +98,12 @@ class PullWorkers:
                     raise OwnerSilent(f"the worker of node {node}", SILENT_S)
                 await asyncio.sleep(LOOK_S)
         finally:
-            self._bus.publish(topic, question.model_copy(update={"leaves": True}))
+            self._bus.publish(f"{topic}.{node}", question.model_copy(update={"leaves": True}))
 
-    def _state_of(self, question: str) -> PullState | None:
+    def _pulls(self) -> list[PullState]:
         readings = self._readings.fresh(PullReading, self._bus.reactor.now())
-        pulls = (one for reading in readings for one in reading.pulls)
-        return next((one for one in pulls if question in one.questions), None)
+        return [one for reading in readings for one in reading.pulls]
+
+    def _verifications(self) -> list[VerifyState]:
+        readings = self._readings.fresh(VerifyReading, self._bus.reactor.now())
+        return [one for reading in readings for one in reading.verifications]

@@ -119,10 +119,10 @@ class ModelEverywhere(Resource):
         it."""
         service = self.service
         await service.catalog.wait_known()
-        model = _of_files(service, name)
         await check_owner(service, req)
-        if why := service.removals.held(model):
-            raise _kept(why)
+        if why := service.removals.held(ModelId(name.removesuffix(":latest"))):
+            raise _kept(why)  # a model that is being pulled lies nowhere yet
+        model = _of_files(service, name)
         found = await service.removals.everywhere(model)
         if not any(one.deleted for one in found):
             raise _kept("; ".join(f"{one.name}: {one.why}" for one in found))

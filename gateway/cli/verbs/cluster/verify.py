@@ -1,26 +1,43 @@
 """Talks to the node's API about the whole cluster: `shoal verify`, are its nodes alike and is what
-joins them sound."""
+joins them sound; or about models on the disk, where some are named."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from gateway.cli.command import Invocation
 from gateway.cli.node.likeness import report
-from gateway.cli.output.errors import FAILED
+from gateway.cli.output.errors import FAILED, USAGE, CliError
 from gateway.cli.verbs.cluster import cluster_info, rdma_test
+from gateway.cli.verbs.store.verified import verified
 
 
 def verify(
     invocation: Invocation,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL...]", help="Models, as `shoal ls` does.")
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NODE", help="The node whose copies of the models to read."),
+    ] = None,
     quick: rdma_test.Quick = False,
     stress: rdma_test.Stress = False,
     memory_mb: rdma_test.Memory = None,
 ) -> None:
-    """Check a cluster whole: what `cluster-info` tells, then what `rdma-test` finds between all
-    nodes that are reached. Ends with 1 if anything is amiss."""
+    """Read models on the disk, and hold them against the hashes that they came with. Without any,
+    check a cluster whole: what `cluster-info` tells, then what `rdma-test` finds between all nodes
+    that are reached. Ends with 1 if anything is amiss."""
+    if models:
+        if quick or stress or memory_mb is not None:
+            text = "--quick, --stress and --memory are of the cluster's test, not of models"
+            raise CliError(text, code=USAGE)
+        verified(invocation, models, node)
+        return
+    if node is not None:
+        raise CliError("--node is of models; name some", code=USAGE)
     mode = rdma_test.mode_of(quick=quick, stress=stress)
     api, output = invocation.api(), invocation.output
     state = api.state()

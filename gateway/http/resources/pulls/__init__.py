@@ -1,5 +1,14 @@
-"""Talks to clients who have a node pull a model from a hub."""
+"""Talks to clients who have a node pull a model from a hub, or verify one that lies on its disk."""
 
 from gateway.http.resources.pulls.pull import ModelToFetch, PullBody, PullEvent, PullModel
+from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
-__all__ = ["ModelToFetch", "PullBody", "PullEvent", "PullModel"]
+__all__ = [
+    "ModelToFetch",
+    "PullBody",
+    "PullEvent",
+    "PullModel",
+    "VerifyBody",
+    "VerifyEvent",
+    "VerifyModel",
+]

@@ -1,18 +1,14 @@
 """Talks to clients who have a node pull a model: in Ollama's words, and in our own.
 
-A stream begins once it is known that there is something to pull, or after a moment: what is refused
-before that is refused with a status. A client that hangs up stops the pull, unless others wait for
-it; what came is kept, and pulling again goes on with it. The answer ends once this process lists
-the model.
+A client that hangs up stops the pull, unless others wait for it; what came is kept, and pulling
+again goes on with it. The answer ends once this process lists the model.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from falcon.asgi import Request, Response
 from pydantic import Field
@@ -20,9 +16,8 @@ from pydantic import Field
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
-from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling import PullTarget, PullWorkers, pull_target
-from gateway.dialects import api_table, dialect, faults, sse
+from gateway.cluster.pulling import PullTarget, Workers, pull_target
+from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -30,18 +25,15 @@ from gateway.http.middleware import (
     COMMAND_BYTES,
     Resource,
     read_body,
-    receive_of,
     tell_ignored,
 )
+from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
+from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.routing import model_named
+from gateway.service import HttpService
 
-QUICK_S = 5.0
-"""So long a streamed answer waits for its status."""
-AGAIN_S = 4.0
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
-CONTENT_TYPE = "application/x-ndjson"
-UNDECIDED = ("waiting", "listing")
 
 
 class PullBody(Closed):
@@ -102,12 +94,22 @@ class ModelToFetch(Resource):
             # clients of this API know a name that means nothing by its 404
             fault = HttpFault(404, "model_not_found", error.message, error.field)
             raise HttpFaultRaised(fault) from None
-        running = _RunningPull(self, req, self.service.bus.speaker.node, target)
+        states = Workers(self.service.bus, self.service.readings).pull(
+            self.service.bus.speaker.node, target
+        )
+        listed = partial(_listed, self.service, target)
+        running = RunningWork(
+            req,
+            states,
+            Telling(
+                faults.of_pull, endpoint.line, endpoint.error_line, endpoint.streams, listed=listed
+            ),
+        )
         if not asked.stream:
             await running.whole()
             resp.data = endpoint.answer()
             return
-        await running.stream(resp, endpoint.streams, endpoint.line, endpoint.error_line)
+        await running.stream(resp)
 
 
 def _is_here(catalog: ModelCatalog, name: str) -> bool:
@@ -132,140 +134,31 @@ class PullModel(Resource):
             text = f"{here} is here already; models of a hub are named OWNER/NAME"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
         target = pull_target(asked.model, asked.revision, options.pull_names)
-        node = self._node(asked.to)
-        running = _RunningPull(self, req, node, target)
+        node = self.service.bus.speaker.node
+        if asked.to is not None:
+            node = node_named(self.service, asked.to, "to")
 
         def told(state: PullState) -> bytes:
             """Return a line."""
             return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
 
+        states = Workers(self.service.bus, self.service.readings).pull(node, target)
+        listed = partial(_listed, self.service, target)
+        telling = Telling(faults.of_pull, told, error_line, listed=listed)
+        running = RunningWork(req, states, telling)
         if asked.stream:
-            await running.stream(resp, CONTENT_TYPE, told, _error_line)
+            await running.stream(resp)
         else:
             resp.data = told(await running.whole())
 
-    def _node(self, word: str | None) -> NodeId:
-        """Return the node that is meant. Raises HttpFaultRaised (404) unless it is one."""
-        service = self.service
-        if word is None:
-            return service.bus.speaker.node
-        cards = service.readings.cards(service.reactor.now())
-        found = {card.node for card in cards if word in (card.node, card.name)}
-        if len(found) != 1:
-            names = ", ".join(sorted(f"{card.name} ({card.node})" for card in cards))
-            what = "more than one node is" if found else "no node is"
-            text = f"{what} named {word[:80]!r}; there are {names}"
-            raise HttpFaultRaised(HttpFault(404, "node_not_found", text, field="to"))
-        return found.pop()
 
-
-class _RunningPull:
-    """One client's pull at a node. Raises HttpFaultRaised where it fails before a word is said."""
-
-    def __init__(self, at: Resource, req: Request, node: NodeId, target: PullTarget) -> None:
-        self._service = at.service
-        self._target = target
-        self._states = PullWorkers(at.service.bus, at.service.readings).follow(node, target)
-        self._gone = asyncio.ensure_future(_hang_up(req))
-        self._next: asyncio.Future[PullState] | None = None
-
-    async def whole(self) -> PullState:
-        """Return the last state, once the model is here."""
-        async with contextlib.aclosing(self._until_end()) as states:
-            last = None
-            async for state in states:
-                last = state
-        if last is None or last.phase != "done":
-            raise HttpFaultRaised(HttpFault(499, "client_closed", "the client hung up"))
-        return last
-
-    async def stream(
-        self,
-        resp: Response,
-        content_type: str,
-        line: Callable[[PullState], bytes],
-        error_line: Callable[[HttpFault], bytes],
-    ) -> None:
-        """Answer with a line for each state, the last of which is the end."""
-        states = self._until_end()
-        first: list[PullState] = []
-        with contextlib.suppress(TimeoutError, StopAsyncIteration):
-            async with asyncio.timeout(QUICK_S):
-                while not first or first[-1].phase in UNDECIDED:
-                    # shielded: the time is up for us, not for what is waited for
-                    self._next = self._next or asyncio.ensure_future(anext(states))
-                    state = await asyncio.shield(self._next)
-                    self._next = None
-                    first.append(state)
-        resp.content_type = content_type
-        resp.set_headers(sse.HEADERS)
-        resp.stream = self._lines(states, first, line, error_line)
-
-    async def _lines(
-        self,
-        states: AsyncGenerator[PullState],
-        first: list[PullState],
-        line: Callable[[PullState], bytes],
-        error_line: Callable[[HttpFault], bytes],
-    ) -> AsyncGenerator[bytes]:
-        said, said_at, now = b"", 0.0, asyncio.get_running_loop().time
-        try:
-            while True:
-                if first:
-                    state = first.pop(0)
-                else:
-                    state = await (self._next or anext(states))
-                    self._next = None
-                # what has not changed is said now and then, so that nobody takes us for dead
-                if (told := line(state)) != said or now() - said_at >= AGAIN_S:
-                    said, said_at = told, now()
-                    yield told
-        except StopAsyncIteration:
+async def _listed(service: HttpService, target: PullTarget) -> None:
+    """Wait until this process knows of the model, for a while."""
+    give_up_at = service.reactor.now() + NOTICED_S
+    while target.model not in service.catalog.names():
+        if service.reactor.now() > give_up_at:
             return
-        except HttpFaultRaised as refused:
-            yield error_line(refused.fault)
-        finally:
-            await self._close(states)
-
-    async def _close(self, states: AsyncGenerator[PullState]) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, HttpFaultRaised):
-                await self._next
-        await states.aclose()
-
-    async def _until_end(self) -> AsyncGenerator[PullState]:
-        """Yield states until the model is listed here, or the client is gone. Raises
-        HttpFaultRaised."""
-        try:
-            async with contextlib.aclosing(self._states) as states:
-                async for state in states:
-                    if self._gone.done():
-                        return
-                    if state.phase == "failed":
-                        raise HttpFaultRaised(faults.of_pull(state))
-                    if state.phase == "done":
-                        await self._listed()
-                    yield state
-        except OwnerSilent as silent:
-            text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
-            raise HttpFaultRaised(HttpFault(504, "owner_silent", text)) from None
-        finally:
-            self._gone.cancel()
-
-    async def _listed(self) -> None:
-        """Wait until this process knows of the model, for a while."""
-        give_up_at = self._service.reactor.now() + NOTICED_S
-        while self._target.model not in self._service.catalog.names():
-            if self._service.reactor.now() > give_up_at:
-                return
-            await asyncio.sleep(NOTICED_LOOK_S)
-
-
-async def _hang_up(req: Request) -> None:
-    receive = receive_of(req)
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await asyncio.sleep(NOTICED_LOOK_S)
 
 
 def _event(state: PullState, node: NodeId, target: PullTarget) -> PullEvent:
@@ -288,10 +181,3 @@ def _event(state: PullState, node: NodeId, target: PullTarget) -> PullEvent:
         sources=list(state.sources),
         note=state.note,
     )
-
-
-def _error_line(fault: HttpFault) -> bytes:
-    error: dict[str, Any] = {"code": fault.code, "message": fault.message, "status": fault.status}
-    if fault.retry_after_s is not None:
-        error["retry_after_s"] = fault.retry_after_s
-    return json_bytes({"error": error}) + b"\n"

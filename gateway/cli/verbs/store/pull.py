@@ -73,7 +73,7 @@ def _to_one(invocation: Invocation, model: str, to: str | None) -> dict[str, Any
     try:
         with (
             api.json_lines("/models/pull", {"model": model, "to": to}) as events,
-            output.progress(f"pulling {model}", DownloadColumn(), _PaceColumn()) as show,
+            output.progress(f"pulling {model}", DownloadColumn(), PaceColumn()) as show,
         ):
             remarks = _Remarks(output)
             for event in events:
@@ -84,7 +84,7 @@ def _to_one(invocation: Invocation, model: str, to: str | None) -> dict[str, Any
                 show(
                     _words(event),
                     description=f"{event['model'].rpartition('/')[2]} {event['status']}",
-                    pace=_pace(event),
+                    pace=pace_of(event),
                     completed=event["completed"],
                     total=event["total"] or None,
                 )
@@ -105,7 +105,7 @@ _COUNTED = re.compile(r"waits \d+ s: ")
 """What of a note says how long yet, and so changes each second."""
 
 
-class _PaceColumn(ProgressColumn):
+class PaceColumn(ProgressColumn):
     """How fast it comes, and for how long yet, as the node says it."""
 
     def render(self, task: Task) -> Text:
@@ -132,10 +132,11 @@ class _Remarks:
         self._output.note(_words(event))
 
 
-def _pace(event: dict[str, Any]) -> str:
+def pace_of(event: dict[str, Any]) -> str:
+    """Return how fast it goes and for how long yet, or what the node says instead."""
     pace = [f"{size(event['bytes_per_s'])}/s"] if event["bytes_per_s"] else []
     pace += [f"{span(event['eta_s'])} left"] if event["eta_s"] is not None else []
-    return event["note"] or ", ".join(pace)
+    return event.get("note") or ", ".join(pace)
 
 
 def _words(event: dict[str, Any]) -> str:
@@ -146,5 +147,5 @@ def _words(event: dict[str, Any]) -> str:
         words.append(f"{100 * event['completed'] // total} % of {size(total)}")
     if event["sources"]:
         words.append(f"from {', '.join(event['sources'])}")
-    pace = _pace(event)
+    pace = pace_of(event)
     return ", ".join(words) + (f": {pace}" if pace else "")

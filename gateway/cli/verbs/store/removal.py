@@ -23,9 +23,11 @@ from gateway.cli.output.terminal import Output
 from gateway.model_folders import (
     FolderKept,
     cached_repository,
+    delete_aside,
     delete_cached,
-    delete_folder,
     own_folder,
+    put_aside,
+    put_back,
 )
 
 FETCHED = ("copied", "pulled", "derived")
@@ -65,12 +67,27 @@ def rm(
         _confirm(output, listed, yes=yes)
     for one in doomed:
         try:
-            delete_cached(one.folder) if one.cached else delete_folder(one.folder, root)
+            if one.cached:
+                delete_cached(one.folder)
+            else:
+                _delete(invocation, one, root)
         except FolderKept as error:
             raise CliError(error.message, remedy=error.remedy) from error
         output.say(f"deleted {one.model} ({size(one.size_bytes)})")
     output.document({"deleted": [_fields(one) for one in doomed]})
     output.note("the node notices within some 2 s")
+
+
+def _delete(invocation: Invocation, one: _Doomed, root: Path) -> None:
+    """Delete a folder; where a copy of its model was placed meanwhile, it is moved back. Raises
+    CliError, FolderKept."""
+    aside = put_aside(one.folder, root)
+    try:
+        _check_unheld(invocation.state(), one.model)
+    except CliError:
+        put_back(aside, one.folder)
+        raise
+    delete_aside(aside, one.folder, root)
 
 
 def _confirm(output: Output, what: str, *, yes: bool) -> None:

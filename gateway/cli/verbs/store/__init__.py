@@ -1,0 +1,1 @@
+"""Verbs about the models on disks: got, verified and deleted."""

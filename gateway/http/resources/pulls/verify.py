@@ -1,0 +1,134 @@
+"""Talks to clients who have a node verify a model that lies on its disk.
+
+The model is read whole, and held against the hashes that it came with; what a person put there has
+none, and is only read. A client that hangs up stops it, unless others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import VerifyPhase, VerifyState
+from gateway.cluster.pulling import Workers
+from gateway.dialects.body import Closed
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import Resource
+from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
+from gateway.http.resources.pulls.target import node_named
+
+RETRY_S = 5.0
+
+
+class VerifyBody(Closed):
+    """`POST /models/verify`: `node` is a node that has the model, by its id or name; without, the
+    one that is asked, where it has it, else another."""
+
+    model: str = Field(min_length=1, max_length=400)
+    node: str | None = None
+    stream: bool = True
+
+
+class WrongFileTold(Closed):
+    """A file that is not as it has to be, and what is wrong with it."""
+
+    path: str
+    what: str
+
+
+class VerifyEvent(Closed):
+    """A line of the stream of `POST /models/verify`, and, with the `status` `done`, its answer of
+    one piece: `intact` is the verdict then. `against` is `hashes`, or `headers` for a model that
+    came with none and was only read. `wrong` are the first 20 of `wrong_count` files; `unlisted`
+    were added to a model since it came, and were only read."""
+
+    status: VerifyPhase
+    model: str
+    node: str
+    completed: int
+    total: int
+    bytes_per_s: float
+    eta_s: float | None
+    against: str
+    files: int
+    intact: bool
+    wrong: list[WrongFileTold]
+    wrong_count: int
+    unlisted: int
+
+
+class VerifyModel(Resource):
+    """`POST /models/verify`: have a node verify a model."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Verify it at the node that is named, or at one that has it."""
+        asked = await self.read(req, VerifyBody)
+        service = self.service
+        await service.catalog.wait_known()
+        model = service.catalog.named(asked.model)
+        node = self._node(model, asked.node)
+        states: AsyncGenerator[VerifyState] = Workers(service.bus, service.readings).verify(
+            node, model
+        )
+
+        def told(state: VerifyState) -> bytes:
+            """Return a line."""
+            return json_bytes(_event(state, node).model_dump(mode="json")) + b"\n"
+
+        running = RunningWork(req, states, Telling(_fault, told, error_line))
+        if asked.stream:
+            await running.stream(resp)
+        else:
+            resp.data = told(await running.whole())
+
+    def _node(self, model: ModelId, word: str | None) -> NodeId:
+        """Return the node that is to verify a model. Raises HttpFaultRaised (404) where the one
+        that is named has none of it."""
+        service = self.service
+        cards = service.readings.cards(service.reactor.now())
+        models = {card.node: {one.model for one in card.models} for card in cards}
+        having = {card.node: card.name for card in cards if model in models[card.node]}
+        own = service.bus.speaker.node
+        if word is None:
+            return own if own in having else min(having)
+        node = node_named(service, word, "node")
+        if node not in having:
+            names = ", ".join(sorted(having.values()))
+            text = f"{model} is not whole on that node's disk; it is on {names}"
+            raise HttpFaultRaised(HttpFault(404, "model_not_found", text, field="node"))
+        return node
+
+
+def _fault(state: VerifyState) -> HttpFault:
+    """Return the fault of a model that could not be verified."""
+    match state.reason:
+        case "busy":
+            return HttpFault(429, "busy", state.message, retry_after_s=RETRY_S)
+        case "not_here":
+            return HttpFault(404, "model_not_found", state.message, field="model")
+        case "unreadable" | None:
+            return HttpFault(500, "unreadable", state.message)
+
+
+def _event(state: VerifyState, node: NodeId) -> VerifyEvent:
+    left = state.total_bytes - state.done_bytes
+    knows = state.phase == "reading" and state.bytes_per_s > 0
+    return VerifyEvent(
+        status=state.phase,
+        model=state.model,
+        node=node,
+        completed=state.done_bytes,
+        total=state.total_bytes,
+        bytes_per_s=round(state.bytes_per_s, 1),
+        eta_s=round(left / state.bytes_per_s, 1) if knows else None,
+        against=state.against,
+        files=state.files,
+        intact=state.phase == "done" and not state.wrong_count,
+        wrong=[WrongFileTold(path=one.path, what=one.what) for one in state.wrong],
+        wrong_count=state.wrong_count,
+        unlisted=state.unlisted,
+    )

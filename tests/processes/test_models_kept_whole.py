@@ -1,0 +1,197 @@
+"""Models verified and deleted on real nodes: while one is pulled, copied, loaded and streamed from,
+it is kept, or goes whole; it is never broken."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conf.paths import bundled_models
+from tests.harness.hub import Faults, HubServer, files_of
+from tests.harness.nodes import MODEL, Node, eventually
+from worker.models.manifest import belongs
+
+pytestmark = pytest.mark.nodes
+REPOSITORY = "someone/tiny"
+MB = 1 << 20
+
+
+def tiny() -> dict[str, bytes]:
+    """The bundled model as a repository; without its card, which no hub's word replaces."""
+    found = files_of(bundled_models()[MODEL])
+    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    server = HubServer({REPOSITORY: tiny()})
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster; the first gives weights slowly."""
+    home = str(tmp_path_factory.mktemp("hf"))
+    shared = {
+        "HF_ENDPOINT": hub.url, "HF_HOME": home, "HF_TOKEN": "", "SHOAL_PRELOAD": "",
+        "SHOAL_RUNNER__SPARE": "false",
+    }  # fmt: skip
+    first = Node(**shared, SHOAL_NODE_NAME="first", SHOAL_WEIGHTS_BYTES_PER_S=str(MB))
+    peer = f"127.0.0.1:{first.base_port + 4}"
+    second = Node(**shared, SHOAL_NODE_NAME="second", SHOAL_CLUSTER__PEERS=peer)
+    second.move(first.base_port + 20)
+    try:
+        first.up(240)
+        second.up(240)
+        eventually(lambda: "second" in first.shoal("nodes").stdout, 240, "two nodes")
+        yield first, second
+    finally:
+        second.close()
+        first.close()
+
+
+def removed(node: Node) -> Any:
+    """What the node answers who has the model deleted everywhere."""
+    return node.http.request("DELETE", f"/store/models/{REPOSITORY}", timeout=60)
+
+
+def is_whole(node: Node) -> bool:
+    """Whether the model's copy on this node's disk is what the hub has, byte for byte."""
+    folder = node.home / "data" / "models" / REPOSITORY
+    if not folder.exists():
+        return False
+    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
+    assert found == tiny(), "half a model"
+    return True
+
+
+def intact(node: Node, *words: str) -> dict[str, Any]:
+    """What `shoal verify` says of the model, which is well."""
+    said = node.shoal("verify", REPOSITORY, *words, "--json")
+    assert said.returncode == 0, said.stdout + said.stderr
+    document = json.loads(said.stdout)
+    assert document["well"]
+    return document["models"][0]
+
+
+def test_a_model_is_kept_while_it_is_pulled_and_while_it_is_copied(
+    nodes: tuple[Node, Node], hub: HubServer
+) -> None:
+    first, second = nodes
+    hub.faults = Faults(bytes_per_s=0.2 * MB)
+    pulls = threading.Thread(target=first.shoal, args=("pull", REPOSITORY))
+    pulls.start()
+    eventually(lambda: hub.sent.body_bytes > 0, 120, "the first bytes of the pull")
+    kept = removed(first)
+    assert kept.status_code == 409 and f"{REPOSITORY} is on its way to first" in kept.text
+    hub.faults = Faults()
+    pulls.join(60)
+    assert is_whole(first) and intact(first)["against"] == "hashes"
+    copies = threading.Thread(target=first.shoal, args=("pull", REPOSITORY, "--to", "second"))
+    copies.start()
+    stages = second.home / "data" / "models" / ".staging"
+    eventually(lambda: list(stages.glob("*/stage.json")), 60, "a stage at the second node")
+    kept = eventually(lambda: _on_its_way(first), 10, "the word of the copy, or its end")
+    assert kept.status_code == 409 and f"{REPOSITORY} is on its way to second" in kept.text
+    copies.join(90)
+    assert is_whole(first) and is_whole(second)
+    assert intact(second, "--node", "second")["node"] == second.node_id()
+
+
+def _on_its_way(node: Node) -> Any:
+    """Return what `rm` says once the node knows of a copy; None before that, with nothing done."""
+    told = node.http.get("/state").json()["telemetry"]
+    fetches = [one for reading in told["weights"] for one in reading["fetches"]]
+    pulls = [one for reading in told["pulls"] for one in reading["pulls"]]
+    known = any(one["phase"] not in ("done", "failed") for one in (*fetches, *pulls))
+    return removed(node) if known else None
+
+
+def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
+    weights = second.home / "data" / "models" / REPOSITORY / "model.safetensors"
+    right = weights.read_bytes()
+    spoilt = bytearray(right)
+    spoilt[len(spoilt) // 2] ^= 1
+    weights.write_bytes(spoilt)
+    try:
+        said = first.shoal("verify", REPOSITORY, "--node", "second")
+        assert said.returncode == 1, said
+        assert "model.safetensors: its hash is" in said.stdout and "1 are not" in said.stdout
+        assert f"`shoal rm {REPOSITORY}`" in said.stderr
+        body = {"model": REPOSITORY, "node": "second", "stream": False}
+        told = first.http.post("/models/verify", json=body).json()
+        assert (told["intact"], told["wrong_count"]) == (False, 1)
+    finally:
+        weights.write_bytes(right)
+    read = first.shoal("verify", MODEL, "--json")
+    (bundled,) = json.loads(read.stdout)["models"]
+    assert read.returncode == 0 and bundled["against"] == "headers"
+    assert first.shoal("verify", "nothing/here").returncode == 4
+    elsewhere = first.http.post("/models/verify", json={"model": MODEL, "node": "third"})
+    assert elsewhere.status_code == 404 and "there are first" in elsewhere.text
+    assert first.http.post("/models/verify", json={"model": "none"}).status_code == 404
+
+
+def test_a_model_is_kept_while_it_is_loaded_and_while_it_streams(nodes: tuple[Node, Node]) -> None:
+    first, _ = nodes
+    assert first.shoal("load", REPOSITORY).returncode == 0
+    stream = first.stream("Tell me of the sea.", model=REPOSITORY, max_tokens=400).flowing()
+    answer = removed(first)
+    assert answer.status_code == 409 and f"`shoal stop {REPOSITORY}`" in answer.text
+    kept = first.shoal("rm", REPOSITORY, "--everywhere", "--yes")
+    assert kept.returncode == 1 and "is loaded or being loaded" in kept.stderr, kept
+    stream.wait(120)
+    assert not stream.error, stream
+    assert first.shoal("stop", REPOSITORY).returncode == 0
+    assert is_whole(first)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_load_and_a_removal_at_one_moment_leave_a_whole_model_or_none(
+    nodes: tuple[Node, Node], seed: int
+) -> None:
+    first, second = nodes
+    assert first.shoal("pull", REPOSITORY).returncode == 0
+    dice, loaded = random.Random(seed), list[Any]()
+    loads = threading.Thread(target=lambda: loaded.append(_load(first)))
+    first_goes = dice.random() < 0.5
+    if first_goes:
+        loads.start()
+    time.sleep(dice.uniform(0.0, 0.05))
+    if not first_goes:
+        threading.Timer(dice.uniform(0.0, 0.05), loads.start).start()
+    gone = removed(first)
+    eventually(lambda: loads.ident is not None, 5, "the load began")
+    loads.join(120)
+    (load,) = loaded
+    if gone.status_code == 409:
+        assert "is loaded or being loaded" in gone.text, gone.text
+    else:
+        assert gone.status_code == 200 and any(n["deleted"] for n in gone.json()["nodes"]), (
+            gone.text
+        )
+    left = [node for node in (first, second) if is_whole(node)]
+    if load.status_code == 200:
+        assert left, "loaded from nothing"
+    else:
+        assert load.json()["error"]["message"], load.text
+    assert first.shoal("stop", REPOSITORY).returncode in (0, 4)
+    eventually(lambda: not _copies(first), 60, "no copy of the model")
+
+
+def _load(node: Node) -> Any:
+    """Ask the model something, which loads it."""
+    return node.chat("Hi.", model=REPOSITORY, max_tokens=3)
+
+
+def _copies(node: Node) -> list[Any]:
+    return [one for one in node.state()["instances"].values() if one["model"] == REPOSITORY]
