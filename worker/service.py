@@ -29,6 +29,7 @@ from worker.models.weights import Weights
 from worker.pulling import Pulls, PullSettings
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
+from worker.slots.beside import SlotNotes
 from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
@@ -38,6 +39,7 @@ from worker.transfer.thread import WeightsSettings
 TICK_S = 0.25
 LOOK_S = 5.0
 CARD_S = 30.0
+LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER = 100
 """Told in a card; the log has all."""
 FRESH_READING_S = 3.0
@@ -78,7 +80,9 @@ class Worker:
         self._reactor = reactor = client.reactor
         self._log = client.log
         self._settings = settings
-        self._models = LocalModels(weights, settings.weights.models)
+        times = settings.weights.hashes / LOAD_TIMES_FILE
+        self._notes = SlotNotes(times, settings.weights.models, client.log)
+        self._models = LocalModels(weights, settings.weights.models, self._notes.load_s)
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
         self._rdma = RdmaWatch(client)
@@ -111,6 +115,7 @@ class Worker:
         self._reactor.unwatch(self._link)
         self._link.close()
         self._pulls.close()
+        self._notes.close()
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
@@ -146,7 +151,7 @@ class Worker:
             seats=seats,
             downloads=self._downloads,
         )
-        return SlotControl(executor, self._inventory, settings.timing)
+        return SlotControl(executor, self._inventory, settings.timing, self._notes)
 
     # --- who we are ---
 

@@ -52,6 +52,9 @@ class ModelCard(Message):
     `makes`: an embedding model keeps no KV, runs on one rank alone, and takes `context_tokens` of
     each input. Its vectors have `dimensions` numbers unless another of `dimension_choices` is asked
     for, or any count up to `dimensions_at_most` (0: no other but the choices).
+
+    `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
+    took on this node, from an empty runner to a ready one; 0: not known.
     """
 
     model: ModelId
@@ -91,6 +94,8 @@ class ModelCard(Message):
     dimensions: int = 0
     dimension_choices: tuple[int, ...] = ()
     dimensions_at_most: int = 0
+    made_from: str = ""
+    load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.collectives import CollectiveTest
+from bus.wire.messages.quantizing import Quantizing
 from bus.wire.messages.wire import Message
 
 Status = Literal["placed", "ready", "draining", "failed"]
@@ -106,6 +107,7 @@ class Instance(Message):
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
     `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
     anew under these conditions. `test`: it holds no model, its ranks test their collectives.
+    `quantizes`: it makes `model`, which is not there before it has ended, of another.
     """
 
     instance: InstanceId
@@ -128,6 +130,17 @@ class Instance(Message):
     conditions: Conditions = Conditions()
     place_again: Conditions | None = None
     test: CollectiveTest | None = None
+    quantizes: Quantizing | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it is a copy of a model, for requests; not a test, nor work on a model."""
+        return self.test is None and self.quantizes is None
+
+    @property
+    def reads(self) -> ModelId:
+        """Return the model whose files its ranks read."""
+        return self.model if self.quantizes is None else self.quantizes.source
 
     @property
     def lead(self) -> RankReady | None:

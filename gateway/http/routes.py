@@ -48,6 +48,7 @@ from gateway.http.resources import (
     nodes,
     pages,
     pulls,
+    quantizing,
     requests,
 )
 from gateway.http.resources.exchange import (
@@ -256,6 +257,10 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON, answer=pulls.PullEvent,
           event=pulls.PullEvent, errors=PULLS),
+    Route("POST", "/models/quantize",
+          "Make a model of another in fewer bits; answers at once with the instance that makes it",
+          CLUSTER, quantizing.QuantizeModels, body=quantizing.QuantizeBody,
+          answer=quantizing.QuantizeAnswer, errors=PLACES),
     Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
           access.KeyList, errors=(401, 503)),
     Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,18 @@ FOLDER = ".staging"
 
 class LocalModels:
     """What lies here as of the last look: `cards` of whole models, `parts` of others. Parts lie in
-    stages below the folder `stages`."""
+    stages below `folder`, which is where models are put. `load_s` says how long their last loads
+    took, as it is then."""
 
-    def __init__(self, weights: Weights, stages: Path) -> None:
+    def __init__(
+        self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None
+    ) -> None:
         self.cards: dict[ModelId, ModelCard] = {}
         self.parts: dict[ModelId, PartialModel] = {}
         self._part_cards: dict[ModelId, ModelCard] = {}
         self._weights = weights
-        self._stages = stages
+        self.folder = folder
+        self._load_s: Mapping[ModelId, float] = load_s if load_s is not None else {}
 
     @property
     def passed_over(self) -> tuple[PassedOver, ...]:
@@ -44,13 +48,17 @@ class LocalModels:
 
     def look(self) -> None:
         """See what lies on the disk now."""
-        self.cards = {card.model: card for card in self._weights.look()}
+        self.cards = {card.model: self._timed(card) for card in self._weights.look()}
         self.parts, self._part_cards = {}, {}
-        for part in sorted(parts_held(self._stages), key=lambda part: part.have_bytes):
+        for part in sorted(parts_held(self.folder), key=lambda part: part.have_bytes):
             if part.model not in self.cards:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
                     self._part_cards[part.model], self.parts[part.model] = card, part
+
+    def _timed(self, card: ModelCard) -> ModelCard:
+        seconds = self._load_s.get(card.model)
+        return card if seconds is None else card.model_copy(update={"load_s": seconds})
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:

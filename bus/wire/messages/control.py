@@ -15,6 +15,7 @@ from bus.wire.instances import RankSeat
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
+from bus.wire.messages.quantizing import Quantizing
 from bus.wire.messages.wire import Message
 
 # --- the term ------------------------------------------------------------------------
@@ -191,6 +192,7 @@ class RunnerSpec(Message):
     `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
     them, in the same order (an address may stand for several). `group` is None for one rank.
     With a `test` there is no model: the group tests its collectives. `makes` is the card's.
+    `quantizes`: `model` is to be made, in the folder `into` of all models, of the one in `path`.
     Times in seconds, sizes in bytes.
     """
 
@@ -219,6 +221,8 @@ class RunnerSpec(Message):
     group: GroupSpec | None = None
     test: CollectiveTest | None = None
     makes: Literal["text", "embedding"] = "text"
+    quantizes: Quantizing | None = None
+    into: str = ""
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

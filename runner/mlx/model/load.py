@@ -63,12 +63,7 @@ def load_weights(
     """Return the model in `path`, or this rank's part of it, with its weights evaluated by the
     calling thread. `progress` hears bytes as they come. UnloadableModel says why not."""
     progress(LoadProgress("reading", 0, 0))
-    try:
-        model, config = load_model(path, lazy=True, trust_remote_code=False)
-    except SystemExit as error:
-        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
-    except Exception as error:
-        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
+    model, config = open_model(path)
     wanted = computes_in(precision)
     if wanted is not None:
         model.set_dtype(wanted)
@@ -80,6 +75,17 @@ def load_weights(
     total = bring_in(weights, progress)
     name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
     return LoadedWeights(model, called, config, total, name)
+
+
+def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model in `path` and its configuration, no weight read yet. UnloadableModel says
+    why not."""
+    try:
+        return load_model(path, lazy=True, trust_remote_code=False)
+    except SystemExit as error:
+        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
+    except Exception as error:
+        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
 
 
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:

@@ -10,6 +10,7 @@ import typer
 from bus.process.clock import wall
 from bus.wire.cards import AdapterCard, ModelCard, PartialModel
 from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import ModelName
@@ -35,7 +36,7 @@ def ls(invocation: Invocation) -> None:
             ],
         }
     )
-    rows = [row for one in models for row in _rows(one)]
+    rows = [row for one in models for row in _rows(one, loads_in(one.model, state))]
     rows += [part_row(node, part) for node, part in state.parts]
     columns = (
         "model",
@@ -46,6 +47,7 @@ def ls(invocation: Invocation) -> None:
         ">size",
         ">context",
         "changed",
+        "loads in",
     )
     output.table(columns, rows)
     for node, one in state.passed_over:
@@ -73,6 +75,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("vocabulary", card.vocabulary),
         ("context", f"{card.context_tokens} tokens"),
         ("quantised", card.quantization),
+        ("made from", card.made_from or "-"),
         ("on disk", size(card.size_bytes)),
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
         ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
@@ -82,6 +85,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("digest", card.digest or "-"),
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
+        ("loads in", loads_in(card.model, state)),
     ]
     rows += [
         ("failed", f"{one.instance}: {one.reason}")
@@ -125,9 +129,10 @@ def rm(
     output.note("the node notices within half a minute")
 
 
-def _rows(card: ModelCard) -> list[tuple[Any, ...]]:
+def _rows(card: ModelCard, loads: str) -> list[tuple[Any, ...]]:
     """Return the lines of a model and of its adapters."""
-    plain = (card.makes, _count(card.parameters), card.quantization)
+    made_from = f" of {card.made_from}" if card.made_from else ""
+    plain = (card.makes, _count(card.parameters), f"{card.quantization}{made_from}")
     first = (
         card.model,
         card.family,
@@ -135,6 +140,7 @@ def _rows(card: ModelCard) -> list[tuple[Any, ...]]:
         size(card.size_bytes),
         card.context_tokens,
         _age(card),
+        loads,
     )
     return [
         first,
@@ -148,6 +154,7 @@ def _rows(card: ModelCard) -> list[tuple[Any, ...]]:
                 size(one.size_bytes),
                 card.context_tokens,
                 _age(one),
+                "-",
             )
             for one in card.adapters
         ),
@@ -158,7 +165,18 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
-    return (part.model, "in part", "-", "-", "-", sizes, "-", f"layers {spans} on {node}")
+    return (part.model, "in part", "-", "-", "-", sizes, "-", f"layers {spans} on {node}", "-")
+
+
+def loads_in(model: str, state: NodeState) -> str:
+    """Return how long the last load took on each node, for people; "-" where none is known."""
+    times = [
+        (node.name, one.load_s)
+        for node in state.cards
+        for one in node.models
+        if one.model == model and one.load_s
+    ]
+    return ", ".join(f"{seconds:.1f} s on {name}" for name, seconds in times) or "-"
 
 
 def _own(folder: Path, models: Path) -> Path:
