@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
+from bus.wire.messages.control import Phase
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.engine import EngineStatus, LoadProgress, Maker, NotMade
@@ -85,6 +86,11 @@ class QuantizeRole(Role):
     def is_empty(self) -> bool:
         """Return that it may end at once: what was begun is removed."""
         return True
+
+    def entered(self, phase: Phase) -> None:
+        """Have the work end where the runner is to go."""
+        if phase in ("draining", "ended"):
+            self._loop.stop()
 
     def watch(self, now: float) -> None:
         """Leave where a tensor takes too long."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -48,12 +49,12 @@ def problem_of(folder: Path) -> str | None:
 
 
 def unknown_family(folder: Path) -> str | None:
-    """Return that mlx-lm does not know a model's family; None where it does, or the model has code
-    of its own. The folder's `config.json` can be read."""
+    """Return that mlx-lm does not know a model's family, for one that it did not open; None where
+    it knows it. The folder's `config.json` can be read."""
     family = _family(folder / "config.json")
     name = MODEL_REMAPPING.get(family, family)
-    known = name.isidentifier() and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None
-    if known:
+    named = re.fullmatch(r"[A-Za-z0-9_-]+", name) is not None
+    if named and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None:
         return None
     text = f"mlx-lm {version('mlx-lm')}, which is installed, knows no family '{family}'"
     return f"{text}; a later one may, or take another model"

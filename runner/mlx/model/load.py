@@ -86,7 +86,7 @@ def load_weights(
 def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model in `path` and its configuration, no weight read yet. UnloadableModel says
     why not."""
-    problem = problem_of(path) or unknown_family(path)
+    problem = problem_of(path)
     if problem is not None:
         raise UnloadableModel(f"{path.name}: {problem}")
     try:
@@ -94,7 +94,8 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     except SystemExit as error:
         raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
     except Exception as error:
-        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
+        why = unknown_family(path) or f"{type(error).__name__}: {error}"
+        raise UnloadableModel(f"{path.name}: {why}") from error
 
 
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:

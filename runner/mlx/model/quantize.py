@@ -65,7 +65,7 @@ class ModelMaker:
         told(LoadProgress("weights", 0, self.total_bytes))
         try:
             with _unfinished_folder(self._models, self._name) as folder:
-                if _write_packed(self._packing, folder, told, stops):
+                if _write_packed(self._packing, folder, told, stops) and not stops():
                     _publish(self._source, self._packing, folder, self._models / self._name)
                     told(LoadProgress("ready", self.total_bytes, self.total_bytes))
         except OSError as error:
