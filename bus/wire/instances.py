@@ -13,7 +13,7 @@ from pydantic import Field
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.collectives import CollectiveTest
-from bus.wire.messages.quantizing import Quantizing
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 Status = Literal["placed", "ready", "draining", "failed"]

@@ -97,8 +97,8 @@ def node_capacities(
     """Return every node that has announced itself, by id, with what is promised there already.
 
     A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
-    that of a test, or of work on a model, which take and give back memory as they go. Nodes of one machine measure the
-    same memory, so what loads on one of them counts on all.
+    that of a test, or of work on a model, which take and give back memory as they go. Nodes of one
+    machine measure the same memory, so what loads on one of them counts on all.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()

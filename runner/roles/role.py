@@ -35,8 +35,8 @@ Progressed = Callable[[LoadProgress], None]
 @dataclass(frozen=True, slots=True)
 class Factories:
     """How a role comes by what it needs. `load_engine`, `load_follower`, `load_embedder`,
-    `open_maker` (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread, `load_text` and `load_inputs`
-    (of an embedding model) in the text thread, `form_group`
+    `open_maker` (raises NotMade) and `open_exchanges` (for a test) are called in the engine's
+    thread, `load_text` and `load_inputs` (of an embedding model) in the text thread, `form_group`
     (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
     at most once and before the others: it may import what they will need, but for MLX."""
 

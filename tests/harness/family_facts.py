@@ -1,7 +1,7 @@
 """What shoal can do with each family of models, found out on random weights.
 
-`python -m tests.harness.family_facts` measures all that can be built small, two processes of its own
-for tensor ranks beside it, and writes `families.json`, from which the page is made. What a row says
+`python -m tests.harness.family_facts` measures all that can be built small, tensor ranks in two
+processes of their own, and writes `families.json`, from which the page is made. What a row says
 of an engine is what the real one found when it loaded that model.
 """
 
@@ -28,7 +28,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from bus.wire.ids import ModelId
-from bus.wire.messages.quantizing import Quantizing
+from bus.wire.messages.weights import Quantizing
 from runner.engine import NotMade
 from runner.mlx.engine import UnloadableModel, load_engine
 from runner.mlx.model.load import load_weights

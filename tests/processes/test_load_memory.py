@@ -1,5 +1,5 @@
-"""What a real runner takes while it loads: the model as it computes with it, its largest tensor, and
-200 MB; whatever the files hold."""
+"""What a real runner takes while it loads: the model as it computes with it, its largest tensor,
+and 200 MB; whatever the files hold."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from bus.wire.messages.quantizing import UNFINISHED
+from bus.wire.messages.weights import UNFINISHED
 from tests.harness.families import MODELS, write_model
 from tests.harness.nodes import MODEL, TREE, Node, eventually
 from tests.harness.typed_lines import examples
@@ -28,7 +28,7 @@ from tests.harness.typed_lines import examples
 pytestmark = pytest.mark.nodes
 LARGE = MODELS["qwen3"] | {
     "hidden_size": 1024,
-    "num_hidden_layers": 10,
+    "num_hidden_layers": 6,
     "intermediate_size": 3072,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.quantizing import MADE_FROM
+from bus.wire.messages.weights import MADE_FROM
 from worker.models import layers
 from worker.models.passed_over import Unfit
 

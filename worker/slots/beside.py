@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from bus.process.logs import Log
 from bus.wire.ids import ModelId
-from bus.wire.messages.quantizing import UNFINISHED
+from bus.wire.messages.weights import UNFINISHED
 
 MOST_TIMES = 1000
 

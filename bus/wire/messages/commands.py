@@ -16,7 +16,7 @@ from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.collectives import Backend, Mode
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.messages.quantizing import Quantizing
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 

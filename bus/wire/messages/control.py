@@ -15,7 +15,7 @@ from bus.wire.instances import RankSeat
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
-from bus.wire.messages.quantizing import Quantizing
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 # --- the term ------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from bus.wire.ids import InstanceId, ModelId, is_model_id
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import QuantizeModel
 from bus.wire.messages.events import EventBody, InstancePlaced, InstanceRemoved
-from bus.wire.messages.quantizing import Bits, GroupSize
-from bus.wire.messages.weights import DISK_MARGIN_BYTES
+from bus.wire.messages.weights import DISK_MARGIN_BYTES, Bits, GroupSize
 from master.placement import FIXED_BYTES, NodeCapacity, gb, resolve_backend
 
 FILE_BYTES = 1 << 30

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false
 """Talks to the disk: whether a model's files are what MLX can load, in words that name the file.
 
-MLX says of a file that is cut, or is none, what is wrong with it and not which it is. So headers are
-read here before, without the weights: some kilobytes of each file.
+MLX says of a file that is cut, or is none, what is wrong with it and not which it is. So headers
+are read here before, without the weights: some kilobytes of each file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from mlx_lm.utils import MODEL_REMAPPING
 MAX_HEADER_BYTES = 100 << 20
 LENGTH_BYTES = 8
 BYTES_OF = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "C64": 8,
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "C64": 8,
 }  # fmt: skip
 """A value of each type that MLX reads from safetensors."""
 ANEW = "fetch it anew from where the model came from"
@@ -98,4 +99,6 @@ def _odd(name: str, entry: Mapping[str, Any]) -> str | None:
     if dtype not in BYTES_OF:
         return f"has {name} in a type that MLX does not read ({dtype[:40]})"
     wanted = math.prod(map(int, entry["shape"])) * BYTES_OF[dtype]
-    return f"has {last - first:,} bytes for {name}, not {wanted:,}" if wanted != last - first else None
+    return (
+        f"has {last - first:,} bytes for {name}, not {wanted:,}" if wanted != last - first else None
+    )

@@ -29,8 +29,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import quantize_model, save_config
 
 from bus.wire.ids import ModelId
-from bus.wire.messages.quantizing import MADE_FROM, UNFINISHED, Quantizing
-from bus.wire.messages.weights import DISK_MARGIN_BYTES
+from bus.wire.messages.weights import DISK_MARGIN_BYTES, MADE_FROM, UNFINISHED, Quantizing
 from runner.engine import EngineMemory, LoadProgress, NotMade
 from runner.mlx.model.load import UnloadableModel, open_model
 
@@ -115,8 +114,8 @@ def _open_packing(source: Path, order: Quantizing) -> _Packing:
 
 @contextlib.contextmanager
 def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
-    """Yield an empty folder for a model that is being made, which is gone afterwards. Raises NotMade
-    where another process makes it."""
+    """Yield an empty folder for a model that is being made, which is gone afterwards. Raises
+    NotMade where another process makes it."""
     folder = models / UNFINISHED / name.replace("/", "--")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     RunnerEnded,
 )
-from bus.wire.messages.quantizing import Quantizing, usual_name
+from bus.wire.messages.weights import Quantizing, usual_name
 from master.decisions.collective_tests import FAILED_S, expire_tests
 from master.decisions.crash_loop import CrashLoops
 from master.decisions.observations import Observations
@@ -162,9 +162,7 @@ def test_the_files_are_billed_by_bits_and_groups(
     card = model(
         (2 * parameters // 8,) * 8,
         parameters=parameters,
-        adapters=tuple(
-            AdapterCard(name=f"a{n}", rank=1, size_bytes=1) for n in range(adapters)
-        ),
+        adapters=tuple(AdapterCard(name=f"a{n}", rank=1, size_bytes=1) for n in range(adapters)),
     )
     least = parameters * (bits + 32 / group) / 8  # scale and bias in 16 bits each
     made = made_bytes(card, bits, group)

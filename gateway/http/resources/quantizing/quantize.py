@@ -1,8 +1,9 @@
 """Talks to clients who have a node make a model of another in fewer bits.
 
-It is begun as an instance is placed, and answered at once. How far it is, `GET /instance/{id}` says
-(its reading has bytes done and bytes in all); deleting the instance ends it and leaves nothing. When
-it is done the instance is gone and the model is listed; one that failed says why for a minute.
+It is begun as an instance is placed, and answered at once. How far it is, `GET /instance/{id}`
+says (its reading has bytes done and bytes in all); deleting the instance ends it and leaves
+nothing. When it is done the instance is gone and the model listed; one that failed says why for a
+minute.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages import commands
-from bus.wire.messages.quantizing import USUAL_GROUP, Bits, GroupSize, Quantizing, usual_name
+from bus.wire.messages.weights import USUAL_GROUP, Bits, GroupSize, Quantizing, usual_name
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import acknowledged, known_nodes
 
 
 class QuantizeBody(Closed):
-    """`POST /models/quantize`: `name` is what is made, else `MODEL-4bit`; `node` makes it, by its id
-    or name, else this one where it has the model, else another that has."""
+    """`POST /models/quantize`: `name` is what is made, else `MODEL-4bit`; `node` makes it, by its
+    id or name, else this one where it has the model, else another that has."""
 
     model: str = Field(min_length=1, max_length=400)
     bits: Bits = 4

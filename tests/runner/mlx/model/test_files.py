@@ -118,8 +118,10 @@ def test_no_file_makes_the_look_at_it_fail(tmp_path: Path, content: bytes, frame
 @given(
     st.recursive(
         st.none() | st.integers() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "a"]), inner),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "a"]), inner)
+        ),
         max_leaves=8,
     )
 )

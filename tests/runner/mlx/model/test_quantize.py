@@ -13,8 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, quantize_model
 
 from bus.wire.ids import ModelId
-from bus.wire.messages.quantizing import UNFINISHED, Quantizing
-from bus.wire.messages.weights import DISK_MARGIN_BYTES
+from bus.wire.messages.weights import DISK_MARGIN_BYTES, UNFINISHED, Quantizing
 from runner.engine import LoadProgress, NotMade
 from runner.mlx.model import quantize
 from runner.mlx.model.quantize import ModelMaker
@@ -44,9 +43,7 @@ def left(models: Path) -> list[str]:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "qwen3"])
 @pytest.mark.parametrize("bits", [4, 6, 8])
-def test_it_is_what_mlx_lm_makes(
-    model_folder: Any, tmp_path: Path, family: str, bits: int
-) -> None:
+def test_it_is_what_mlx_lm_makes(model_folder: Any, tmp_path: Path, family: str, bits: int) -> None:
     made(model_folder(family), tmp_path, bits)
     ours, config = load_model(tmp_path / MADE)
     module, before = load_model(model_folder(family))
