@@ -31,9 +31,9 @@ What shoal does with each family of models that mlx-lm {mlx_lm} knows and that c
 engine does is what the real one found when it loaded that model; it looks again at each load, so a
 model of a family may do less. Tensor groups had {ranks} ranks. A family is named by `model_type` in
 `config.json`; some names are others' (mlx-lm's `MODEL_REMAPPING`: `mistral` is `llama`)."""
-NOT_BUILT = """Adapters are applied on one node and in pipelines, not in tensor groups. A family that
-is not listed may run, too; those were not tried, for no small model of them is made from the table
-of settings: """
+NOT_BUILT = """Adapters are applied on one node and in pipelines, not in tensor groups. A family
+that is not listed may run, too; those were not tried, for the table of settings makes no small
+model of them: """
 MEANING = """| column | yes means |
 |---|---|
 | batches | rows of unlike length are computed in one forward; else one after the other |

@@ -1,8 +1,8 @@
 """What shoal can do with each family of models, found out on random weights.
 
-`python -m tests.harness.family_facts` measures all that can be built small, tensor ranks in two
-processes of their own, and writes `families.json`, from which the page is made. What a row says
-of an engine is what the real one found when it loaded that model.
+`python -m tests.harness.family_facts [FAMILY...]` measures all that can be built small, or some,
+tensor ranks in two processes of their own, and writes `families.json`, from which the page is
+made. What a row says of an engine is what the real one found when it loaded that model.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class FamilyFacts:
 def engine_facts(folder: Path) -> dict[str, str]:
     """What the engine finds of a model and of an adapter for all of its linear layers."""
     module, _ = load_model(folder)
-    linear = {name for name, one in module.named_modules() if type(one) is nn.Linear}
-    keys = sorted({_in_layer(name) for name in linear if ".layers." in f".{name}"})
+    modules = [found for layer in module.layers for found in layer.named_modules()]
+    keys = sorted({name for name, one in modules if type(one) is nn.Linear})
     adapter = folder / "adapters" / "drawn"
     drawn = ""
     try:
@@ -122,13 +122,14 @@ def fewer_bits_fact(folder: Path, into: Path) -> str:
     name = ModelId(f"{folder.name}-4bit")
     try:
         ModelMaker(folder, into, name, order, LIMIT_BYTES).make(lambda _: None, lambda: False)
+    except NotMade as error:
+        return str(error)
+    try:
         model = load_weights(into / name, "float32", lambda _: None).module
         out = model(_tokens(0), cache=make_prompt_cache(model))
-        return YES if bool(mx.all(mx.isfinite(out)).item()) else "it computes no numbers then"
-    except (NotMade, UnloadableModel) as error:
-        return str(error)
-    except Exception as error:
-        return _said(error)
+        return YES if bool(mx.all(mx.isfinite(out)).item()) else "what is made computes no numbers"
+    except (UnloadableModel, ValueError, RuntimeError):
+        return "what is made does not compute"
 
 
 def facts_of(family: str, folder: Path, tensor: str) -> FamilyFacts:
@@ -211,11 +212,6 @@ def _alike(one: mx.array, other: mx.array) -> bool:
     return bool(mx.allclose(one, other, rtol=1e-3, atol=1e-3).item())
 
 
-def _in_layer(name: str) -> str:
-    """A module's name behind the number of its layer."""
-    return name[name.find("layers.") :].split(".", 2)[2]
-
-
 def _said(error: Exception) -> str:
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:120]
@@ -250,21 +246,21 @@ def _shards(family: str) -> bool:
 
 
 def main() -> None:
-    """Measure all, and write the file."""
+    """Measure all, or those that are named, and write the file."""
     if "--rank" in sys.argv:
         _rank(sys.argv[sys.argv.index("--rank") + 1 :])
         return
-    found = measured(sys.argv[1:] or None)
+    names = sys.argv[1:]
+    found = {name: asdict(facts) for name, facts in measured(names or None).items()}
+    if names:
+        found = json.loads(FILE.read_text())["families"] | found
     said = {
         "mlx_lm": version("mlx-lm"),
         "mlx": version("mlx"),
         "not_built": sorted(set(known_families()) - found.keys()),
-        "families": {name: asdict(facts) for name, facts in found.items()},
+        "families": dict(sorted(found.items())),
     }
-    if sys.argv[1:]:
-        print(json.dumps(said, indent=1))
-    else:
-        FILE.write_text(json.dumps(said, indent=1) + "\n")
+    FILE.write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

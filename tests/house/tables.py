@@ -67,6 +67,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
     "gateway.fetching.tools": ("psutil", "pydantic"),
     "master.decisions": ("pydantic",),
+    "master.decisions.quantizing": ("pydantic",),
     "master.placement": ("pydantic",),
     "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
