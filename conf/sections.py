@@ -104,6 +104,19 @@ def _pull_names(entries: tuple[str, ...]) -> tuple[str, ...]:
 PullNames = Annotated[Words, AfterValidator(_pull_names)]
 """A list of names that people know, each with the repository that it stands for."""
 
+_PULL_PATTERN = re.compile(r"[\w*?.\[\]-]+/[\w*?.\[\]-]+")
+
+
+def _pull_patterns(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        if not _PULL_PATTERN.fullmatch(entry):
+            raise ValueError(f"{entry!r} is not OWNER/NAME with * and ?, such as mlx-community/*")
+    return entries
+
+
+PullPatterns = Annotated[Words, AfterValidator(_pull_patterns)]
+"""Repositories of a hub, as patterns."""
+
 ONE_OF_TWO = (
     "http_tls_cert and http_tls_key belong together, and http_tls_{set} alone is set: name the "
     "files of a certificate and of its key, or neither for plain HTTP"

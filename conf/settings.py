@@ -45,6 +45,7 @@ from conf.sections import (
     JobsSettings,
     Networks,
     PullNames,
+    PullPatterns,
     RecordsSettings,
     RunnerSettings,
     ToolsSettings,
@@ -125,6 +126,7 @@ class Settings(BaseSettings):
     weights_bytes_per_s: Brisk
     offline: bool
     pull_names: PullNames
+    pull_on_demand: PullPatterns
     runner: RunnerSettings
     cluster: ClusterSettings
     records: RecordsSettings

@@ -50,6 +50,7 @@ def options_of(settings: Settings) -> Options:
         fetch_redirects=settings.fetch.redirects,
         fetch_types=settings.fetch.types,
         pull_names=names_of(settings.pull_names),
+        pull_on_demand=() if settings.offline else settings.pull_on_demand,
         search=settings.tools.search,
         search_url=settings.tools.search_url,
         answer_rows=settings.records.answer_rows,

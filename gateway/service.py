@@ -38,6 +38,7 @@ from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
+from gateway.cluster.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
@@ -87,9 +88,10 @@ class HttpService:
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
-        self.catalog = ModelCatalog(self.bus, self.readings, self._clients, options.pull_names)
-        self.bodies = BodyBudget()
-        self._wishes = KeepAliveWishes()
+        self.catalog = ModelCatalog(
+            self.bus, self.readings, self._clients, options.pull_names, options.pull_on_demand
+        )
+        self.bodies, self._wishes = BodyBudget(), KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
@@ -107,6 +109,9 @@ class HttpService:
             ),
             options.node,
             partial(_everyone, self),
+        )
+        self.removals = Removals(
+            self.bus, self.readings, self.record_lists.questions, options.models_folder
         )
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(

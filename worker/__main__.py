@@ -13,6 +13,7 @@ from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.gpu import has_cuda, has_metal
+from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
@@ -24,6 +25,8 @@ NOT_IN_SPECS = {
     *("group_connect_s", "spare"),
 }
 """Settings of runners that reach them in another way."""
+STILL_S = 1.0
+"""Weights that changed less long ago may still be on their way to the disk."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
@@ -70,6 +73,8 @@ def shelf(settings: Settings) -> Shelf:
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not (has_metal() or has_cuda()),
+        families=installed_families(),
+        still_s=STILL_S,
     )
 
 

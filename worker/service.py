@@ -15,16 +15,19 @@ from bus.process.identity import new_boot
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
-from bus.wire.cards import NodeCard, PassedOver
+from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
-from bus.wire.messages.readings import CardReading, NodeReading
+from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
+from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
 from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
+from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
+from worker.models.passed_over import first_of
 from worker.models.weights import Weights
 from worker.pulling import Pulls, PullSettings
 from worker.slots import runner_specs
@@ -37,11 +40,11 @@ from worker.transfer.downloads import Downloads
 from worker.transfer.thread import WeightsSettings
 
 TICK_S = 0.25
-LOOK_S = 5.0
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
-MOST_PASSED_OVER = 100
-"""Told in a card; the log has all."""
+MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
+"""Told in a card, and in the log: what is named first, and how many there are."""
+UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
 
 
@@ -89,7 +92,9 @@ class Worker:
         self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
-        self._passed_over: set[PassedOver] = set()
+        self._passed_over: frozenset[PassedOver] = frozenset()
+        self._last_used = LastUsed(settings.weights.hashes.with_name("models-used.json"))
+        self._used = self._last_used.read()
         self._seated = False
         self._measured: tuple[int, float] | None = None
         self._link = Link("router")
@@ -100,20 +105,22 @@ class Worker:
         reactor.watch(self._link, self._slots.received)
         reactor.watch_changes(self._link, self._slots.connection)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
+        client.hear(f"reading.runner.{client.speaker.node}", self._heard_use)
         for kind in ("peers", "link"):
             client.hear(f"reading.{kind}", lambda _, found: seen.hear(found.message, reactor.now()))
         client.on_state.append(self._on_state)
         self._join()
-        self._look()
+        self._saw(Looked(self._models.scan(), frozenset()))
+        self._looks = Looks(self._models, self._last_used)
         self._slots.list_slots()
         reactor.every(settings.timing.list_s, self._slots.list_if_due)
         reactor.every(TICK_S, self._tick)
-        reactor.every(LOOK_S, self._look)
 
     def close(self) -> None:
         """Leave; the runners stay."""
         self._reactor.unwatch(self._link)
         self._link.close()
+        self._looks.close()
         self._pulls.close()
         self._notes.close()
         self._downloads.close()
@@ -177,16 +184,31 @@ class Worker:
         for fact in old.waiting.values():
             self.client.tell(fact)
 
-    def _look(self) -> None:
-        """See what lies on the disk; announce it when it changed, or it is time."""
-        self._models.look()
+    def _look(self, now: float) -> None:
+        """Take in what the last look at the disk saw, and begin the next where it is time."""
+        try:
+            looked = self._looks.ended(now)
+        except OSError as error:
+            looked = None
+            self._log.warning("the folders of models could not be looked at", error=str(error))
+        if looked is not None:
+            self._saw(looked)
+        if self._looks.is_stuck(now):
+            self._log.warning("the disk with the models does not answer", silent_s=STUCK_S)
+        came = {*self._downloads.came(), *self._pulls.came()}
+        self._looks.begin(now, came, self._used)
+
+    def _saw(self, looked: Looked) -> None:
+        """Go by what a look saw; announce it when it changed, or it is time."""
+        self._models.take(looked.seen)
         passed_over = self._say_passed_over()
         addresses = self._downloads.addresses
-        self._downloads.looked(self._models)
-        self._pulls.looked()
+        self._downloads.looked(self._models, looked.came)
+        self._pulls.looked(looked.came)
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
-        models, parts = self._models.cards, self._models.parts
-        announced = (models, parts, addresses, ports, devices, passed_over)
+        models = tuple(self._with_use(card) for card in self._models.cards.values())
+        parts, count = tuple(self._models.parts.values()), len(self._models.passed_over)
+        announced = (models, parts, addresses, ports, devices, passed_over, count)
         if announced == self._announced and now - self._announced_at < CARD_S:
             return
         self._announced, self._announced_at = announced, now
@@ -195,26 +217,42 @@ class Worker:
             node=node,
             name=settings.node_name,
             slots=settings.slots,
-            models=tuple(models.values()),
-            parts=tuple(parts.values()),
+            models=models,
+            parts=parts,
             weights_addresses=addresses,
             announced_at_s=wall(),
             launched_by=settings.launched_by,
             rdma_ports=ports,
             rdma=devices,
-            passed_over=passed_over[:MOST_PASSED_OVER],
+            passed_over=passed_over,
+            passed_over_count=count,
             **machine_facts(settings.memory_bytes),
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 
+    def _with_use(self, card: ModelCard) -> ModelCard:
+        at_s = self._used.get(card.model, 0)
+        return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
+
     def _say_passed_over(self) -> tuple[PassedOver, ...]:
-        """Log what lies on the disk and is not taken, each once; return all of it."""
-        passed_over = self._models.passed_over
-        for one in set(passed_over) - self._passed_over:
-            text = "a model is taken but for a part" if one.taken else "not taken for a model"
-            self._log.warning(text, path=one.path, why=one.why, remedy=one.remedy)
-        self._passed_over = set(passed_over)
-        return passed_over
+        """Log what lies on the disk and is not taken, each once; return what is told of it."""
+        told = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
+        for one in told:
+            if one not in self._passed_over and one.reason not in UNLOGGED:
+                text = "a model is taken but for a part" if one.taken else "not taken for a model"
+                self._log.warning(text, path=one.path, why=one.why, remedy=one.remedy)
+        self._passed_over = frozenset(told)
+        return told
+
+    def _heard_use(self, _topic: str, envelope: Envelope) -> None:
+        reading = envelope.message
+        if (
+            isinstance(reading, RunnerReading)
+            and reading.model is not None
+            and reading.phase == "ready"
+        ):
+            at_s = minute_of(wall() - reading.last_used_ago_s)
+            self._used[reading.model] = max(at_s, self._used.get(reading.model, 0))
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):
@@ -228,9 +266,9 @@ class Worker:
         self._slots.tick(now)
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         self._awake.look((hello for hello in living if hello is not None), now)
-        came, pulled = self._downloads.tick(now), self._pulls.tick(now)
-        if came or pulled:
-            self._look()
+        self._downloads.tick(now)
+        self._pulls.tick(now)
+        self._look(now)
         self._slots.reconcile()
 
     def _inventory(self, settled: bool, now: float) -> NodeInventory:

@@ -10,12 +10,31 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import ModelId, NodeId, sayable
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
 
 ModelKind = Literal["text", "embedding"]
 """What a model makes of a prompt: more text, or a vector."""
+
+ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
+"""Where a model's folder comes from: with shoal, put there by a person, a Hugging Face cache, other
+nodes, the hub, or made here of another model."""
+PassedOverReason = Literal[
+    "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",
+    "no_config",
+    "bad_config", "no_weights", "bad_weights", "cut", "missing_shards", "lfs_pointer", "dead_link",
+    "no_tokenizer", "media", "unknown_family", "image_model", "unfinished", "still_written",
+    "pulled_in_part", "being_pulled", "packed", "alone", "stray", "empty", "nothing_known",
+    "too_deep", "too_many", "same_name", "odd_name", "unreadable", "bad_card", "no_effect",
+    "alias_taken",
+]  # fmt: skip
+"""Why something that lies where models do is not taken, or not wholly; the words for each are the
+worker's (`worker.models.passed_over`)."""
+_SAID_TO_REQUESTS = ("aliases", "defaults", "card_at_s", "noted")
+NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
+"""The longest texts of a `PassedOver`."""
 
 
 class AdapterCard(Message):
@@ -53,6 +72,11 @@ class ModelCard(Message):
     each input. Its vectors have `dimensions` numbers unless another of `dimension_choices` is asked
     for, or any count up to `dimensions_at_most` (0: no other but the choices).
 
+    `folder_name` is the folder's own name where no request could say it and the model therefore
+    goes by another. `sources` are the nodes, or the repository, that it came from. `last_used_at_s`
+    is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
+    `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
+    the keys that it has.
     `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
     took on this node, from an empty runner to a ready one; 0: not known.
     """
@@ -94,6 +118,14 @@ class ModelCard(Message):
     dimensions: int = 0
     dimension_choices: tuple[int, ...] = ()
     dimensions_at_most: int = 0
+    origin: ModelOrigin = "put"
+    sources: tuple[str, ...] = ()
+    folder_name: str = ""
+    last_used_at_s: int = 0
+    aliases: tuple[ModelId, ...] = ()
+    defaults: DerivedModel | None = None
+    card_at_s: float = 0.0
+    noted: tuple[str, ...] = ()
     made_from: str = ""
     load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()
@@ -120,11 +152,51 @@ class PassedOver(Message):
     `name` is what the model would be called. `taken`: it is a model, and what is said is about a
     part of its folder that has no effect."""
 
-    name: str
-    path: str
-    why: str
-    remedy: str
+    name: str = Field(max_length=NAME_CHARACTERS)
+    path: str = Field(max_length=PATH_CHARACTERS)
+    why: str = Field(max_length=WORDS_CHARACTERS)
+    remedy: str = Field(max_length=WORDS_CHARACTERS)
     taken: bool = False
+    reason: PassedOverReason = "nothing_known"
+
+
+def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
+    """Return the models of these nodes by name: the first node's card of each, with what the newest
+    `card.toml` of all says to requests."""
+    found: dict[ModelId, ModelCard] = {}
+    for node in nodes:
+        for model in node.models:
+            known = found.setdefault(model.model, model)
+            if model.card_at_s > known.card_at_s:
+                said = {name: getattr(model, name) for name in _SAID_TO_REQUESTS}
+                found[model.model] = known.model_copy(update=said)
+    return found
+
+
+def passed_over_named(
+    name: str, passed_over: Iterable[tuple[str, PassedOver]]
+) -> tuple[str, PassedOver] | None:
+    """Return what lies on a disk, and is no model, that `name` may mean, with its node; None
+    without one. A file goes by its name with or without what is behind the last dot, a folder also
+    by the id that a model of its name would have."""
+    wanted = name.casefold().removesuffix(":latest")
+    for node, one in passed_over:
+        names = short_names(one.name) | short_names(sayable(one.name))
+        if not one.taken and wanted in names | {said.rpartition(".")[0] for said in names}:
+            return node, one
+    return None
+
+
+def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:
+    """Return the pulls of this model to this node that did not end, or have not yet."""
+    reasons = ("pulled_in_part", "being_pulled")
+    return [one for one in card.passed_over if one.name == model and one.reason in reasons]
+
+
+def short_names(model: str) -> set[str]:
+    """Return what a model may be called in small letters: its name with and without its owner."""
+    whole = model.casefold().removesuffix(":latest")
+    return {whole, whole.rpartition("/")[2]}
 
 
 def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
@@ -145,7 +217,7 @@ class NodeCard(Message):
     (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
     first; none: it does not. `parts` are models of which it has some layers only. `passed_over` is
-    what lies on its disk and is no model, the first hundred.
+    what lies on its disk and is no model, the first hundred of `passed_over_count`.
     """
 
     node: NodeId
@@ -176,3 +248,4 @@ class NodeCard(Message):
     launched_by: str = ""
     rdma_ports: tuple[RdmaPort, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
+    passed_over_count: int = 0

@@ -37,7 +37,8 @@ class Options:
     that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
-    `pull_names` are the repositories that names stand for which people know.
+    `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
+    patterns of those that a request for them pulls.
     `tls` are the files of HTTPS (None: plain HTTP).
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
@@ -80,6 +81,7 @@ class Options:
     fetch_redirects: int = 5
     fetch_types: tuple[str, ...] = ("text/*",)
     pull_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    pull_on_demand: tuple[str, ...] = ()
     search: str = ""
     search_url: str = ""
     answer_rows: int = 20_000

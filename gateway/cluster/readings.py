@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from bus.wire.cards import ModelCard, NodeCard, PassedOver
+from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -96,12 +96,9 @@ class ClusterReadings:
         return sorted(fresh, key=lambda card: str(card.node))
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
-        """Return the models on disk anywhere; the first node's card of each."""
-        found: dict[ModelId, ModelCard] = {}
-        for card in self.cards(now):
-            for model in card.models:
-                found.setdefault(model.model, model)
-        return found
+        """Return the models on disk anywhere; the first node's card of each, with what the newest
+        `card.toml` of all says to requests."""
+        return models_of(self.cards(now))
 
     def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
         """Return what lies on disks and is no model, with the names of the nodes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 from bus.wire.errors import BadRequest
-from bus.wire.ids import ModelId, is_model_id
+from bus.wire.ids import ModelId, is_model_id, sayable
 from bus.wire.messages.requests import (
     Effort,
     GenerationRequest,
@@ -39,7 +39,7 @@ def named_model(name: str, field: str = "model") -> ModelId:
     if not is_model_id(name):
         text = (
             f"'{name[:80]}' cannot be the name of a model: it has letters a to z, digits, '.', '_' "
-            "and '-'; a folder of another name is to be renamed (`shoal ls` says how)"
+            f"and '-'; a folder of that name would go by '{sayable(name[:200])}' (`shoal ls`)"
         )
         raise BadRequest(text, field=field)
     return ModelId(name)

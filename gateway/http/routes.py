@@ -251,6 +251,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/rdma-test/{instance}",
           "How far a collective test is, and what it has found", CLUSTER,
           collectives.CollectiveTestResource, errors=(401, 404)),
+    Route("DELETE", "/store/models/{name:path}", "Delete a model from the disks of all nodes",
+          CLUSTER, deletions.ModelEverywhere, errors=(401, 403, 404, 409)),
     Route("POST", "/node/{node}/{act}", "Rename, drain, undrain, forget or remember a node",
           CLUSTER, nodes.NodeResource, body=nodes.NodeBody, errors=(400, 401, 404, 409, 503)),
     Route("POST", "/models/pull",

@@ -7,17 +7,17 @@ answer is made of the mirrored state, the readings, and what this process has op
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, passed_over_named
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
-from gateway.cluster.pulling import known_repository
+from gateway.cluster.pulling import demanded_repository, known_repository
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import (
     HttpFaultRaised,
@@ -47,12 +47,14 @@ class ModelCatalog:
         readings: ClusterReadings,
         clients: RunnerClients,
         pull_names: Mapping[str, str] | None = None,
+        pull_on_demand: Sequence[str] = (),
     ) -> None:
         self._bus = bus
         self.readings = readings
         self._clients = clients
         self.adapters = AdapterBook(lambda: readings.cards(self._now()))
         self._pull_names = pull_names or {}
+        self._pull_on_demand = pull_on_demand
 
     @property
     def known(self) -> bool:
@@ -87,9 +89,10 @@ class ModelCatalog:
         instances = self._bus.state.instances.values()
         return {one.model for one in instances if one.serves} | set(self.cards())
 
-    def named(self, name: str) -> ModelId:
+    def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
         """Return the model that a client's name means, of an adapter its model, of a derived model
-        that which answers. Raises HttpFaultRaised (404) for none."""
+        that which answers; with `or_pulled` also one that is nowhere, and that a request for it has
+        pulled. Raises HttpFaultRaised (404) for none."""
         names = self.names()
         derived = self.derived(name)
         found = routing.model_named(name if derived is None else derived.base, names)
@@ -101,25 +104,31 @@ class ModelCatalog:
         adapted = self.adapters.named(name, names)
         if adapted is not None and adapted.is_there:
             return adapted.model
-        seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
+        wanted = (
+            demanded_repository(name, self._pull_names, self._pull_on_demand) if or_pulled else None
+        )
+        if wanted is not None and adapted is None:
+            return wanted
+        seen = passed_over_named(name, self.readings.passed_over(self._now()))
         if adapted is not None and seen is None:
             raise HttpFaultRaised(
                 unknown_adapter(name, adapted.model, adapted.adapter, adapted.beside)
             )
-        raise HttpFaultRaised(
-            unknown_model(name, sorted(names | set(self._bus.state.derived)), seen)
-        )
+        there = names | {one.name for one in self.derived_here()}
+        raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 
     def derived(self, name: str) -> DerivedModel | None:
         """Return the derived model that a client's name means; None where it is none's, or that of
         a model on disk."""
         found = derived_named(name, self._bus.state.derived)
+        if found is None:
+            found = derived_named(name, aliases_in(self.cards()))
         return None if found is None or found.name in self.names() else found
 
     def derived_here(self) -> list[DerivedModel]:
         """Return the derived models that can be asked, by name."""
         names = self.names()
-        derived = self._bus.state.derived
+        derived = {**aliases_in(self.cards()), **self._bus.state.derived}
         found = (derived[name] for name in sorted(derived))
         return [one for one in found if one.base in names and one.name not in names]
 
@@ -215,3 +224,12 @@ def not_loaded(model: ModelId, waited_s: float) -> Refusal:
     """Return the refusal for a wait in which the model was not loaded."""
     message = f"{model} was not loaded within {waited_s:.0f} s; it may be soon"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
+
+
+def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:
+    """Return the names that models' own cards give them, as copies of the models."""
+    return {
+        alias: DerivedModel(name=alias, base=model, made_at_s=card.card_at_s)
+        for model, card in sorted(cards.items(), reverse=True)
+        for alias in card.aliases
+    }

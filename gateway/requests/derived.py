@@ -1,4 +1,5 @@
 """What a derived model adds to a request: all that it was made with and the request does not say.
+What a model's own `card.toml` says to requests is added in the same way, after it.
 
 Pure. The system prompt comes before a conversation that begins with none, the turns behind the
 system prompt; a raw prompt gets neither, nor does one with a history, which has them. What the
@@ -39,6 +40,8 @@ def completed(
         added["max_tokens"] = derived.max_tokens
     if derived.template and request.template is None and _makes(derived.template, request.prompt):
         added["template"] = derived.template
+    if isinstance(request.prompt, ChatPrompt) and request.thinking is None and not request.effort:
+        added["thinking"] = derived.thinking
     if isinstance(request.prompt, ChatPrompt) and not request.history:
         added["prompt"] = _conversation(request.prompt, derived)
     return request.model_copy(update=added)

@@ -21,7 +21,7 @@ from bus.wire.shares import Sharer, has_share
 from gateway.cluster.counters import Counters
 from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import completed, in_manner
 from gateway.requests.inbox import EntryInbox
@@ -91,16 +91,14 @@ class Dispatcher:
         such answers.
         """
         self._check_room(sharer)
-        model = self._catalog.named(parsed.model)
+        model = self._catalog.named(parsed.model, or_pulled=True)
         self._catalog.check_makes(model, parsed.requests)
-        derived = self._catalog.derived(parsed.model)
+        card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
+        own = None if card is None else card.defaults
         adapter = self._catalog.adapters.meant(parsed.model, self._catalog.names(), derived)
-        wires = tuple(
-            in_manner(completed(one, model, derived), parsed.manner).model_copy(
-                update={"key_id": key_id, "adapter": adapter}
-            )
-            for one in parsed.requests
-        )
+        told = {"key_id": key_id, "adapter": adapter}
+        whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
+        wires = tuple(in_manner(one, parsed.manner).model_copy(update=told) for one in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(
@@ -164,8 +162,9 @@ class Dispatcher:
         ]
 
     def close(self) -> None:
-        """Stop the clock of deadlines."""
+        """Stop the clock of deadlines, and leave the models that were waited for."""
         self._timer.cancel()
+        self._room.close()
 
     # --- what requests say (RequestOwner) -----------------------------------------------------
 
@@ -254,8 +253,9 @@ class Dispatcher:
         if refusal is not None:
             self._refuse(request, refusal)
 
-    def _refuse(self, request: ClientRequest, refusal: Refusal) -> None:
-        request.inbox.refuse(of_refusal(refusal))
+    def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault) -> None:
+        fault = refusal if isinstance(refusal, HttpFault) else of_refusal(refusal)
+        request.inbox.refuse(fault)
         self._drop_all(request.inbox)
 
     def _drop_all(self, inbox: EntryInbox) -> None:

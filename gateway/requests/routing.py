@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bus.wire.cards import PassedOver
+from bus.wire.cards import short_names
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.derived import plain_name
@@ -45,7 +45,7 @@ def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
     if ModelId(plain) in known:
         return ModelId(plain)
     folded = plain.casefold()
-    ends = {model for model in known if _short_names(model) & {folded}}
+    ends = {model for model in known if short_names(model) & {folded}}
     return next(iter(ends)) if len(ends) == 1 else None
 
 
@@ -61,24 +61,6 @@ def adapter_named(
     own = adapters[model]
     alike = [one for one in own if one.casefold() == wanted.casefold()]
     return model, alike[0] if wanted not in own and len(alike) == 1 else wanted
-
-
-def passed_over_named(
-    name: str, passed_over: Iterable[tuple[str, PassedOver]]
-) -> tuple[str, PassedOver] | None:
-    """Return what lies on a disk, and is no model, that `name` may mean, with its node; None
-    without one. A file goes by its name with or without what is behind the last dot."""
-    wanted = name.casefold().removesuffix(":latest")
-    for node, one in passed_over:
-        names = _short_names(one.name)
-        if not one.taken and wanted in names | {said.rpartition(".")[0] for said in names}:
-            return node, one
-    return None
-
-
-def _short_names(model: str) -> set[str]:
-    whole = model.casefold().removesuffix(":latest")
-    return {whole, whole.rpartition("/")[2]}
 
 
 def ready_instances(

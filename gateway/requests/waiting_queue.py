@@ -9,7 +9,7 @@ what makes the holder load models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.errors import Refusal
@@ -78,8 +78,11 @@ class WaitingQueue:
         """Return the waiters whose deadline has come; they stay until removed."""
         return [one for one in self.waiters.values() if now >= one.deadline_at]
 
-    def reading(self, node: NodeId, process: str, now: float) -> DemandReading:
-        """Return the unmet demand, most urgent model first."""
+    def reading(
+        self, node: NodeId, process: str, now: float, *, without: Collection[ModelId] = ()
+    ) -> DemandReading:
+        """Return the unmet demand, most urgent model first; but for models that cannot be loaded
+        yet."""
         models = [
             ModelDemand(
                 model=model,
@@ -87,7 +90,7 @@ class WaitingQueue:
                 best_priority=min(one.priority for one in mine),
                 oldest_s=max(now - one.since_at for one in mine),
             )
-            for model in self.models()
+            for model in self.models() - set(without)
             if (mine := self.of(model))
         ]
         models.sort(key=lambda one: (one.best_priority, -one.oldest_s))

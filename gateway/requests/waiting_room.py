@@ -4,11 +4,13 @@ The demand is published each second while there is any, and once more when there
 ends by an instance that is ready and has a place, by a time that has run out, or by reasons that
 time will not change: the holder says that the model has no place, it has given all copies up, or
 the only instances did not answer. Such a reason refuses at the door as well; there it leaves a
-wish, for the holder tries again what is wished for.
+wish, for the holder tries again what is wished for. A model that is on no disk is pulled first,
+within the pull's own deadlines; its time to be loaded begins when it is listed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
 from gateway.cluster.options import Options
+from gateway.cluster.pulling import PullsOnDemand, pulling_text
+from gateway.dialects.faults import HttpFault, of_pull
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
@@ -46,7 +50,7 @@ class WaitingRoom:
         catalog: ModelCatalog,
         open_requests: Mapping[RequestId, ClientRequest],
         on_ready: Callable[[ClientRequest], None],
-        on_refused: Callable[[ClientRequest, Refusal], None],
+        on_refused: Callable[[ClientRequest, Refusal | HttpFault], None],
     ) -> None:
         self._queue = WaitingQueue(limit=options.max_waiting)
         self._options = options
@@ -59,6 +63,7 @@ class WaitingRoom:
         self._published_at = 0.0
         self._demanded = True  # what an earlier process of this name said is taken back
         self._placement = PlacementCheck(bus, self._refuse_all)
+        self._pulls = PullsOnDemand(bus, catalog.readings)
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._queue.waiters
@@ -70,11 +75,16 @@ class WaitingRoom:
         if hopeless is not None:
             self._wish(request)
             return hopeless
-        full = self._queue.add(self._waiter(request))
+        is_here = request.model in self._catalog.names()
+        waiter = self._waiter(request)
+        full = self._queue.add(waiter if is_here else replace(waiter, deadline_at=math.inf))
         if full is None:
             request.waiting(self._bus.reactor.now())
-            self._publish()
-            self._placement.ask(request.model)
+            if is_here:
+                self._publish()
+                self._placement.ask(request.model)
+            else:
+                self._pulls.want(request.model)
         return full
 
     def add_again(self, request: ClientRequest) -> Refusal | None:
@@ -100,6 +110,7 @@ class WaitingRoom:
 
     def tick(self, now: float) -> None:
         """Publish the demand, end what waits in vain. To be called several times a second."""
+        self._follow_pulls(now)
         if now - self._published_at >= PUBLISH_S:
             self._publish()
         for model in self._queue.models():
@@ -118,12 +129,19 @@ class WaitingRoom:
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
             return f"waiting for a place, {position} ahead of you"
+        if request.model in self._pulls.models:
+            state = self._pulls.state(request.model)
+            return pulling_text(request.model, state, position=position)
         return loading_text(
             request.model,
             self._catalog.readings.runners(now),
             self._catalog.readings.weights(now),
             position=position,
         )
+
+    def close(self) -> None:
+        """Leave the models that are pulled."""
+        self._pulls.keep(())
 
     # --- below ---------------------------------------------------------------------------------
 
@@ -136,6 +154,23 @@ class WaitingRoom:
             deadline_at=request.since_at + self._options.load_timeout_s,
             sharer=request.sharer,
         )
+
+    def _follow_pulls(self, now: float) -> None:
+        """Have a model loaded that was pulled, tell who waits for one that cannot be, and leave
+        what no client waits for."""
+        if not self._pulls.models:
+            return
+        here, loading_until = self._catalog.names(), now + self._options.load_timeout_s
+        for model in self._pulls.models & self._queue.models():
+            state = self._pulls.state(model)
+            if model in here:
+                for waiter in self._queue.of(model):
+                    self._queue.add(replace(waiter, deadline_at=loading_until))
+                self._placement.ask(model)
+            elif state is not None and state.phase == "failed":
+                for request in list(self._waiting_for(model)):
+                    self._on_refused(request, of_pull(state))
+        self._pulls.keep(self._queue.models() - here)
 
     def _wish(self, request: ClientRequest) -> None:
         """Keep the demand of a request that is refused for as long as it takes to be heard."""
@@ -203,5 +238,7 @@ class WaitingRoom:
         self._demanded = bool(self._queue.waiters)
         self._published_at = now
         speaker = self._bus.speaker
-        reading = self._queue.reading(speaker.node, speaker.process, now)
+        reading = self._queue.reading(
+            speaker.node, speaker.process, now, without=self._pulls.models
+        )
         self._bus.publish(reading_topic("demand", speaker.node, speaker.process), reading)

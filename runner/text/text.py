@@ -62,8 +62,6 @@ DEFAULT_MAX_TOKENS = 4096
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
 """How much of a prompt is told to one who asks: either fits a frame of the data plane."""
-FORCIBLE_FORMATS = ("json_tools", "json_calls")
-"""The forms of calls that can be written as a grammar: an object between marks, by either name."""
 
 _FIRST = GenerationRequest(
     request_id=RequestId("first"),
@@ -245,7 +243,7 @@ class Text:
         """Return whether thinking is told apart: a grammar without a thinking block leaves none."""
         if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
-        return grammar is None or prompt.thinking or prompt.opening == "reasoning"
+        return grammar is None or prompt.thinking or prompt.opening != "text"
 
     def _prompt(
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
@@ -362,9 +360,10 @@ class Text:
             return None
         grammars = self._open_grammars(request.output.field)
         think = None
-        if self._family.think is not None and (prompt.thinking or prompt.opening != "text"):
-            think = ThinkFirst(self._family.think, prompt.opening)
-        calls = self._calls(request, prompt.tools, must=must)
+        opening = prompt.opening
+        if self._family.think is not None and (prompt.thinking or opening == "reasoning"):
+            think = ThinkFirst(self._family.think, opening)
+        calls = self._calls(request, prompt, must=must)
         return grammars.output(request.output, think=think, calls=calls)
 
     def _open_grammars(self, field: str) -> Grammars:
@@ -376,22 +375,22 @@ class Text:
             self._grammars = Grammars(guide, self._tokenizer.added_ids)
         return self._grammars
 
-    def _calls(
-        self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
-    ) -> Calls | None:
-        marks = self._family.calls
-        if marks is None or not tools:
+    def _calls(self, request: GenerationRequest, prompt: _Prompt, *, must: bool) -> Calls | None:
+        form, tools = self._family.form, prompt.tools
+        if self._family.calls is None or not tools:
             return None
-        if self._family.format not in FORCIBLE_FORMATS:
+        is_within = form is not None and form.turns is not None and prompt.opening == "text"
+        if form is None or is_within:
             if not must and request.output.kind == "text":
                 return None
             raise Unsupported(
                 f"tool calls in this model's format ({self._family.format}) can be neither "
-                "required nor combined with a response format",
+                "required nor combined with a response format"
+                + (" where an answer is continued" if is_within else ""),
                 field="tool_choice" if must else request.output.field,
             )
         return Calls(
-            marks,
+            form,
             tools,
             only=request.tool_choice.name if request.tool_choice.mode == "named" else None,
             parallel=request.parallel_tool_calls,

@@ -46,6 +46,23 @@ TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
 {%- if not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
 
+HARMONY_TEMPLATE = """\
+{%- for message in messages %}
+{%- if message.role == 'assistant' and message.tool_calls %}
+{%- if message.content and message.thinking %}{{ raise_exception('not both') }}{% endif %}
+{%- if message.thinking %}
+{{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}
+{%- endif %}
+{{- '<|start|>assistant to=functions.' + message.tool_calls[0].function.name }}
+{{- '<|channel|>commentary json<|message|>' }}
+{{- message.tool_calls[0].function.arguments | tojson + '<|call|>' }}
+{%- elif message.role == 'assistant' %}
+{{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}
+{%- else %}{{ '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
+{%- endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
+"""Turns with channels, as gpt-oss has them."""
+
 _CORPUS = [
     'hello world, the quick brown fox {"name": "get_weather", "arguments": {"city": "Paris"}}',
     "true false null 0123456789 Let me think about it. ünïcödé naïve Straße Grüße 日本語 🐟🐠",

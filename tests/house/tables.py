@@ -30,6 +30,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "runner.schedule",
     "runner.text",
     "runner.text.grammar",
+    "worker.models.files",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bus.wire.messages.weights import PIECE_BYTES
 from tests.harness.nodes import Node, eventually
+from tests.inspection import models_table
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
@@ -31,6 +35,7 @@ def files(**contents: str | bytes | None) -> Callable[[Path], None]:
     """Return what makes a model's folder with these files instead of, or beside, a good one's."""
     good: dict[str, str | bytes | None] = {
         "config.json": json.dumps(CONFIG),
+        "tokenizer.json": "{}",
         "model.safetensors": weights(),
     }
 
@@ -47,7 +52,14 @@ def files(**contents: str | bytes | None) -> Callable[[Path], None]:
 
 def only(**contents: str | bytes) -> Callable[[Path], None]:
     """Return what makes a folder of these files alone."""
-    return files(**{"config.json": None, "model.safetensors": None, **contents})
+    none = dict.fromkeys(("config.json", "tokenizer.json", "model.safetensors"))
+    return files(**{**none, **contents})
+
+
+def linked(folder: Path) -> None:
+    """Make a model whose weights are a link to a place that is not there."""
+    files(**{"model.safetensors": None})(folder)
+    (folder / "model.safetensors").symlink_to("/nowhere/at/all/blob")
 
 
 def config(**fields: Any) -> str:
@@ -64,7 +76,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no-config": (files(**{"config.json": None}), "without a config.json"),
     "broken-config": (files(**{"config.json": "{"}), "config.json is broken"),
     "listed-config": (files(**{"config.json": "[]"}), "not a JSON object"),
-    "other-config": (files(**{"config.json": '{"model_type": "x"}'}), f"has no {LAYERS}"),
+    "other-config": (files(**{"config.json": '{"model_type": "qwen3"}'}), f"has no {LAYERS}"),
     "odd-config": (files(**{"config.json": config(vocab_size="many")}), "config.json"),
     "no-layers": (files(**{"config.json": config(num_hidden_layers=0)}), LAYERS),
     "no-weights": (files(**{"model.safetensors": None}), "without weights"),
@@ -93,10 +105,22 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         only(**{"adapter_config.json": "{}", "adapters.safetensors": weights()}),
         "LoRA",
     ),
+    "an odd name.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
+    "stray.txt": (lambda path: path.write_text("x"), "a model is a folder"),
+    "no-tokenizer": (files(**{"tokenizer.json": None}), "without a tokenizer"),
+    "new-family": (files(**{"config.json": config(model_type="brand_new")}), "mlx-lm 0."),
+    "whisper": (files(**{"config.json": '{"model_type": "whisper"}'}), "mlx-lm 0."),
+    "vision": (
+        files(**{"config.json": config(model_type="sees", vision_config={})}),
+        "images",
+    ),
+    "pictures": (only(**{"model_index.json": "{}"}), "diffusers"),
+    "index": (
+        files(**{"model.safetensors.index.json": '{"weight_map": {"w": "other.safetensors"}}'}),
+        "other.safetensors, missing here",
+    ),
+    "linked": (linked, "/nowhere/at/all/blob"),
     "adapted": (files(**{"adapters.safetensors": weights(9_999)}), "adapters/NAME"),
-    "bad-card": (files(**{"card.toml": "context_tokens = 'long'"}), "context_tokens"),
-    "a blank": (files(), "a-blank"),
-    "größe": (files(), "rename"),
     "empty": (lambda path: path.mkdir(), "empty folder"),
     "shoal-tiny": (files(), "comes first"),
     "owner/deep/er": (files(), "too deep"),
@@ -105,13 +129,24 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
 """Name below the models folder: what makes it, and words that are said of it."""
 
 
-NAMELESS = ("a blank", "größe")
-"""Names that no request may have: they are refused before anything is looked for."""
+ODD_NAMES = {"a blank": "a-blank", "größe": "grosse", "two words": "two-words-", "模型": "model"}
+"""Folders of good models that no request could name, and how the id begins that each gets."""
+HARMLESS = ("stray.txt",)
 
 
 def named(kind: str) -> str:
     """Return what is spoken of: of what lies too deep, the folder that might be a model's."""
     return "owner/deep" if kind == "owner/deep/er" else kind
+
+
+CACHED: dict[str, Callable[[Path], Any]] = {
+    "them/good": files(),
+    "them/gguf": only(**{"x.gguf": b"GGUF"}),
+    "them/whisper": files(**{"config.json": '{"model_type": "whisper"}'}),
+    "them/half": linked,
+    "them/words": only(**{"tokenizer.json": "{}"}),
+}
+"""What lies in the Hugging Face cache: of what has no weights nothing is said."""
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +158,17 @@ def littered() -> Iterator[Node]:
     for kind, (make, _) in KINDS.items():
         (models / kind).parent.mkdir(parents=True, exist_ok=True)
         make(models / kind)
-    files()(models / "good")
+    for name in (*ODD_NAMES, "two-words", "good"):
+        files()(models / name)
+    files(**{"config.json": config(quantization={"bits": 4, "group_size": 64})})(models / "q4")
+    hub = node.home / "hub"
+    node.env["HF_HUB_CACHE"] = str(hub)
+    for repository, make in CACHED.items():
+        snapshot = hub / f"models--{repository.replace('/', '--')}" / "snapshots" / "abc"
+        snapshot.parent.mkdir(parents=True)
+        make(snapshot)
     files(**{"card.toml": "context_token = 5\nsummary = 'small'\n"})(models / "noted")
+    files(**{"card.toml": "context_tokens = 'long'"})(models / "bad-card")
     try:
         node.up()
         yield node
@@ -149,7 +193,42 @@ def test_c4_ls_says_what_it_saw_and_did_not_take(littered: Node) -> None:
     assert not unsaid(said.stdout + said.stderr, folder=models)
     document = json.loads(littered.shoal("ls", "--json").stdout)
     paths = {one["path"] for one in document["passed_over"] if not one["taken"]}
-    assert paths == {str(models / named(kind)) for kind in KINDS}
+    mine = {path for path in paths if Path(path).is_relative_to(models)}
+    assert mine == {str(models / named(kind)) for kind in KINDS}
+    cached = [one["name"] for one in document["passed_over"] if one["path"] not in mine]
+    assert {"them/gguf", "them/whisper", "them/half"} <= set(cached)
+    assert "them/words" not in cached
+    models_listed = {one["model"]: one for one in document["models"]}
+    assert models_listed["them/good"]["origin"] == "cache"
+    assert models_listed["shoal-tiny"]["origin"] == "bundled"
+    assert models_listed["good"]["origin"] == "put"
+
+
+def test_a_name_that_no_request_can_say_gets_an_id_that_is_told(littered: Node) -> None:
+    listed = littered.shoal("ls")
+    models = {one["folder_name"]: one["model"] for one in _document(littered)["models"]}
+    for name, begin in ODD_NAMES.items():
+        assert models[name].startswith(begin), models
+        (line,) = (line for line in listed.stderr.splitlines() if f"'{name}'" in line)
+        assert "goes by another name" in line and f"goes by {models[name]}" in line
+        assert littered.http.get(f"/v1/models/{models[name]}").status_code == 200
+    answer = littered.chat("Hi.", model="größe")
+    assert answer.status_code == 400 and "would go by 'grosse'" in answer.text
+
+
+def _document(node: Node) -> Any:
+    return json.loads(node.shoal("ls", "--json").stdout)
+
+
+def test_what_everything_says_of_each_is_as_it_is_recorded(littered: Node) -> None:
+    models = littered.home / "data" / "models"
+    node = littered.state()["nodes"][littered.node_id()]["name"]
+    text = models_table.table(littered, KINDS.keys() - {"shoal-tiny"}, named)
+    plain = text.replace(str(models), "<models>").replace(f" on {node}", " on <node>")
+    plain = plain.replace(f"mlx-lm {metadata.version('mlx-lm')}", "mlx-lm <version>")
+    if os.environ.get("RECORD_MODELS_FOLDER"):
+        models_table.RECORDED.write_text(plain)
+    assert plain == models_table.RECORDED.read_text(), "see RECORD_MODELS_FOLDER=1"
 
 
 def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:
@@ -162,8 +241,10 @@ def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) ->
 def test_c4_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str) -> None:
     answer = littered.chat("Hi.", model=named(kind))
     said = answer.json()["error"]["message"]
-    if kind in NAMELESS:
-        assert answer.status_code == 400 and "renamed (`shoal ls`" in said, answer.text
+    if kind == "an odd name.gguf":
+        assert answer.status_code == 400 and "would go by 'an-odd-name.gguf'" in said
+        said = littered.chat("Hi.", model="an-odd-name").json()["error"]["message"]
+        assert KINDS[kind][1] in said
         return
     assert answer.status_code == 404, answer.text
     assert KINDS[kind][1] in said and "is not taken for a model" in said
@@ -186,11 +267,14 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
             if "remedy" in one and "path" in one
         ]
 
-    assert not unsaid("\n".join(told()), folder=models)
+    lines = "\n".join(told())
+    assert not set(unsaid(lines, folder=models)) - set(HARMLESS)
     shutil.rmtree(models / "empty")
     gone = str(models / "empty")
     eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
-    assert len(told()) == len(set(told())) == len(KINDS) + 1, "the one taken but for a part too"
+    here = [line for line in told() if line.startswith(str(models))]
+    count = len(KINDS) - len(HARMLESS) + len(ODD_NAMES) + 2
+    assert len(here) == len(set(here)) == count, "those taken but for a part too"
 
 
 def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:
@@ -198,8 +282,8 @@ def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> 
     listed, examined = littered.shoal("ls"), littered.shoal("doctor")
     for said in (listed.stdout + listed.stderr, examined.stdout):
         lines = [line for line in said.splitlines() if str(folder) in line]
-        assert any("does not know: context_token" in line for line in lines), said
-        assert not any("context_token, summary" in line for line in lines), said
+        assert any("no key 'context_token'" in line for line in lines), said
+        assert "is context_tokens meant?" in said
     assert "noted" in listed.stdout, "it is a model all the same"
 
 
@@ -219,3 +303,25 @@ def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
     )
     answer = littered.shoal("ls")
     assert str(folder) not in answer.stderr
+
+
+def test_what_came_of_a_pull_is_told_with_the_way_on_and_goes_by_its_name(littered: Node) -> None:
+    folder = littered.home / "data" / "models" / ".pulling" / "owner--begun@c0ffee"
+    for name in ("files", "have"):
+        (folder / name).mkdir(parents=True)
+    with open(folder / "files" / "config.json", "wb") as made:
+        made.truncate(3 * PIECE_BYTES)
+    (folder / "have" / "0").write_bytes(b"\1\0\0\0")
+    (folder / "pull.json").write_text('{"model": "owner/begun"}')
+    words = f"its pull did not end: 1.0 of {3 * PIECE_BYTES / 1e6:.1f} MB came"
+    eventually(lambda: words in littered.shoal("ls").stderr, 20, "it is told")
+    answer = littered.chat("Hi.", model="owner/begun")
+    typed = [littered.shoal(*line) for line in (("show", "owner/begun"), ("load", "owner/begun"))]
+    said = [answer.json()["error"]["message"], *(one.stderr for one in typed)]
+    for text in (*said, littered.shoal("doctor").stdout):
+        assert words in " ".join(text.split()) and "`shoal pull owner/begun`" in text, text
+    assert answer.status_code == 404 and all(one.returncode for one in typed)
+    assert "deleted owner/begun" in littered.shoal("rm", "owner/begun").stdout
+    assert not folder.exists()
+    eventually(lambda: words not in littered.shoal("ls").stderr, 20, "it is told no more")
+    assert "there is no model" in littered.shoal("rm", "owner/begun").stderr

@@ -9,11 +9,13 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
 
+from tests.harness.hub import HubServer
 from tests.harness.nodes import MODEL, Node, Stream, eventually, running_node
 from tests.harness.openapi_requests import GeneratedRequest, OpenApiRequests
 
@@ -45,10 +47,15 @@ purpose."""
 
 
 @pytest.fixture(scope="module")
-def own() -> Node:
-    """Start a node of its own: what it is sent is not for others to share."""
-    with running_node() as made:
-        yield made
+def own() -> Iterator[Node]:
+    """Start a node of its own: what it is sent is not for others to share. Its hub has no models,
+    and says so at once."""
+    hub = HubServer({})
+    try:
+        with running_node(HF_ENDPOINT=hub.url, HF_TOKEN="") as made:
+            yield made
+    finally:
+        hub.close()
 
 
 def _largest(node: Node, seen: Counter[str]) -> None:

@@ -23,6 +23,7 @@ from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, TREE, Node, eventually
 from tests.harness.typed_lines import examples
+from worker.models.files import ORIGIN_FILE
 from worker.models.manifest import belongs
 
 pytestmark = pytest.mark.nodes
@@ -50,6 +51,7 @@ def node(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         HF_ENDPOINT=hub.url,
         HF_HOME=str(tmp_path_factory.mktemp("hf")),
         HF_TOKEN="",
+        SHOAL_PULL_ON_DEMAND="wanted/*",
         SHOAL_PRELOAD="",
         SHOAL_RUNNER__SPARE="false",
     )
@@ -74,6 +76,12 @@ def lines(node: Node, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     with node.http.stream("POST", path, json=body) as answer:
         assert answer.status_code == 200, answer.read()
         return [json.loads(line) for line in answer.iter_lines()]
+
+
+def listed(node: Node) -> dict[str, Any]:
+    """What `shoal ls` tells of each model, by name."""
+    models = json.loads(node.shoal("ls", "--json").stdout)["models"]
+    return {one["model"]: one for one in models}
 
 
 def pulling(node: Node) -> list[psutil.Process]:
@@ -194,6 +202,10 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         assert hub.sent.lists == 1
         shown = node.shoal("ps")
         assert "someone/slow" in shown.stdout + shown.stderr
+        eventually(lambda: "it is being pulled" in node.shoal("ls").stderr, 20, "that it comes")
+        for words in (("rm", "someone/slow"), ("rm", "someone/slow", "--everywhere")):
+            kept = node.shoal(*words)
+            assert kept.returncode and "someone/slow is on its way to" in kept.stderr, kept
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
         assert "what came is kept" in first.communicate()[1]
@@ -206,7 +218,14 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         for one in (first, second):
             one.kill()
             one.communicate()
-    assert not (node.home / "data" / "models" / "someone" / "slow").exists()
+    models = node.home / "data" / "models"
+    assert not (models / "someone" / "slow").exists()
+    eventually(
+        lambda: "its pull did not end" in node.shoal("ls").stderr, 20, "what came is told with why"
+    )
+    assert "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr
+    assert "deleted someone/slow" in node.shoal("rm", "someone/slow").stdout
+    assert not list(models.glob(".pulling/someone--slow@*"))
 
 
 def _asked_by_two(node: Node) -> Any:
@@ -234,8 +253,28 @@ def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) 
         assert done.returncode == 0, done.stdout + done.stderr
         last = json.loads(done.stdout)
         assert last["node"] == other.node_id() and last["sources"] == [node.node_id()]
-        assert files_of(other.home / "data" / "models" / REPOSITORY) == tiny()
+        copied = files_of(other.home / "data" / "models" / REPOSITORY)
+        assert copied.pop(ORIGIN_FILE) and copied == tiny()
         assert hub.sent.lists == hub.sent.body_bytes == 0
+        source = f"{REPOSITORY}@{hub.commit[:12]}"
+        mine = listed(node)[REPOSITORY]
+        assert (mine["origin"], mine["sources"]) == ("pulled", [source])
+        assert f"pulled from {source}" in node.shoal("show", REPOSITORY).stdout
+        cards = other.http.get("/state").json()["telemetry"]["cards"]
+        (card,) = (one for one in cards if one["node"] == other.node_id())
+        (there,) = (one for one in card["models"] if one["model"] == REPOSITORY)
+        assert (there["origin"], there["sources"]) == ("copied", [node.node_id()])
+        hub.repositories["someone/both"] = tiny()
+        hub.forget()
+        both = node.shoal("pull", "someone/both", "--to", "all", "--json")
+        assert both.returncode == 0, both.stdout + both.stderr
+        first, second = json.loads(both.stdout)
+        assert (first["node"], first["sources"]) == (node.node_id(), [])
+        assert (second["node"], second["sources"]) == (other.node_id(), [node.node_id()])
+        assert hub.sent.body_bytes == total_of(hub, "someone/both")
+        none = node.shoal("pull", "someone/none", "--to", "all")
+        assert none.returncode != 0 and "someone/none" in none.stderr
+        hub.forget()
         far = node.shoal("pull", f"{OTHER}@main", "--to", "second", "--json")
         assert far.returncode == 0 and json.loads(far.stdout)["node"] == other.node_id()
         assert hub.sent.body_bytes == total_of(hub, OTHER)
@@ -270,4 +309,56 @@ def test_a_client_that_hangs_up_stops_its_pull(node: Node, hub: HubServer) -> No
                 heard = True
                 break
     assert heard
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+
+
+def test_a_request_pulls_the_model_that_it_names_where_that_is_allowed(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories["wanted/tiny"] = tiny()
+    hub.faults.bytes_per_s = 2 * MB
+    ask = {"messages": [{"role": "user", "content": "Count to three."}], "temperature": 0}
+    asked = {**ask, "model": "wanted/tiny", "stream": True}
+    with (
+        httpx.Client(base_url=node.url, timeout=120) as client,
+        client.stream("POST", "/v1/chat/completions", json=asked) as answer,
+    ):
+        assert answer.status_code == 200
+        told = list(answer.iter_lines())
+    said = [line for line in told if line.startswith(": ")]
+    assert any(" pulling " in line and " % (" in line for line in said), said
+    assert told[-2:] == ["data: [DONE]", ""] or told[-1] == "data: [DONE]", told[-3:]
+    text = "".join(
+        json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+        for line in told
+        if line.startswith("data: {") and json.loads(line[6:])["choices"]
+    )
+    known = node.http.post("/v1/chat/completions", json={**ask, "model": MODEL}).json()
+    assert text == known["choices"][0]["message"]["content"] != ""
+    assert "wanted/tiny" in [one["id"] for one in node.http.get("/v1/models").json()["data"]]
+
+
+def test_a_request_that_may_not_pull_or_cannot_says_why(node: Node, hub: HubServer) -> None:
+    ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    hub.repositories["unwanted/tiny"] = tiny()
+    refused = node.http.post("/v1/chat/completions", json={**ask, "model": "unwanted/tiny"})
+    assert refused.status_code == 404
+    assert "shoal pull unwanted/tiny" in refused.json()["error"]["message"]
+    missing = node.http.post("/v1/chat/completions", json={**ask, "model": "wanted/none"})
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "hub_model_not_found"
+    shown = node.http.post("/api/show", json={"model": "wanted/none"})
+    assert shown.status_code == 404, "only what is to answer pulls"
+    assert not pulling(node)
+
+
+def test_a_request_whose_client_is_gone_pulls_no_more(node: Node, hub: HubServer) -> None:
+    hub.repositories["wanted/slow"] = tiny()
+    hub.faults.bytes_per_s = 0.2 * MB
+    asked = {"model": "wanted/slow", "stream": True, "messages": [{"role": "user", "content": "H"}]}
+    with (
+        httpx.Client(base_url=node.url, timeout=30) as client,
+        client.stream("POST", "/v1/chat/completions", json=asked) as answer,
+    ):
+        assert any(" pulling " in line for line in answer.iter_lines())
     eventually(lambda: not pulling(node), 20, "nothing pulls any more")

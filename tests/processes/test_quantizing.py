@@ -95,7 +95,7 @@ def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"made tiny8 of {MODEL} (")
     assert "tiny8 " in node.shoal("ls").stdout
-    assert f"8-bit of {MODEL}" in node.shoal("ls").stdout
+    assert f"made of {MODEL}" in node.shoal("ls").stdout
     shown = json.loads(node.shoal("show", "tiny8", "--json").stdout)
     assert (shown["made_from"], shown["quantization"]) == (MODEL, "8-bit")
     assert node.state()["instances"] == {}

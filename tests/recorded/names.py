@@ -71,7 +71,7 @@ from runner.lifecycle import EXIT_CODES
 from tests.recorded.answers import answers
 from tests.recorded.commands import commands, help_exit_codes
 from worker.__main__ import weights_settings
-from worker.models.local_models import FOLDER as STAGES
+from worker.models.local_models import STAGING as STAGES
 
 HOME = Path("/srv/shoal-home")
 WORDING = ("description", "summary")

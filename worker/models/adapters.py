@@ -29,7 +29,7 @@ from bus.wire.lora import (
     stacked_bytes,
 )
 from worker.models.model_card import FoundAdapters
-from worker.models.passed_over import Unfit, adapter_remedy, unreadable
+from worker.models.passed_over import Unfit, bad_adapter, unreadable
 
 DIGESTED_BYTES = 1 << 20
 """Bytes behind the header that tell adapters of like shapes apart."""
@@ -50,7 +50,7 @@ def adapters_in(folder: Path, *, float32: bool, embeds: bool = False) -> FoundAd
                 raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
             card, read = _read(place)
         except BadAdapter as error:
-            unfit.append((place, Unfit(str(error), adapter_remedy())))
+            unfit.append((place, bad_adapter(str(error))))
         except OSError as error:
             unfit.append((place, unreadable(error)))
         else:

@@ -61,8 +61,8 @@ def lying_in(folder: Path) -> Iterator[Found]:
             yield from _models_at(name, Path(entry.path))
         elif not os.path.exists(entry.path):
             yield Found(name, Path(entry.path), {}, no_folder())
-        elif (unfit := unfit_file(name)) is not None:
-            yield Found(name, Path(entry.path), {}, unfit)
+        else:
+            yield Found(name, Path(entry.path), {}, unfit_file(name))
 
 
 def _models_at(name: str, path: Path) -> Iterator[Found]:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from bus.wire.cards import ModelCard
 from bus.wire.lora import FOLDER
 from bus.wire.messages.weights import PIECE_BYTES
+from worker.models.files import tensors_in
 from worker.models.layers import Place, place_of
 from worker.models.manifest import piece_count
-from worker.models.model_card import tensors_in
 
 LENGTH_BYTES = 8
 SUFFIX = ".safetensors"

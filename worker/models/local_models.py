@@ -1,7 +1,8 @@
 """Talks to the disk: the models that lie on this node, whole or in part.
 
 A model that was fetched in part stays in its stage, whose note (`stage.json`) lists the layers of
-which all that they need is there. Of several stages of one model the one that has most counts.
+which all that they need is there. Of several stages of one model the one that has most counts. A
+pull that did not end is told as what is not taken.
 """
 
 from __future__ import annotations
@@ -9,52 +10,69 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.weights import PIECE_BYTES
+from worker.models.files import FILES, grown_bytes, is_locked
 from worker.models.layer_bytes import Range
+from worker.models.passed_over import being_pulled, pulled_in_part, said_of
 from worker.models.weights import Weights
 
-FOLDER = ".staging"
+STAGING, PULLING = ".staging", ".pulling"
+"""Below the folder of models: where copies from other nodes grow, and pulls from a hub."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLook:
+    """What one look saw: whole models, parts of others, their cards, and what is not taken."""
+
+    cards: Mapping[ModelId, ModelCard]
+    parts: Mapping[ModelId, PartialModel]
+    part_cards: Mapping[ModelId, ModelCard]
+    passed_over: tuple[PassedOver, ...]
 
 
 class LocalModels:
-    """What lies here as of the last look: `cards` of whole models, `parts` of others. Parts lie in
-    stages below `folder`, which is where models are put. `load_s` says how long their last loads
-    took, as it is then."""
+    """What lies here as of the last look that was taken in: `cards` of whole models, `parts` of
+    others. Both grow below `folder`. `load_s` says how long their last loads took, as it is then.
+    `scan` may run in another thread."""
 
     def __init__(
         self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None
     ) -> None:
-        self.cards: dict[ModelId, ModelCard] = {}
-        self.parts: dict[ModelId, PartialModel] = {}
-        self._part_cards: dict[ModelId, ModelCard] = {}
+        self.cards: Mapping[ModelId, ModelCard] = {}
+        self.parts: Mapping[ModelId, PartialModel] = {}
+        self.passed_over: tuple[PassedOver, ...] = ()
+        self._part_cards: Mapping[ModelId, ModelCard] = {}
         self._weights = weights
         self.folder = folder
-        self._load_s: Mapping[ModelId, float] = load_s if load_s is not None else {}
-
-    @property
-    def passed_over(self) -> tuple[PassedOver, ...]:
-        """Return what lies here and is not taken, or not wholly, and why."""
-        return self._weights.passed_over
+        self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card to load a model by, with the folder of what there is of it. Raises
         KeyError when none of it lies here."""
         return self.cards.get(model) or self._part_cards[model]
 
-    def look(self) -> None:
-        """See what lies on the disk now."""
-        self.cards = {card.model: self._timed(card) for card in self._weights.look()}
-        self.parts, self._part_cards = {}, {}
+    def take(self, seen: DiskLook) -> None:
+        """Go by what a look saw from now on."""
+        self.cards, self.parts = seen.cards, seen.parts
+        self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
+
+    def scan(self) -> DiskLook:
+        """Return what lies on the disk now."""
+        cards = {card.model: self._timed(card) for card in self._weights.look()}
+        passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
+        parts: dict[ModelId, PartialModel] = {}
+        part_cards: dict[ModelId, ModelCard] = {}
         for part in sorted(parts_held(self.folder), key=lambda part: part.have_bytes):
-            if part.model not in self.cards:
+            if part.model not in cards:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
-                    self._part_cards[part.model], self.parts[part.model] = card, part
+                    part_cards[part.model], parts[part.model] = card, part
+        return DiskLook(cards, parts, part_cards, passed_over)
 
     def _timed(self, card: ModelCard) -> ModelCard:
         seconds = self._load_s.get(card.model)
@@ -72,15 +90,28 @@ def parts_held(models: Path) -> tuple[PartialModel, ...]:
     return tuple(sorted(found, key=lambda part: (part.model, part.path)))
 
 
+def pulled_parts(models: Path) -> Iterator[PassedOver]:
+    """Yield what is said of each pull below `models` that did not end, or is under way."""
+    with contextlib.suppress(FileNotFoundError):
+        for folder in sorted((models / PULLING).iterdir()):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it went meanwhile
+                model = str(json.loads((folder / "pull.json").read_text())["model"])
+                if is_locked(folder):
+                    yield said_of(model, str(folder), being_pulled())
+                else:
+                    unfit = pulled_in_part(model, *grown_bytes(folder))
+                    yield said_of(model, str(folder), unfit)
+
+
 def stages_of(models: Path) -> Iterator[Path]:
     """Yield the folder of each stage below the folder of all models, in order."""
     with contextlib.suppress(FileNotFoundError):
-        yield from sorted((models / FOLDER).iterdir())
+        yield from sorted((models / STAGING).iterdir())
 
 
 def files_of(stage: Path) -> Path:
     """Return the folder in a stage from which the model is loaded."""
-    return stage / "files"
+    return stage / FILES
 
 
 def staged_model(stage: Path) -> str:
@@ -104,9 +135,7 @@ def _note(stage: Path) -> Any:
 
 
 def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartialModel:
-    sizes = [path.stat().st_size for path in files_of(stage).rglob("*") if path.is_file()]
-    missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
-    have = max(0, sum(sizes) - missing * PIECE_BYTES)
+    have, size = grown_bytes(stage)
     return PartialModel(
-        model=model, layers=layers, have_bytes=have, size_bytes=sum(sizes), path=str(stage)
+        model=model, layers=layers, have_bytes=have, size_bytes=size, path=str(stage)
     )

@@ -8,12 +8,9 @@ per row. What each layer has of it is in `worker.models.layers`.
 
 from __future__ import annotations
 
-import difflib
-import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +18,9 @@ from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.weights import MADE_FROM
 from worker.models import layers
+from worker.models.files import DTYPE_BYTES, Notes, Tensor
 from worker.models.passed_over import Unfit
 
-DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
 MAX_LAYERS = 4096
@@ -32,43 +29,6 @@ THINKING_WORDS = (
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
 """A template that has one of these is of a model that thinks."""
-FOR_PEOPLE = ("name", "summary", "license")
-"""What a `card.toml` may say to who reads it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor as the header of its safetensors file gives it: `count` stored values, which lie
-    from byte `first` behind the header up to, not including, `last`."""
-
-    name: str
-    dtype: str
-    count: int
-    first: int
-    last: int
-
-    def loaded_bytes(self, *, float32: bool) -> int:
-        """Return its bytes in memory, perhaps after the cast; integers (packed quantized weights)
-        stay as they are."""
-        is_cast = float32 and self.dtype in DTYPE_BYTES
-        return self.count * 4 if is_cast else self.last - self.first
-
-
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """What a `card.toml` may say of a model beyond its own files. None: nothing said.
-
-    `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
-    what an answer may have unless its request names another limit. Backends are
-    `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    """
-
-    thinking_default: bool | None = None
-    context_tokens: int | None = None
-    keep_alive_s: float | None = None
-    default_max_tokens: int | None = None
-    compatible_backends: tuple[str, ...] = ()
-    backend_preference: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,53 +46,14 @@ class FoundAdapters:
         return sum(card.size_bytes for card in self.cards)
 
 
-def tensors_in(header: bytes) -> list[Tensor]:
-    """Return the tensors in the header (JSON) of a safetensors file. Raises ValueError, KeyError,
-    TypeError or AttributeError for anything else."""
-    entries = cast(dict[str, Any], json.loads(header))
-    return [
-        Tensor(name, str(one["dtype"]), math.prod(one["shape"]), *map(int, one["data_offsets"]))
-        for name, one in entries.items()
-        if name != "__metadata__"
-    ]
-
-
-def notes_from(table: Mapping[str, Any]) -> Notes:
-    """Return the notes in a `card.toml`. Raises ValueError for a value of the wrong type; keys that
-    it may not have are `unknown_keys`'."""
-    thinking, keep = table.get("thinking_default"), table.get("keep_alive_s")
-    if not (thinking is None or isinstance(thinking, bool)):
-        raise ValueError("card.toml: thinking_default is true or false")
-    if not (keep is None or (type(keep) in (int, float) and math.isfinite(keep))):
-        raise ValueError("card.toml: keep_alive_s is a number of seconds")
-    return Notes(
-        thinking,
-        _count(table, "context_tokens"),
-        None if keep is None else float(keep),
-        _count(table, "default_max_tokens"),
-        _tags(table, "compatible_backends"),
-        _tags(table, "backend_preference"),
-    )
-
-
-def unknown_keys(table: Mapping[str, Any]) -> Unfit | None:
-    """Return what is said of the keys of a `card.toml` that have no effect; None without any."""
-    known = [one.name for one in fields(Notes)]
-    strange = sorted(table.keys() - {*known, *FOR_PEOPLE})
-    if not strange:
-        return None
-    near = difflib.get_close_matches(strange[0], known, n=1)
-    hint = f"{strange[0]} may be meant as {near[0]}; " if near else ""
-    remedy = f"{hint}known are {', '.join(known)}, and for people {', '.join(FOR_PEOPLE)}"
-    return Unfit(f"card.toml has what shoal does not know: {', '.join(strange)}", remedy)
-
-
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
     """Return what is said of notes that would give a model more context than it was made for."""
     if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
-    return Unfit(why, f"it may lower the model's own {card.context_tokens}, never raise it")
+    return Unfit(
+        "no_effect", why, f"it may lower the model's own {card.context_tokens}, never raise it"
+    )
 
 
 def model_card(
@@ -166,6 +87,7 @@ def model_card(
     sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
+    thinks = _thinks(template)
     return ModelCard(
         model=model,
         path=path,
@@ -185,7 +107,10 @@ def model_card(
         capabilities=_capabilities(template),
         keep_alive_s=notes.keep_alive_s,
         default_max_tokens=notes.default_max_tokens,
-        thinking=_thinks(template) if notes.thinking_default is None else notes.thinking_default,
+        thinking=thinks if notes.thinking_default is None else notes.thinking_default,
+        aliases=notes.aliases,
+        defaults=notes.defaults(model, can_think=thinks),
+        noted=notes.said,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,
@@ -203,21 +128,6 @@ def model_card(
         made_from=made_from(config),
         adapters=adapters.cards,
     )
-
-
-def _count(table: Mapping[str, Any], name: str) -> int | None:
-    found = table.get(name)
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
-        return found
-    raise ValueError(f"card.toml: {name} is a whole number above 0")
-
-
-def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return a list of backend tags. Raises ValueError for anything else."""
-    found = table.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):  # pyright: ignore[reportUnknownVariableType]
-        raise ValueError(f"card.toml: {name} is a list of backends such as mlx-metal")
-    return tuple(cast(list[str], found))
 
 
 def _layers(text: Mapping[str, Any]) -> int:

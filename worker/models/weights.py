@@ -4,7 +4,7 @@ A model is a folder with `config.json` and safetensors. Folders are searched in 
 first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
 from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
 lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
-more (`worker.models.model_card.Notes`). Nothing is fetched. What lies there and is not taken is
+more (`worker.models.files.card_file`). Nothing is fetched. What lies there and is not taken is
 kept with the reason; what has not changed since the last look, good or bad, is not read again.
 """
 
@@ -13,50 +13,62 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bus.wire.cards import ModelCard, PassedOver
+from bus.process.clock import wall
+from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, ids_for
 from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
-from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
-from worker.models.model_card import (
-    FoundAdapters,
+from worker.models.files import (
+    CARD_BYTES,
+    INDEX,
+    ORIGIN_FILE,
+    Families,
     Notes,
+    Origin,
     Tensor,
-    model_card,
-    no_more_context,
-    notes_from,
-    tensors_in,
-    unknown_keys,
+    config_in,
+    header_of,
+    json_object,
+    lacking_shards,
+    links_to_nothing,
+    origin_of,
+    read_card,
+    reconciled,
+    refused,
 )
+from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
+from worker.models.manifest import belongs
+from worker.models.model_card import FoundAdapters, model_card, no_more_context
 from worker.models.passed_over import (
     ADAPTERS,
     CONFIG,
     Unfit,
     UnfitModel,
     adapter_beside,
+    goes_by,
     name_taken,
     printable,
-    unfit_name,
+    said_of,
+    still_written,
+    too_many,
     unreadable,
     weights_among,
 )
 
-MAX_HEADER_BYTES = 100 << 20
 MAX_SETTINGS_BYTES = 16 << 20
+MOST_LYING = 5_000
+"""Folders and files that one look takes in."""
 NOTES_FILE = "card.toml"
 TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
-POINTER = b"version https://git-lfs"
-"""How a file begins that Git keeps in place of a large one."""
-ANEW = "fetch it anew from where the model came from"
 NOT_EMBEDDED = "take an embedding model of another kind: BERT and RoBERTa run, and decoders"
 NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json anew"
 
@@ -64,12 +76,16 @@ NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json a
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """Where to look. `bundled` maps names to folders; `float32` says that weights are cast to
-    32 bits when they are loaded (without Metal)."""
+    32 bits when they are loaded (without Metal). `families` are those that can be loaded; None:
+    any. A folder that a person put there is taken once its weights are as they were `still_s` ago.
+    """
 
     bundled: Mapping[str, Path]
     folders: tuple[Path, ...]
     hugging_face: Path | None
     float32: bool
+    families: Families | None = None
+    still_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +112,58 @@ class Weights:
         """Return every model found, by name."""
         self._known = {path: self._known[path] for path in self._used & self._known.keys()}
         self._used = set()
-        cards: dict[str, ModelCard] = {}
+        cards: dict[ModelId, ModelCard] = {}
         said: list[PassedOver] = []
-        for found in self._lying():
-            first = cards.get(found.name)
+        lying = tuple(islice(self._lying(), MOST_LYING + 1))
+        if len(lying) > MOST_LYING:
+            said.append(_passed_over(lying[-1], too_many(MOST_LYING)))
+        ids = ids_for(found.name for found in lying[:MOST_LYING])
+        for found in lying[:MOST_LYING]:
+            model = ids[found.name]
+            first = cards.get(model)
             if first is not None:
                 if not found.cached:
                     said.append(_passed_over(found, name_taken(first.path)))
                 continue
-            unfit = found.unfit or unfit_name(found.name)
-            if unfit is not None:
-                said.append(_passed_over(found, unfit))
-                continue
-            known = self._read_or_known(found)
-            said += [_passed_over(found, one, taken=known.card is not None) for one in known.unfit]
+            known = self._judged(found)
+            card, unfit = known.card, known.unfit
+            taken = card is not None
+            if card is not None:
+                cards[model] = _named(card, model, found)
+                unfit = (*unfit, goes_by(found.name, model)) if model != found.name else unfit
+            said += [_passed_over(found, one, taken=taken) for one in unfit]
             said += [
-                _passed_over(replace(found, name=f"{found.name}:{path.name}", path=path), one)
+                _passed_over(replace(found, name=f"{model}:{path.name}", path=path), one)
                 for path, one in known.adapters.unfit
             ]
-            if known.card is not None:
-                cards[found.name] = known.card
+        cards, more = reconciled(cards)
+        by_model = {ids[found.name]: found for found in reversed(lying[:MOST_LYING])}
+        said += [_passed_over(by_model[model], unfit, taken=True) for model, unfit in more]
         self.passed_over = tuple(said)
         return tuple(cards[name] for name in sorted(cards))
+
+    def _judged(self, found: Found) -> _Known:
+        """Return the card of what was found, and what is to be said of it and of its adapters.
+        While its weights are being written a model that was known stays as it was."""
+        if found.unfit is not None:
+            return _Known((), None, (found.unfit,))
+        known = self._known.get(found.path)
+        if (writing := self._still_written(found)) is not None:
+            self._used.add(found.path)
+            card = known.card if known is not None else None
+            return _Known((), card, () if card is not None else (writing,))
+        return self._read_or_known(found)
+
+    def _still_written(self, found: Found) -> Unfit | None:
+        if self._shelf.still_s <= 0 or found.bundled or ORIGIN_FILE in found.entries:
+            return None
+        changed_s, size_bytes = 0.0, 0
+        for name in weights_among(found.entries):
+            with contextlib.suppress(OSError):
+                seen = os.stat(found.entries[name].path)
+                changed_s, size_bytes = max(changed_s, seen.st_mtime), size_bytes + seen.st_size
+        is_fresh = 0 <= wall() - changed_s < self._shelf.still_s
+        return still_written(size_bytes) if is_fresh else None
 
     def card(self, model: ModelId, folder: Path) -> ModelCard | None:
         """Return the card of the model in a folder, which may hold only some of its layers; None
@@ -155,15 +201,22 @@ class Weights:
         if (beside := adapter_beside(found.entries)) is not None:
             raise UnfitModel(*beside)
         folder, weights = found.path, weights_among(found.entries)
-        config = _config(folder / CONFIG)
+        if (dead := links_to_nothing(folder, filter(belongs, found.entries))) is not None:
+            raise UnfitModel(*dead)
+        config = config_in(folder)
         tensors: list[Tensor] = []
         digest = sha256((folder / CONFIG).read_bytes())
         embeds = _embeds(found, config, digest.update)
+        families = self._shelf.families
+        if embeds is None and families is not None and (strange := families.unfit(config)):
+            raise UnfitModel(*strange)
         for name in weights:
-            header, inside = _header(folder / name)
+            header, inside = header_of(folder / name)
             digest.update(header)
             tensors += inside
-        notes, unknown = _notes(folder)
+        if (lacking := lacking_shards(folder, found.entries.keys(), tensors)) is not None:
+            raise UnfitModel(*lacking)
+        notes, written_s, bad_card = _notes(folder)
         float32, is_text = self._shelf.float32, embeds is None
         adapters = adapters_in(folder, float32=float32, embeds=not is_text)
         files = [found.entries[name].stat() for name in weights]
@@ -183,12 +236,17 @@ class Weights:
                 bundled=found.bundled,
             )
         except KeyError as error:
-            raise UnfitModel(f"{CONFIG} has no {error.args[0]}", NOT_A_MODEL) from error
+            raise UnfitModel(
+                "bad_config", f"{CONFIG} has no {error.args[0]}", NOT_A_MODEL
+            ) from error
         except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-            raise UnfitModel(f"{CONFIG}: {error}", NOT_A_MODEL) from error
+            raise UnfitModel("bad_config", f"{CONFIG}: {error}", NOT_A_MODEL) from error
         if embeds is not None:
             card = embedding_card(card, embeds)
-        return card, tuple(filter(None, (unknown, no_more_context(notes, card)))), adapters
+        origin = _origin(found)
+        told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
+        card = card.model_copy(update=told)
+        return card, tuple(filter(None, (bad_card, no_more_context(notes, card)))), adapters
 
 
 def hugging_face_cache() -> Path:
@@ -200,18 +258,38 @@ def hugging_face_cache() -> Path:
 
 
 def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    return PassedOver(
-        name=printable(found.name),
-        path=printable(str(found.path)),
-        why=printable(unfit.why),
-        remedy=printable(unfit.remedy),
-        taken=taken,
-    )
+    return said_of(found.name, str(found.path), unfit, taken=taken)
+
+
+def _named(card: ModelCard, model: ModelId, found: Found) -> ModelCard:
+    """Return the card with the id that its model goes by."""
+    if model == found.name:
+        return card
+    defaults = card.defaults
+    if defaults is not None:
+        defaults = defaults.model_copy(update={"name": model, "base": model})
+    name = printable(found.name, NAME_CHARACTERS)
+    told = {"model": model, "folder_name": name, "defaults": defaults}
+    return card.model_copy(update=told)
+
+
+def _origin(found: Found) -> Origin:
+    if found.bundled or found.cached:
+        return Origin("bundled" if found.bundled else "cache")
+    return origin_of(found.path) if ORIGIN_FILE in found.entries else Origin()
 
 
 def _mark(entries: Entries) -> tuple[object, ...]:
     """Return what tells a folder from itself after a change, of the files that are read."""
-    named = {CONFIG, NOTES_FILE, *TEMPLATE_FILES, *weights_among(entries), *files_read(entries)}
+    named = {
+        CONFIG,
+        NOTES_FILE,
+        INDEX,
+        ORIGIN_FILE,
+        *TEMPLATE_FILES,
+        *weights_among(entries),
+        *files_read(entries),
+    }
     mark: list[object] = [name for name in entries if name in ADAPTERS]
     paths = [entries[name].path for name in sorted(named & entries.keys())]
     for path in [*paths, *(f"{entries[name].path}/{CONFIG}" for name in files_read(entries))]:
@@ -219,21 +297,6 @@ def _mark(entries: Entries) -> tuple[object, ...]:
             found = os.stat(path)
             mark.append((path, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
     return tuple(mark)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return cast(dict[str, Any], value)
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """Return a model's configuration. Raises OSError, UnfitModel."""
-    try:
-        return _json(path)
-    except (ValueError, RecursionError) as error:
-        raise UnfitModel(f"{CONFIG} is broken: {error}", ANEW) from error
 
 
 def _embeds(
@@ -258,45 +321,23 @@ def _embeds(
     try:
         model = embedding_model(config, read)
     except (ValueError, RecursionError) as error:
-        raise UnfitModel(f"as an embedding model: {error}", NOT_EMBEDDED) from error
+        raise UnfitModel("bad_config", f"as an embedding model: {error}", NOT_EMBEDDED) from error
     for data in () if model is None else said:
         told(data)
     return model
 
 
-def _header(path: Path) -> tuple[bytes, list[Tensor]]:
-    """Return the JSON of a safetensors file's header, behind 8 bytes of length, and its tensors.
-    Raises OSError, and UnfitModel for another kind of file or one cut short."""
-    with open(path, "rb") as file:
-        begin, size = file.read(8), os.fstat(file.fileno()).st_size
-        if POINTER.startswith(begin) and begin:
-            remedy = "`git lfs pull` in its folder fetches it"
-            raise UnfitModel(f"{path.name} is a pointer of Git LFS, not the file itself", remedy)
-        length = int.from_bytes(begin, "little")
-        if length > MAX_HEADER_BYTES:
-            raise UnfitModel(f"{path.name} is no safetensors file", ANEW)
-        header = file.read(length) if len(begin) == 8 else b""
+def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
+    """Return what `card.toml` says, when it was written, and what is said of one that is refused:
+    it says nothing then, as where there is none. Raises OSError."""
     try:
-        tensors = tensors_in(header) if header and len(header) == length else []
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnfitModel(f"{path.name} is no safetensors file: {error}", ANEW) from error
-    whole = 8 + length + max((tensor.last for tensor in tensors), default=0)
-    if not header or size < whole:
-        raise UnfitModel(f"{path.name} is cut short: {size:,} of {whole:,} bytes or more", ANEW)
-    return header, tensors
-
-
-def _notes(folder: Path) -> tuple[Notes, Unfit | None]:
-    """Return what `card.toml` says, no notes where there is none, and what is said of keys that it
-    may not have. Raises OSError, UnfitModel."""
-    try:
-        table = tomllib.loads((folder / NOTES_FILE).read_text())
-        return notes_from(table), unknown_keys(table)
+        with open(folder / NOTES_FILE, "rb") as file:
+            data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
+        return read_card(data), written_s, None
     except FileNotFoundError:
-        return Notes(), None
-    except ValueError as error:
-        why = str(error).removeprefix(f"{NOTES_FILE}: ")
-        raise UnfitModel(f"{NOTES_FILE}: {why}", "mend it, or take it away") from error
+        return Notes(), 0.0, None
+    except (ValueError, RecursionError) as error:
+        return Notes(), 0.0, refused(error)
 
 
 def _template(folder: Path) -> str:
@@ -304,7 +345,7 @@ def _template(folder: Path) -> str:
     with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
         return file.read(TEMPLATE_CHARACTERS)
     try:
-        found: object = _json(folder / TEMPLATE_FILES[1]).get("chat_template", "")
+        found: object = json_object(folder / TEMPLATE_FILES[1]).get("chat_template", "")
     except (OSError, ValueError):
         return ""
     if isinstance(found, str):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from bus.wire.messages.weights import PIECE_BYTES
+from worker.models.manifest import piece_count
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 RUN_PIECES = 64
@@ -53,7 +54,7 @@ class PullFiles:
             self._begin(file, have.get(path, b""), path in checked)
 
     def _begin(self, file: HubFile, have: bytes, is_checked: bool) -> None:
-        count = pieces_of(file.size_bytes)
+        count = piece_count(file.size_bytes)
         known = bytearray(1 if one == LANDED else MISSING for one in have)
         known = known if len(known) == count else bytearray(count)
         self._pieces[file.path] = known
@@ -130,8 +131,3 @@ class PullFiles:
 
     def _length(self, file: HubFile, index: int) -> int:
         return min(PIECE_BYTES, file.size_bytes - index * PIECE_BYTES)
-
-
-def pieces_of(size_bytes: int) -> int:
-    """Return how many pieces a file of this size has; an empty one has none."""
-    return -(-size_bytes // PIECE_BYTES)

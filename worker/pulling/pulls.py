@@ -7,6 +7,7 @@ for. `Pulls.tick` and `looked` are called by the worker; how each pull stands is
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,20 +76,24 @@ class Pulls:
         self._published_at = client.reactor.now()
         client.hear(f"pull.asked.{client.speaker.node}", self._asked)
 
-    def tick(self, now: float) -> bool:
-        """Do what is due; returns whether a model came, so that the disk is to be looked at."""
+    def tick(self, now: float) -> None:
+        """Do what is due."""
         for pull in self._live():
             self._expire(pull, now)
         for pull in self._live():
             self._go_on(pull, now)
         self._pulls = [p for p in self._pulls if p.ended_at is None or now - p.ended_at < ENDED_S]
         self._publish(now)
-        return any(pull.came and pull.ended_at is None for pull in self._pulls)
 
-    def looked(self) -> None:
-        """Take in that the disk was looked at: what came has to be among the models now."""
+    def came(self) -> list[ModelId]:
+        """Return the models that came and were not looked for on the disk yet."""
+        return [pull.model for pull in self._live() if pull.came]
+
+    def looked(self, came: Collection[ModelId]) -> None:
+        """Take in that the disk was looked at: what had come before the look began, `came`, has to
+        be among the models now."""
         for pull in self._live():
-            if not pull.came:
+            if not pull.came or pull.model not in came:
                 continue
             if pull.model in self._here.cards:
                 self._end(pull, "done", pull.state.note)

@@ -220,7 +220,9 @@ class Downloader:
                 self._work(run, partial(run.stage.check, path, wanted=wanted), checked)
             case PublishModel() if run.stage is not None:
                 layers, stage = run.download.layers, run.stage
-                ends = stage.publish if layers is None else partial(stage.keep, layers)
+                nodes = run.download.reading(self._reactor.now()).sources
+                whole = partial(stage.publish, nodes=nodes)
+                ends = whole if layers is None else partial(stage.keep, layers)
                 self._work(run, ends, lambda _place: run.download.published())
             case WritePiece() | CheckFile() | PublishModel():
                 raise AssertionError("a stage is opened before it is used")

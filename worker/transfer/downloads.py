@@ -7,7 +7,7 @@ that it failed is published for five minutes more, or until it is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,10 +152,10 @@ class Downloads:
             self._readings.keep(news.reading.model_copy(update=update))
         self._thread.cancel(model)
 
-    def looked(self, here: LocalModels) -> None:
-        """Take in what was seen on the disk: whole models may be given to others, and what came
-        has to be among the models, or parts, now."""
-        for model in self._unlooked():
+    def looked(self, here: LocalModels, came: Collection[ModelId]) -> None:
+        """Take in what was seen on the disk: whole models may be given to others, and of what had
+        come before the look began, `came`, each has to be among the models, or parts, now."""
+        for model in set(came) & set(self.came()):
             attempt = self._attempts[model]
             attempt.looked = True
             layers, part = attempt.layers, here.parts.get(model)
@@ -169,13 +169,11 @@ class Downloads:
             self._offered = offered
             self._thread.offers(offered)
 
-    def tick(self, now: float) -> bool:
-        """Tell of more sources and publish how far each attempt is; return whether a model came
-        since `looked` was called last."""
+    def tick(self, now: float) -> None:
+        """Tell of more sources and publish how far each attempt is."""
         for model in self._attempts:
             self._want(model, now)
         self._readings.publish({m: news.reading for m, news in self._news().items()}, now)
-        return bool(self._unlooked())
 
     def close(self) -> None:
         """End the thread; stages stay."""
@@ -193,7 +191,8 @@ class Downloads:
             if model in self._attempts and self._attempts[model].number == news.attempt
         }
 
-    def _unlooked(self) -> list[ModelId]:
+    def came(self) -> list[ModelId]:
+        """Return the models that came and were not looked for on the disk yet."""
         return [
             model
             for model, news in self._news().items()

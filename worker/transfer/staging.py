@@ -1,11 +1,8 @@
 """Talks to the disk: where a model that is being fetched grows, until it is whole.
 
-`<models>/.staging/<digest>/` holds `stage.json` (which model), `files/<path>` (sparse until
-filled), and `have/<number>`: a byte for each piece of a file, 1 once it is written, and one more
-for the whole file, 1 once it was hashed and synced. Data is written before the byte that speaks
-of it, so a process killed at any moment loses at most the pieces it had not noted; after a power
-failure the hash of the whole file finds what never reached the disk. The finished model is moved
-into its place in one step.
+`<models>/.staging/<digest>/` holds `stage.json` (which model), and its files with the notes of
+their pieces (`worker.models.files.growing`). The finished model is moved into its place in one
+step.
 
 A stage of which only some layers were wanted stays where it is: `stage.json` then lists those
 `layers`, each once its pieces were hashed again and synced. Its files have their full sizes with
@@ -20,15 +17,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened
+from worker.models.files import GrowingFiles, Origin, note_origin, sync_folder
 from worker.models.layer_bytes import SUFFIX, Layers, Range
-from worker.models.local_models import FOLDER, files_of, held_layers, staged_model, stages_of
-from worker.models.manifest import piece_count, piece_hash, piece_length
+from worker.models.local_models import STAGING, files_of, held_layers, staged_model, stages_of
+from worker.models.manifest import piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
@@ -45,35 +43,32 @@ class Stage:
     def __init__(self, models: Path, manifest: Manifest) -> None:
         self._models = models
         self._manifest = manifest
-        self._folder = models / FOLDER / manifest.digest
-        self._files = files_of(self._folder)
+        self._folder = models / STAGING / manifest.digest
         self._entries = {entry.path: entry for entry in manifest.files}
-        self._numbers = {entry.path: n for n, entry in enumerate(manifest.files)}
+        sizes = {entry.path: entry.size_bytes for entry in manifest.files}
+        self._files = GrowingFiles(self._folder, sizes)
 
     def open(self, _stopped: Stopped) -> Staged:
         """Make it, or find what it holds already. Raises OSError."""
-        (self._folder / "have").mkdir(parents=True, exist_ok=True)
-        intact = all(self._fits(entry) for entry in self._manifest.files)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        intact = all(map(self._files.fits, self._entries))
         self._note(held_layers(self._folder) if intact else ())
         have: dict[str, bytes] = {}
         heads: dict[str, bytes] = {}
         checked: set[str] = set()
-        for entry in self._manifest.files:
-            path = self._files / entry.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            found = self._begin(entry, path)
-            have[entry.path] = found[:-1]
+        for path in self._entries:
+            found = self._files.begin(path)
+            have[path] = found[:-1]
             if found[-1]:
-                checked.add(entry.path)
-            if entry.path.endswith(SUFFIX) and have[entry.path][:1] == b"\1":
-                with open(path, "rb") as file:
-                    heads[entry.path] = file.read(PIECE_BYTES)
+                checked.add(path)
+            if path.endswith(SUFFIX) and have[path][:1] == b"\1":
+                with open(self._files.path(path), "rb") as file:
+                    heads[path] = file.read(PIECE_BYTES)
         return Staged(have, frozenset(checked), free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
         """Write a piece whose hash was found right. Raises OSError."""
-        put_bytes(self._files / piece.path, content, piece.offset)
-        put_bytes(self._have(piece.path), b"\1", piece.index)
+        self._files.write(piece.path, piece.index, content)
 
     def check(
         self, path: str, stopped: Stopped, wanted: bytes | None = None
@@ -82,14 +77,14 @@ class Stage:
         now synced), else the pieces that are not; None when only the whole is wrong. Raises
         OSError, FileChanged, Interrupted."""
         entry = self._entries[path]
-        with opened(self._files / path, os.O_RDWR) as file:
+        with opened(self._files.path(path), os.O_RDWR) as file:
             if wanted is not None:
                 bad = tuple(_spoilt(file, entry, wanted, stopped))
                 os.fsync(file)
                 return bad
             if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
-                put_bytes(self._have(path), b"\1", piece_count(entry.size_bytes))
+                self._files.found_right(path)
                 return ()
             _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
         return tuple(_differing(pieces, entry.piece_hashes)) or None
@@ -97,56 +92,34 @@ class Stage:
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
         """Note that these pieces are not there after all. Raises OSError."""
         self._note(())
-        for index in bad:
-            put_bytes(self._have(path), b"\0", index)
+        self._files.spoil(path, bad)
 
     def keep(self, layers: Layers, _stopped: Stopped) -> Path:
         """Note durably that what these layers need is here; returns the folder to load from.
         Raises OSError."""
-        self._sync_folders()
+        self._files.sync_folders()
         spans = {*held_layers(self._folder), (layers.first, layers.last)}
         self._note(tuple(sorted(spans)))
         sync_folder(self._folder)
-        return self._files
+        return self._files.files
 
-    def publish(self, _stopped: Stopped) -> Path:
-        """Move the model into its place, durably; returns it. A whole model that came there
-        meanwhile stays. Raises OSError, PlaceTaken."""
+    def publish(self, _stopped: Stopped, nodes: Iterable[str] = ()) -> Path:
+        """Move the model into its place, durably, with a note of the nodes that it came from;
+        returns it. A whole model that came there meanwhile stays. Raises OSError, PlaceTaken."""
         target = self._models / self._manifest.model
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _is_model(target):
             if target.exists():
                 raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
-            self._sync_folders()
-            self._files.rename(target)
+            hashes = {entry.path: entry.sha256 for entry in self._manifest.files}
+            note_origin(self._files.files, Origin("copied", tuple(nodes), files=hashes))
+            self._files.sync_folders()
+            self._files.files.rename(target)
             sync_folder(target.parent)
             sync_folder(self._models)
         for digest in begun(self._models, self._manifest.model):
-            shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
+            shutil.rmtree(self._models / STAGING / digest, ignore_errors=True)
         return target
-
-    def _sync_folders(self) -> None:
-        for folder in {self._files, *((self._files / path).parent for path in self._entries)}:
-            sync_folder(folder)
-
-    def _begin(self, entry: FileEntry, path: Path) -> bytes:
-        """Return the bytes of `have`, all 0 where file and note do not fit each other."""
-        count = piece_count(entry.size_bytes) + 1
-        note = self._have(entry.path)
-        if self._fits(entry):
-            return note.read_bytes()
-        with open(path, "wb") as file:
-            file.truncate(entry.size_bytes)
-        note.write_bytes(bytes(count))
-        return bytes(count)
-
-    def _fits(self, entry: FileEntry) -> bool:
-        try:
-            size = (self._files / entry.path).stat().st_size
-            noted = self._have(entry.path).stat().st_size
-        except FileNotFoundError:
-            return False
-        return (size, noted) == (entry.size_bytes, piece_count(entry.size_bytes) + 1)
 
     def _note(self, layers: tuple[Range, ...]) -> None:
         note = {
@@ -160,9 +133,6 @@ class Stage:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._folder / "stage.json")
-
-    def _have(self, path: str) -> Path:
-        return self._folder / "have" / str(self._numbers[path])
 
 
 def begun(models: Path, model: ModelId) -> frozenset[str]:
@@ -188,19 +158,6 @@ def free_bytes(folder: Path) -> int:
 
 def _is_model(folder: Path) -> bool:
     return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
-
-
-def put_bytes(path: Path, content: bytes, offset: int) -> None:
-    """Write bytes into a file that is there, at their place."""
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(content)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlive a power failure."""
-    with opened(folder, os.O_RDONLY) as file:
-        os.fsync(file)
 
 
 def _differing(found: bytes, right: bytes) -> Iterator[int]:

@@ -39,7 +39,8 @@ class DerivedModel(Message):
     none. A `template` in Go's language makes its prompts; empty: the base's own does. Of
     `sampling` only the fields count that `sampled` names. `parameters` are those that
     it was made with, in the words of the API that made it, to be shown. `license` is shown in the
-    place of the base's, where there is one. `made_at_s`: seconds since 1970.
+    place of the base's, where there is one. `thinking` is whether to think where a
+    conversation does not say; None: the base's own way. `made_at_s`: seconds since 1970.
     """
 
     name: ModelId
@@ -52,6 +53,7 @@ class DerivedModel(Message):
     sampled: tuple[str, ...] = ()
     max_tokens: int | None = Field(default=None, ge=1)
     stop: tuple[str, ...] = ()
+    thinking: bool | None = None
     parameters: dict[str, Any] = {}
     license: str = ""
     adapter: str = ""

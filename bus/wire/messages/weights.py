@@ -114,6 +114,8 @@ USUAL_GROUP: GroupSize = 64
 MADE_FROM = "shoal_made_from"
 """The key of a made model's config.json that names its source: so it goes wherever the model is
 copied to."""
+ORIGIN_FILE = ".shoal-origin.json"
+"""Beside the weights of a model that shoal fetched or made: where it came from, for this node."""
 UNFINISHED = ".quantizing"
 """In the folder of all models, where those grow that are not whole yet."""
 

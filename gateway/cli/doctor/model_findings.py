@@ -11,6 +11,9 @@ from pathlib import Path
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node.node_state import NodeState
 
+HARMLESS = ("stray", "odd_name", "still_written", "being_pulled")
+CLEAR = "move away what is no model, and look again"
+
 
 def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator[Finding]:
     """Yield a warning for each thing in this node's folders of models that is none, or has no
@@ -24,7 +27,14 @@ def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator
         if one.taken or any(Path(one.path).is_relative_to(folder) for folder in folders)
     ]
     for one in mine:
-        yield Finding(f"model {one.name}", "warn", f"{one.path}: {one.why}", one.remedy)
+        found, about = f"{one.path}: {one.why}", f"model {one.name}"
+        if one.reason in HARMLESS:
+            yield Finding(about, "ok", f"{found}; {one.remedy}")
+        else:
+            yield Finding(about, "warn", found, one.remedy)
+    if card.passed_over_count > len(card.passed_over):
+        more = card.passed_over_count - len(card.passed_over)
+        yield Finding("models", "warn", f"{more} more things lie there that are not taken", CLEAR)
     if not mine:
         found = f"{len(card.models)} on this node's disk, and nothing in their folders that is none"
         yield Finding("models", "ok", found)

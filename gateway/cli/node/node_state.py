@@ -13,10 +13,18 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelCard, NodeCard, PartialModel, PassedOver
+from bus.wire.cards import (
+    ModelCard,
+    NodeCard,
+    PartialModel,
+    PassedOver,
+    models_of,
+    passed_over_named,
+)
 from bus.wire.codec import first_problem
-from bus.wire.ids import NodeId
+from bus.wire.ids import NodeId, sayable
 from bus.wire.instances import Instance
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
@@ -81,11 +89,7 @@ class NodeState:
     @property
     def models(self) -> dict[str, ModelCard]:
         """Return the models on any disk, the first node's card of each, by name."""
-        found: dict[str, ModelCard] = {}
-        for card in self.cards:
-            for model in card.models:
-                found.setdefault(model.model, model)
-        return dict(sorted(found.items()))
+        return dict(sorted(models_of(self.cards).items()))
 
     @property
     def names(self) -> dict[str, str]:
@@ -145,27 +149,59 @@ class NodeState:
 
         Where neither is there the answer is `find_model`'s.
         """
-        names = (name, name.removesuffix(":latest"))
-        here = [card for card in self.cards if card.node == self.asked]
-        for found in (*(m for c in here for m in c.models), *(p for c in here for p in c.parts)):
-            if found.model in names:
-                return found
-        return self.find_model(name)
+        return self.lies_here(name) or self.find_model(name)
+
+    def lies_here(self, name: str) -> ModelCard | PartialModel | None:
+        """Return the model of that name on the asked node's disk, or a part of it; or None."""
+        names, here = (name, name.removesuffix(":latest")), self.here
+        lying = (*(m for c in here for m in c.models), *(p for c in here for p in c.parts))
+        return next((one for one in lying if one.model in names), None)
+
+    @property
+    def here(self) -> list[NodeCard]:
+        """Return the asked node's card, where it is known."""
+        return [card for card in self.cards if card.node == self.asked]
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""
         known = self.models
-        found = known.get(name) or known.get(name.removesuffix(":latest"))
+        plain = name.removesuffix(":latest")
+        aliases = {str(alias): model for model, card in known.items() for alias in card.aliases}
+        tried = (name, plain, str(sayable(plain)), aliases.get(plain, ""))
+        found = next((known[one] for one in tried if one in known), None)
         if found is None:
-            for node, one in self.passed_over:
-                if one.name == name and not one.taken:
-                    said = f"{one.path} on {node} is not taken for a model, {one.why}"
-                    raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
+            seen = passed_over_named(plain, self.passed_over)
+            if seen is not None:
+                node, one = seen
+                said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
             raise CliError(
                 f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
             )
         return found
+
+    def loaded_on(self, model: str) -> list[str]:
+        """Return the names of the nodes whose memory holds a rank of the model."""
+        held = (one for one in self.instances if one.model == model and one.status == "ready")
+        nodes = {shard.node for one in held for shard in one.shards}
+        return sorted(self.names.get(node, node) for node in nodes)
+
+    def last_used_s(self, model: str) -> int:
+        """Return when the model was used last on any node, in seconds since 1970; 0: not known."""
+        cards = (one for card in self.cards for one in card.models if one.model == model)
+        return max((one.last_used_at_s for one in cards), default=0)
+
+    @property
+    def derived(self) -> list[DerivedModel]:
+        """Return the derived models, by name."""
+        return [self.state.derived[name] for name in sorted(self.state.derived)]
+
+    @property
+    def not_told(self) -> int:
+        """Return how many things that are not taken are not in the nodes' cards, for there are too
+        many."""
+        return sum(max(0, card.passed_over_count - len(card.passed_over)) for card in self.cards)
 
 
 def parse_state(body: Any) -> NodeState:

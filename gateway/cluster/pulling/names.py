@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import MODEL_ID_PATTERN, ModelId, is_model_id
@@ -81,6 +82,21 @@ def pull_target(asked: str, revision: str, names: Mapping[str, str]) -> PullTarg
         )
         raise BadRequest(text, field="model")
     return PullTarget(ModelId(plain), revision)
+
+
+def demanded_repository(
+    name: str, names: Mapping[str, str], patterns: Sequence[str]
+) -> ModelId | None:
+    """Return the repository that a request for a model that is nowhere has pulled: one that fits
+    one of the `patterns`, written as a shell's. None for all others, and for a revision's name."""
+    if not patterns or "@" in name:
+        return None
+    try:
+        model = pull_target(name, "", names).model
+    except BadRequest:
+        return None
+    folded = model.casefold()
+    return model if any(fnmatchcase(folded, one.casefold()) for one in patterns) else None
 
 
 def is_revision(text: str) -> bool:

@@ -10,8 +10,7 @@ has no files: who may use the API may delete it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 from falcon.asgi import Request, Response
 
@@ -21,13 +20,20 @@ from bus.wire.messages.commands import ForgetDerived
 from gateway.cluster.own_peers import is_own_process
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
-from gateway.http.middleware import COMMAND_BYTES, Resource, caller_of, read_body
-from gateway.model_folders import FolderKept, delete_folder, own_folder
+from gateway.http.middleware import (
+    COMMAND_BYTES,
+    Resource,
+    answer_json,
+    caller_of,
+    read_body,
+)
+from gateway.model_folders import FolderKept
+from gateway.service import HttpService
 
 UNLOADED_S = 30.0
 """A copy that is being unloaded has so long to be gone."""
 NOTICED_S = 30.0
-"""A worker looks at its disk every 5 s."""
+"""A worker looks at its disk each second or so."""
 LOOK_S = 0.05
 
 
@@ -47,40 +53,24 @@ class ModelToDelete(Resource):
         await self.service.catalog.wait_known()
         catalog = self.service.catalog
         derived = catalog.derived(asked.name)
+        if derived is not None and derived.name not in self.service.bus.state.derived:
+            text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
+            raise _kept(f"{text}; take it out of `aliases` there")
         if derived is not None:
             told = ForgetDerived(command_id=self.service.command_id(), name=derived.name)
             await self.service.noticed(await self.service.command(told))
             self.service.log.info("a client deleted a derived model", model=derived.name)
             return
         model = catalog.named(asked.name)
-        if (adapter := catalog.adapters.meant(asked.name, catalog.names(), None)) is not None:
-            raise _kept(
-                f"{adapter} is an adapter of {model}, which stays; take the folder "
-                f"adapters/{adapter} out of the model's on its nodes"
-            )
+        _check_no_adapter(self.service, asked.name, model)
         card = self._card_here(model)
-        await self._check_owner(req)
+        await check_owner(self.service, req)
         await self._unloaded(model)
-        models = Path(options.models_folder)
         try:
-            await asyncio.to_thread(_delete, Path(card.path), models)
+            await self.service.removals.here(model)
         except FolderKept as error:
-            raise _kept(f"{error.message}; {error.remedy}") from error
-        self.service.log.info("a client deleted a model", model=model, folder=card.path)
+            raise _kept(f"{error.message}; {error.remedy}".removesuffix("; ")) from error
         await self._noticed(model, card)
-
-    async def _check_owner(self, req: Request) -> None:
-        """Raise HttpFaultRaised (403) for a client that is not shown to be the node's owner."""
-        options, caller = self.service.options, caller_of(req)
-        if caller is not None and caller.has_key:
-            return
-        host, port = req.scope.get("client") or ("", 0)
-        if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
-            text = (
-                "without a key only the user who runs this node may delete its models; "
-                "use `shoal rm`, or have HTTP ask for a key (`shoal apikey add`, http_owner_only)"
-            )
-            raise HttpFaultRaised(forbidden(text))
 
     def _card_here(self, model: ModelId) -> ModelCard:
         """Return the card of the model on this disk. Raises HttpFaultRaised for one that stays."""
@@ -121,8 +111,58 @@ class ModelToDelete(Resource):
             await asyncio.sleep(LOOK_S)
 
 
-def _delete(folder: Path, models: Path) -> None:
-    delete_folder(own_folder(folder, models), models)
+class ModelEverywhere(Resource):
+    """`/store/models/{name}`: a model on the disks of all nodes."""
+
+    async def on_delete(self, req: Request, resp: Response, name: str) -> None:
+        """Delete it from every node, and answer with what came of it at each. 409 where all keep
+        it."""
+        service = self.service
+        await service.catalog.wait_known()
+        model = _of_files(service, name)
+        await check_owner(service, req)
+        if why := service.removals.held(model):
+            raise _kept(why)
+        found = await service.removals.everywhere(model)
+        if not any(one.deleted for one in found):
+            raise _kept("; ".join(f"{one.name}: {one.why}" for one in found))
+        answer_json(resp, {"model": model, "nodes": [asdict(one) for one in found]})
+
+
+def _of_files(service: HttpService, name: str) -> ModelId:
+    """Return the model that lies on some disk, whole or in part, under exactly this name. Raises
+    HttpFaultRaised (404)."""
+    model = ModelId(name.removesuffix(":latest"))
+    if not service.removals.lies_at(model):
+        _check_no_adapter(service, name, service.catalog.named(name))
+        text = f"'{name[:200]}' is a name of another model; `shoal ls` shows the model's own"
+        raise HttpFaultRaised(HttpFault(404, "model_not_found", text, "model"))
+    return model
+
+
+def _check_no_adapter(service: HttpService, name: str, model: ModelId) -> None:
+    """Raise HttpFaultRaised (409) where a name of this model means one of its adapters."""
+    catalog = service.catalog
+    adapter = catalog.adapters.meant(name, catalog.names(), catalog.derived(name))
+    if adapter is not None:
+        raise _kept(
+            f"{adapter} is an adapter of {model}, which stays; take the folder "
+            f"adapters/{adapter} out of the model's on its nodes"
+        )
+
+
+async def check_owner(service: HttpService, req: Request) -> None:
+    """Raise HttpFaultRaised (403) for a client that is not shown to be the node's owner."""
+    options, caller = service.options, caller_of(req)
+    if caller is not None and caller.has_key:
+        return
+    host, port = req.scope.get("client") or ("", 0)
+    if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
+        text = (
+            "without a key only the user who runs this node may delete its models; "
+            "use `shoal rm`, or have HTTP ask for a key (`shoal apikey add`, http_owner_only)"
+        )
+        raise HttpFaultRaised(forbidden(text))
 
 
 def _kept(why: str) -> HttpFaultRaised:

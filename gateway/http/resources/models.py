@@ -184,13 +184,17 @@ def _listings(service: HttpService) -> list[api_table.ModelListing]:
 def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
     """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
     model = service.catalog.named(name)
-    listing = _listing(service, model, service.catalog.cards().get(model))
     catalog = service.catalog
+    card = catalog.cards().get(model)
+    listing = _listing(service, model, card)
     derived = catalog.derived(name)
     adapter = catalog.adapters.meant(name, catalog.names(), derived)
-    if adapter is not None and (card := catalog.adapters.beside(model).get(adapter)):
-        listing = _adapted(listing, card)
-    return listing if derived is None else _derived(listing, derived)
+    if adapter is not None and (beside := catalog.adapters.beside(model).get(adapter)):
+        listing = _adapted(listing, beside)
+    if derived is not None:
+        return _derived(listing, derived)
+    own = None if card is None else card.defaults
+    return listing if own is None else replace(listing, template=own.template, derived=own)
 
 
 def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.ModelListing:

@@ -29,7 +29,13 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import quantize_model, save_config
 
 from bus.wire.ids import ModelId
-from bus.wire.messages.weights import DISK_MARGIN_BYTES, MADE_FROM, UNFINISHED, Quantizing
+from bus.wire.messages.weights import (
+    DISK_MARGIN_BYTES,
+    MADE_FROM,
+    ORIGIN_FILE,
+    UNFINISHED,
+    Quantizing,
+)
 from runner.engine import EngineMemory, LoadProgress, NotMade
 from runner.mlx.model.load import UnloadableModel, open_model
 
@@ -175,6 +181,8 @@ def _publish(source: Path, packing: _Packing, folder: Path, target: Path) -> Non
         if TAKEN_ALONG.fullmatch(path.name) and path.name not in OF_THE_SOURCE and path.is_file():
             shutil.copyfile(path, folder / path.name)
     save_config(dict(packing.config), folder / "config.json")
+    said = {"how": "derived", "sources": [packing.config[MADE_FROM]]}
+    (folder / ORIGIN_FILE).write_text(json.dumps(said))
     for path in folder.iterdir():
         _sync(path)
     _sync(folder)

@@ -6,6 +6,7 @@ name of one.
 
 from __future__ import annotations
 
+from runner.text.families.call_forms import CallForm, Pattern, Piece, Tags, Turns
 from runner.text.families.choose import family_of
 from runner.text.families.family import Family, LibraryMarks, Reader
 from runner.text.families.spans import Call, Marks, Span
@@ -18,12 +19,17 @@ from runner.text.families.thinking import (
 
 __all__ = [
     "Call",
+    "CallForm",
     "Family",
     "LibraryMarks",
     "Marks",
+    "Pattern",
+    "Piece",
     "Reader",
     "Span",
+    "Tags",
     "ThinkingMeter",
+    "Turns",
     "effort_levels",
     "family_of",
     "template_variables",

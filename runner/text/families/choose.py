@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
+from runner.text.families.call_forms import call_form
 from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
@@ -43,7 +44,8 @@ def family_of(template: str, vocabulary: Container[str], library: LibraryMarks) 
     behind = "" if think is None else _behind(think.end, template)
     if library.calls is not None:
         inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
-        return Family(think, library.calls, library.format, library.parse, inner, behind)
+        form = call_form(library.format, library.calls, template)
+        return Family(think, library.calls, library.format, library.parse, inner, behind, form)
     return replace(_calling(template), think=think, behind_thinking=behind)
 
 
@@ -66,7 +68,8 @@ def _calling(template: str) -> Family:
     for written, form, marks, parse in _CALLS:
         if written in template:
             inner = _DEEPSEEK if form == "deepseek" else ()
-            return Family(None, marks, form, parse, inner)
+            return Family(None, marks, form, parse, inner, form=call_form(form, marks, template))
     if any(words in template for words in _LLAMA):
-        return Family(None, Marks("{", "", leads=True), "bare_json", bare_json_calls)
+        marks, form = Marks("{", "", leads=True), "bare_json"
+        return Family(None, marks, form, bare_json_calls, form=call_form(form, marks, template))
     return Family(None, None, None, None)

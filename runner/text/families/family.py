@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runner.text.families.call_forms import CallForm
 from runner.text.families.marked import SpanReader
 from runner.text.families.spans import Call, Marks, ParseCalls, Span
 from runner.text.prepared import SpanState
@@ -66,9 +67,9 @@ class LibraryMarks:
 class Family:
     """How models of one family write. `think` and `calls` None: they have none.
 
-    `format` names the form of calls; only one of them can be written as a grammar. `inner` are
-    further markers that calls are made of, whose text must be seen. `behind_thinking` is the layout
-    between thinking's end and the answer, as the template has it.
+    `format` names the form of calls, `form` is what a grammar of them is made of, None where there
+    is none. `inner` are further markers that calls are made of, whose text must be seen.
+    `behind_thinking` is the layout between thinking's end and the answer, as the template has it.
     """
 
     think: Marks | None
@@ -77,6 +78,7 @@ class Family:
     parse: ParseWithTools | None
     inner: tuple[str, ...] = ()
     behind_thinking: str = ""
+    form: CallForm | None = None
 
     @property
     def thinks_unasked(self) -> bool:

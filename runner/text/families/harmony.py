@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from runner.text.families.call_forms import call_form
 from runner.text.families.call_text import CallText
 from runner.text.families.family import Family, Reader
 from runner.text.families.spans import Call, Marks, ParseCalls, Span
@@ -46,9 +47,11 @@ class HarmonyFamily(Family):
     def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
         """Open the thinking where a grammar holds the answer behind it, or the answer where no
         thinking is wanted; with tools, whose calls have headers of their own, neither."""
+        if has_tools:
+            return ""
         if is_held:
             return ANALYSIS if thinking else FINAL
-        return "" if thinking or has_tools else FINAL
+        return "" if thinking else FINAL
 
     def opening(self, prompt: str, final: str | None) -> SpanState:
         """Return "header" where the prompt ends with the beginning of a turn."""
@@ -97,6 +100,7 @@ def harmony() -> HarmonyFamily:
         format="harmony",
         parse=None,
         inner=MARKERS,
+        form=call_form("harmony", None, ""),
     )
 
 

@@ -3,6 +3,7 @@
 Pure. Knows the vocabulary and no request: a form, a thinking block and tools make a grammar.
 """
 
-from runner.text.grammar.grammars import Calls, Grammars, ThinkFirst, open_matcher
+from runner.text.grammar.call_rules import Calls
+from runner.text.grammar.grammars import Grammars, ThinkFirst, open_matcher
 
 __all__ = ["Calls", "Grammars", "ThinkFirst", "open_matcher"]

@@ -16,19 +16,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from bus.wire.errors import BadRequest
-from bus.wire.messages.requests import OutputFormat, ToolSpec
+from bus.wire.messages.requests import OutputFormat
 from runner.engine import GrammarSpec
-from runner.text.families import Marks
+from runner.text.families import Marks, Turns
+from runner.text.grammar.call_rules import CallRules, Calls
 from runner.text.grammar.forms import check_size, json_rule, quoted, rule_of
 from runner.text.prepared import SpanState
 
-CALLS_AT_MOST = 16
-"""Tool calls that one choice may make under a grammar."""
 KEPT_GRAMMARS = 128
 PROBED_TOKENS = 24
 """How far a new grammar is tried out: what is too complex to run usually shows at once."""
@@ -37,6 +36,7 @@ _LAYOUT = r"/[ \t\n]{0,8}/"
 _LINES = r"/\n{0,8}/"
 """What may come between thinking and the answer; readers take lines away, blanks are the text's."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_TEXT = "TEXT: /(?s:.+)/"
 
 _PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
@@ -48,20 +48,6 @@ class ThinkFirst:
 
     marks: Marks
     opening: SpanState
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Tool calls in the json_tools format, between `marks`. `need` says whether the output may
-    be something else instead; `only` names the one tool that is called, once; `held`: calls that
-    may be made keep to their form though no tool is strict."""
-
-    marks: Marks
-    tools: tuple[ToolSpec, ...]
-    parallel: bool
-    only: str | None = None
-    need: Literal["may", "must"] = "must"
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +91,12 @@ class Grammars:
         at fault.
         """
         must = calls is not None and calls.need == "must"
+        turns = None if calls is None else calls.form.turns
         if form.kind == "text" and not must:
-            return None if calls is None else self._free(calls, think)
+            if calls is None or not (calls.held or any(tool.strict for tool in calls.tools)):
+                return None
+            if turns is None:
+                return self._free(calls)
         rules: list[str] = []
         bodies: list[str] = []
         rule = None if must else rule_of(form)
@@ -115,16 +105,20 @@ class Grammars:
             if think is None and calls is None:
                 return alone
             bodies.append("@form")
+        elif form.kind == "text" and not must:
+            bodies.append("TEXT?")
         elif not must:
             bodies.append("answer")
             rules.append(f"answer: {json_rule(self._schema_of(form))}")
         if calls is not None:
             bodies.append("calls")
             rules += self._call_rules(calls)
+        field = "tools" if must else form.field
+        if turns is not None:
+            return self._checked(_Written(self._in_turns(turns, bodies, rules, think), rule), field)
         body = bodies[0] if len(bodies) == 1 else f"({' | '.join(bodies)})"
         blank = _LINES if rule is not None else _LAYOUT
         start = [f"start: {self._think_rule(think, blank)}{body}"]
-        field = "tools" if must else form.field
         return self._checked(_Written("\n".join(start + rules), rule), field)
 
     def _schema_of(self, form: OutputFormat) -> Mapping[str, Any]:
@@ -136,21 +130,36 @@ class Grammars:
         self._check_schema(form.json_schema, form.field)
         return form.json_schema
 
-    def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
+    def _free(self, calls: Calls) -> GrammarSpec | None:
         """Return a grammar of any text with calls in it that keep to their schemas. None where
-        calls are not held and no tool is strict, or a marker is no token: a call cannot be told
-        there from text that looks like one."""
-        marks = (calls.marks.start, calls.marks.end)
-        held = calls.held or any(tool.strict for tool in calls.tools)
-        if not held or not all(mark in self._token_ids for mark in marks):
+        calls are not held and no tool is strict, or what opens a call is no token: it cannot be
+        told there from text that looks like one."""
+        form = calls.form
+        if form.mark not in self._token_ids:
             return None
-        others = [self._token_ids[text] for text in self._token_ids if text not in marks]
+        others = [self._token_ids[text] for text in self._token_ids if text not in form.pieces]
         loose = "".join(
             f" | <[{token}]>" for token in others if token not in self._guide.eos_tokens
         )
-        rules = ["start: part*", f"part: TEXT{loose} | call", "TEXT: /(?s:.+)/"]
-        written = _Written("\n".join(rules + self._call_rules(calls)[1:]))
-        return self._checked(written, "tools")
+        rules = ["start: part* calls?", f"part: TEXT{loose}", _TEXT]
+        if not form.is_last:
+            row = "calls" if form.opens or form.closes else "call"
+            rules[:2] = ["start: part*", f"part: TEXT{loose} | {row}"]
+        return self._checked(_Written("\n".join(rules + self._call_rules(calls))), "tools")
+
+    def _in_turns(
+        self, turns: Turns, bodies: Sequence[str], rules: Sequence[str], think: ThinkFirst | None
+    ) -> str:
+        """Return a grammar of messages: thoughts, where there may be some, and what comes last."""
+        pieces = CallRules(self._mark, lambda _: False, self._check_schema).pieces
+        between = pieces(turns.between)
+        thoughts = " | ".join(f"{pieces(opens)} TEXT?" for opens in turns.thoughts)
+        before = "" if think is None else f"(thought {between})* "
+        if think is not None and think.opening == "reasoning":
+            before = f"TEXT? {between} {before}"
+        last = [one if one == "calls" else f"{pieces(turns.answer)} {one}" for one in bodies]
+        start = f"start: {before}({' | '.join(last)})"
+        return "\n".join([start, f"thought: {thoughts}", _TEXT, *rules])
 
     def _check_schema(self, schema: Mapping[str, Any], field: str) -> None:
         """Refuse a schema that is too large, or that llguidance cannot enforce alone."""
@@ -158,42 +167,11 @@ class Grammars:
         self._checked(_Written(f"start: {json_rule(schema)}"), field)
 
     def _call_rules(self, calls: Calls) -> list[str]:
-        more = (
-            f' ("\\n" call){{0,{CALLS_AT_MOST - 1}}}'
-            if calls.parallel and calls.only is None
-            else ""
+        ends = self._guide.eos_tokens
+        rules = CallRules(
+            self._mark, lambda text: self._token_ids.get(text) in ends, self._check_schema
         )
-        opens, closes = self._mark(calls.marks.start), self._mark(calls.marks.end)
-        allowed = [
-            (place, tool)
-            for place, tool in enumerate(calls.tools)
-            if calls.only in (None, tool.name)
-        ]
-        names = [f"call_{place}" for place, _ in allowed]
-        rules = [
-            f"calls: call{more}",
-            f'call: {opens} "\\n" ({" | ".join(names)}) "\\n" {closes}',
-        ]
-        for place, tool in allowed:
-            head = quoted(f'{{"name": {quoted(tool.name)}, "arguments": ')
-            schema = self._arguments(tool, f"tools[{place}].parameters")
-            rules.append(f'call_{place}: {head} arguments_{place} "}}"')
-            rules.append(f"arguments_{place}: {json_rule(schema)}")
-        return rules
-
-    def _arguments(self, tool: ToolSpec, field: str) -> Mapping[str, Any]:
-        """Return the schema of a tool's arguments. Only a strict tool promises its schema: another
-        whose schema cannot be enforced gets any object."""
-        if not tool.parameters:
-            return _ANY_OBJECT
-        schema = {"type": "object", **tool.parameters}
-        try:
-            self._check_schema(schema, field)
-        except BadRequest:
-            if tool.strict:
-                raise
-            return _ANY_OBJECT
-        return schema
+        return rules.write(calls)
 
     def _think_rule(self, think: ThinkFirst | None, blank: str) -> str:
         if think is None:

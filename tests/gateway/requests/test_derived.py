@@ -31,6 +31,16 @@ MINE = DerivedModel(
     stop=("x",),
 )
 TALK: dict[str, Any] = {"model": "mine", "messages": [{"role": "user", "content": "Why?"}]}
+CARD = DerivedModel(
+    name=BASE,
+    base=BASE,
+    system="Be kind.",
+    sampling=Sampling(top_p=0.75, min_p=0.125),
+    sampled=("min_p", "top_p"),
+    stop=("y",),
+    thinking=False,
+)
+"""What a model's own card says."""
 BODIES: tuple[tuple[Dialect, dict[str, Any]], ...] = (
     (OllamaChat(), TALK),
     (OllamaGenerate(), {"model": "mine", "prompt": "Why?"}),
@@ -156,3 +166,25 @@ def test_a_raw_prompt_has_the_models_template_where_both_speak_of_a_suffix(
     [request] = OpenAICompletions().parse(json.dumps(body).encode(), Desk().context()).requests
     templated = MINE.model_copy(update={"template": template})
     assert completed(request, BASE, templated).template == (template if used else None)
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "name", ""))
+def test_a_models_own_card_adds_what_neither_the_request_nor_the_derived_model_says(
+    dialect: Dialect, body: dict[str, Any]
+) -> None:
+    both = completed(asked(dialect, body), BASE, CARD)
+    sampling = both.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.min_p) == (0.25, 0.5, 0.125)
+    assert both.stop == ("x",)
+    [plain] = dialect.parse(json.dumps(body).encode(), Desk().context()).requests
+    alone = completed(plain, BASE, CARD)
+    assert alone.stop == ("y",) and alone.sampling.top_p == 0.75
+    if isinstance(plain.prompt, ChatPrompt):
+        assert turns_of(alone)[0] == ("system", "Be kind.") and alone.thinking is False
+        assert turns_of(both)[0] == ("system", "Be brief.")
+
+
+def test_a_request_that_says_how_much_to_think_is_not_told_by_the_card() -> None:
+    body = {**TALK, "reasoning_effort": "high"}
+    [plain] = OpenAIChat().parse(json.dumps(body).encode(), Desk().context()).requests
+    assert completed(plain, BASE, CARD).thinking == plain.thinking

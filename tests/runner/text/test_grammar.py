@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
+from runner.text.families.call_forms import call_form
 from runner.text.families.marked import SpanReader
 from runner.text.families.spans import Call, Marks, Span
 from runner.text.grammar import Calls, Grammars, ThinkFirst, open_matcher
@@ -23,6 +24,8 @@ TOKENIZER = toy_tokenizer()
 GRAMMARS = Grammars(TOKENIZER.guide, TOKENIZER.added_ids)
 THINK = Marks("<think>", "</think>")
 CALLS = Marks("<tool_call>", "</tool_call>")
+FORM = call_form("json_tools", CALLS, "")
+assert FORM is not None
 CLOSING = [TOKENIZER._backend.token_to_id(letter) for letter in '"}]1']
 WEATHER = ToolSpec(
     name="get_weather",
@@ -157,7 +160,7 @@ def spans(text: str, think: Marks | None = THINK) -> list[Any]:
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_required_calls_are_calls_with_arguments_that_fit_and_nothing_else(parallel: bool) -> None:
-    calls = Calls(CALLS, (WEATHER, CLOCK), parallel=parallel)
+    calls = Calls(FORM, (WEATHER, CLOCK), parallel=parallel)
     spec = GRAMMARS.output(OutputFormat(), think=None, calls=calls)
     assert spec is not None
     names: set[str] = set()
@@ -179,7 +182,7 @@ def test_required_calls_are_calls_with_arguments_that_fit_and_nothing_else(paral
 
 
 def test_a_named_tool_is_the_only_one_called() -> None:
-    calls = Calls(CALLS, (WEATHER, CLOCK), only=CLOCK.name, parallel=False)
+    calls = Calls(FORM, (WEATHER, CLOCK), only=CLOCK.name, parallel=False)
     spec = GRAMMARS.output(OutputFormat(), think=None, calls=calls)
     assert spec is not None
     made = [spans(text) for seed in range(10) if (text := walk(spec, seed)) is not None]
@@ -187,7 +190,7 @@ def test_a_named_tool_is_the_only_one_called() -> None:
 
 
 def test_with_a_format_and_tools_the_output_is_either() -> None:
-    calls = Calls(CALLS, (WEATHER,), parallel=False, need="may")
+    calls = Calls(FORM, (WEATHER,), parallel=False, need="may")
     form = OutputFormat(kind="json_schema", json_schema={"type": "boolean"})
     spec = GRAMMARS.output(form, think=None, calls=calls)
     assert spec is not None
@@ -198,7 +201,7 @@ def test_with_a_format_and_tools_the_output_is_either() -> None:
 
 def test_a_strict_tool_that_may_be_called_leaves_the_text_around_its_calls_free() -> None:
     strict = WEATHER.model_copy(update={"strict": True})
-    calls = Calls(CALLS, (strict, CLOCK), parallel=True, need="may")
+    calls = Calls(FORM, (strict, CLOCK), parallel=True, need="may")
     spec = GRAMMARS.output(OutputFormat(), think=ThinkFirst(THINK, "text"), calls=calls)
     assert spec is not None
     good = '{"name": "get_weather", "arguments": {"city": "Paris", "unit": "C"}}'
@@ -267,9 +270,9 @@ def test_a_schema_too_deep_is_refused_however_deep() -> None:
 def test_only_a_strict_tool_is_refused_for_its_schema() -> None:
     odd: dict[str, Any] = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
     loose = ToolSpec(name="f", parameters=odd)
-    spec = GRAMMARS.output(OutputFormat(), think=None, calls=Calls(CALLS, (loose,), parallel=False))
+    spec = GRAMMARS.output(OutputFormat(), think=None, calls=Calls(FORM, (loose,), parallel=False))
     assert spec is not None
-    strict = Calls(CALLS, (WEATHER, loose.model_copy(update={"strict": True})), parallel=False)
+    strict = Calls(FORM, (WEATHER, loose.model_copy(update={"strict": True})), parallel=False)
     with pytest.raises(BadRequest, match="uniqueItems") as refused:
         GRAMMARS.output(OutputFormat(), think=None, calls=strict)
     assert refused.value.field == "tools[1].parameters"
@@ -279,7 +282,7 @@ def test_equal_formats_share_one_compilation_and_free_text_needs_none() -> None:
     form = OutputFormat(kind="json_schema", json_schema={"type": "integer"})
     first = GRAMMARS.output(form, think=None, calls=None)
     assert first is GRAMMARS.output(form, think=None, calls=None)
-    may = Calls(CALLS, (WEATHER,), parallel=True, need="may")
+    may = Calls(FORM, (WEATHER,), parallel=True, need="may")
     assert GRAMMARS.output(OutputFormat(), think=None, calls=may) is None
 
 

@@ -16,6 +16,7 @@ from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
 from runner.text.families import Marks
+from runner.text.families.call_forms import call_form
 from runner.text.grammar import Calls, Grammars, ThinkFirst, open_matcher
 from runner.text.grammar.gbnf import PARTS_AT_MOST, GbnfError, is_gbnf, lark_of
 from tests.harness.text_forms import FORMS, TextForm
@@ -25,6 +26,8 @@ TOKENIZER = toy_tokenizer()
 GRAMMARS = Grammars(TOKENIZER.guide, TOKENIZER.added_ids)
 THINK = Marks("<think>", "</think>")
 CALLS = Marks("<tool_call>", "</tool_call>")
+FORM = call_form("json_tools", CALLS, "")
+assert FORM is not None
 
 
 def spec_of(form: OutputFormat, **more: Any) -> GrammarSpec:
@@ -286,19 +289,19 @@ def test_a_rule_may_follow_a_thinking_block_and_holds_only_after_it() -> None:
 
 
 def test_with_a_rule_and_tools_the_output_is_either() -> None:
-    spec = spec_of(COLOUR, calls=Calls(CALLS, (TOOL,), parallel=False, need="may"))
+    spec = spec_of(COLOUR, calls=Calls(FORM, (TOOL,), parallel=False, need="may"))
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     for text, right in (("red", True), (call, True), (f"red{call}", False), ("green", False)):
         assert allows(spec, text) is right
 
 
 def test_a_required_call_leaves_no_room_for_the_rule() -> None:
-    spec = spec_of(COLOUR, calls=Calls(CALLS, (TOOL,), parallel=False))
+    spec = spec_of(COLOUR, calls=Calls(FORM, (TOOL,), parallel=False))
     assert not allows(spec, "red")
 
 
 def test_rules_of_the_same_name_as_ours_stay_apart() -> None:
     text = 'root ::= calls\ncalls ::= answer\nanswer ::= "form" | form\nform ::= "x"'
-    spec = spec_of(grammar(text), calls=Calls(CALLS, (TOOL,), parallel=False, need="may"))
+    spec = spec_of(grammar(text), calls=Calls(FORM, (TOOL,), parallel=False, need="may"))
     assert allows(spec, "form")
     assert allows(spec, "x")

@@ -28,7 +28,7 @@ from worker.models.layer_bytes import (
     wanted_pieces,
 )
 from worker.models.layers import Place
-from worker.models.local_models import FOLDER, files_of, held_layers, parts_held
+from worker.models.local_models import STAGING, files_of, held_layers, parts_held
 from worker.models.manifest import manifest_of, piece_count
 from worker.models.weights import Shelf, Weights
 from worker.transfer.pieces import Piece, Pieces, Staged
@@ -285,9 +285,9 @@ def test_a_part_whose_bytes_went_bad_is_found_and_is_one_no_more(tmp_path: Path)
 def test_a_part_is_kept_however_old_and_a_stage_that_is_none_is_not(tmp_path: Path) -> None:
     part_on_disk(tmp_path, shards(), Layers(2, 4, COUNT))
     Stage(tmp_path, manifest(shards(tied=True))).open(never)
-    now = max(path.stat().st_mtime for path in (tmp_path / FOLDER).iterdir())
+    now = max(path.stat().st_mtime for path in (tmp_path / STAGING).iterdir())
     sweep(tmp_path, now + 2 * KEPT_S)
-    (left,) = (tmp_path / FOLDER).iterdir()
+    (left,) = (tmp_path / STAGING).iterdir()
     assert held_layers(left) == ((2, 4),)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.paths import bundled_models
+from worker.models.files import Notes, notes_from
 from worker.models.layers import (
     expert_share,
     layer_kinds,
@@ -18,7 +19,6 @@ from worker.models.layers import (
     tensor_sizes,
     why_unsplit,
 )
-from worker.models.model_card import Notes, notes_from
 from worker.models.weights import Shelf, Weights
 
 QWEN: dict[str, Any] = {
@@ -147,7 +147,9 @@ def test_the_bundled_models_card_knows_its_parts() -> None:
 
 def test_notes_name_the_backends_that_can_run_a_model(tmp_path: Path) -> None:
     notes = notes_from({"compatible_backends": ["mlx-metal"], "backend_preference": ["mlx-metal"]})
-    assert notes == Notes(compatible_backends=("mlx-metal",), backend_preference=("mlx-metal",))
+    said = ("compatible_backends", "backend_preference")
+    mlx = ("mlx-metal",)
+    assert notes == Notes(compatible_backends=mlx, backend_preference=mlx, said=said)
     with pytest.raises(ValueError, match="compatible_backends"):
         notes_from({"compatible_backends": "mlx-metal"})
 

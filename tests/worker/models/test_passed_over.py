@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.ids import is_model_id
-from worker.models.passed_over import (
-    printable,
-    sayable,
-    unfit_file,
-    unfit_folder,
-    unfit_name,
-)
+from worker.models.passed_over import printable, unfit_family, unfit_file, unfit_folder
 
 SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
 
@@ -32,6 +25,8 @@ SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
         (set[str](), "empty"),
         ({"config.json", *SHARDS[1:]}, "model-00001-of-00003.safetensors is missing"),
         ({"config.json", SHARDS[1]}, "and 1 more is missing"),
+        ({"config.json", "model.safetensors", "tokenizer_config.json"}, "without a tokenizer"),
+        ({"model_index.json"}, "an image model"),
     ],
 )
 def test_a_folder_that_is_no_model_says_why_and_the_way_out(names: set[str], said: str) -> None:
@@ -41,23 +36,38 @@ def test_a_folder_that_is_no_model_says_why_and_the_way_out(names: set[str], sai
 
 
 def test_a_folder_with_all_of_a_models_files_is_fit() -> None:
-    assert unfit_folder({"config.json", "model.safetensors"}) is None
-    assert unfit_folder({"config.json", *SHARDS, "adapters.safetensors", "old.gguf"}) is None
+    for words in (
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.txt",
+        "qwen.tiktoken",
+        "spiece.model",
+    ):
+        assert unfit_folder({"config.json", "model.safetensors", words}) is None
+    more = {"tokenizer.json", "adapters.safetensors", "old.gguf"}
+    assert unfit_folder({"config.json", *SHARDS, *more}) is None
 
 
-def test_files_that_have_nothing_to_do_with_models_are_not_spoken_of() -> None:
-    assert unfit_file("README.md") is None and unfit_file("notes.txt") is None
-    for name in ("a.gguf", "a.zip", "model.safetensors", "a.bin", "a.safetensors.part"):
-        assert unfit_file(name) is not None
+def test_a_file_by_itself_is_told_by_what_it_is() -> None:
+    names = ("a.gguf", "a.zip", "model.safetensors", "a.bin", "a.safetensors.part", "README.md")
+    reasons = [unfit_file(name).reason for name in names]
+    assert reasons == ["gguf", "packed", "alone", "alone", "unfinished", "stray"]
 
 
-@given(st.text(min_size=1, max_size=40))
-def test_a_name_that_no_request_can_say_comes_with_one_that_can(name: str) -> None:
-    unfit = unfit_name(name)
-    if unfit is None:
-        assert is_model_id(name)
-    elif "/" not in name:
-        assert is_model_id(sayable(name)) and sayable(name) in unfit.remedy
+@pytest.mark.parametrize(
+    ("config", "reason", "said"),
+    [
+        ({"model_type": "whisper"}, "media", "whisper is of models"),
+        ({"model_type": "new_vl", "vision_config": {}}, "media", "images"),
+        ({"model_type": "talker", "audio_config": {}}, "media", "sound"),
+        ({"model_type": "brand_new"}, "unknown_family", "mlx-lm 9.9"),
+    ],
+)
+def test_a_family_that_cannot_be_loaded_is_named_with_the_version(
+    config: dict[str, object], reason: str, said: str
+) -> None:
+    unfit = unfit_family(config, "9.9")
+    assert unfit.reason == reason and said in unfit.why and "9.9" in unfit.why
 
 
 @given(st.text(alphabet=st.characters(), max_size=20))
@@ -69,3 +79,8 @@ def test_names_are_shown_without_what_harms_a_terminal_or_a_frame(name: str) -> 
 
 def test_a_name_of_broken_bytes_can_be_sent() -> None:
     assert printable(b"a\xff\x1b[2J".decode(errors="surrogateescape")) == "a??[2J"
+
+
+def test_a_long_text_is_shown_by_its_beginning_and_its_end() -> None:
+    shown = printable("a" * 500 + "\n" + "b" * 500, 100)
+    assert len(shown) <= 100 and shown.startswith("aaa") and shown.endswith("bbb")

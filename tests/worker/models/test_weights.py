@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import struct
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 from bus.wire.ids import ModelId
+from worker.models.files import INDEX, ORIGIN_FILE, Origin, Tensor, installed_families, note_origin
 from worker.models.layers import layer_kv
-from worker.models.model_card import Tensor
-from worker.models.weights import Shelf, Weights, hugging_face_cache
+from worker.models.weights import MOST_LYING, Shelf, Weights, hugging_face_cache
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8,
@@ -43,6 +44,7 @@ def write_model(
         at += size
     raw = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + b"\0" * at)
+    (folder / "tokenizer.json").write_text("{}")
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     return folder
@@ -97,10 +99,16 @@ def test_names_come_from_folders_and_the_first_of_a_name_wins(tmp_path: Path) ->
     bundled = write_model(tmp_path / "bundle")
     write_model(tmp_path / "models" / "shoal-tiny")
     write_model(tmp_path / "models" / "owner" / "deep")
-    write_model(tmp_path / "models" / "not a name")
+    write_model(tmp_path / "models" / "not a näme")
+    write_model(tmp_path / "models" / "two words")
+    write_model(tmp_path / "models" / "two-words")
     (tmp_path / "models" / "empty").mkdir()
     found = {card.model: card for card in shelf(tmp_path, bundled=bundled).look()}
-    assert set(found) == {"shoal-tiny", "owner/deep"}
+    (hashed,) = (name for name in found if name.startswith("two-words-"))
+    named = {"shoal-tiny", "owner/deep", "not-a-name", "two-words", hashed}
+    assert set(found) == named
+    assert found[ModelId("not-a-name")].folder_name == "not a näme"
+    assert found[ModelId("two-words")].folder_name == ""
     assert found[ModelId("shoal-tiny")].bundled and found[ModelId("shoal-tiny")].path == str(
         bundled
     )
@@ -200,8 +208,11 @@ def test_what_has_not_changed_is_not_read_again_whether_good_or_bad(
     stage = write_model(tmp_path / "stage")
     weights.look()
     weights.card(ModelId("part"), stage)
-    real = Path.read_text
+    real, opens = Path.read_text, builtins.open
     monkeypatch.setattr(Path, "read_text", lambda p, *a, **k: opened.append(p.name) or real(p))
+    monkeypatch.setattr(
+        builtins, "open", lambda p, *a, **k: opened.append(Path(p).name) or opens(p, *a, **k)
+    )
     for _ in range(2):
         weights.look()
         weights.card(ModelId("part"), stage)
@@ -225,17 +236,55 @@ def test_a_model_with_an_adapter_beside_its_weights_is_refused_with_the_way_out(
     assert "adapters/NAME" in said.remedy
 
 
-def test_keys_of_a_card_file_that_have_no_effect_are_said(tmp_path: Path) -> None:
+def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "models" / "m")
-    (folder / "card.toml").write_text("context_token = 5\nsummary = 'a model'\ntop_k = 1\n")
-    said = reasons(shelf(tmp_path))["m"]
-    assert "context_token, top_k" in said and "meant as context_tokens" in said
-    (folder / "card.toml").write_text("context_tokens = 4096\n")
-    assert "never raise" in reasons(shelf(tmp_path))["m"]
-    (folder / "card.toml").write_text("context_tokens = true\n")
-    assert "whole number" in reasons(shelf(tmp_path))["m"]
-    (folder / "card.toml").write_text("context_tokens = 1024\nkeep_alive_s = -1\n")
-    assert not reasons(shelf(tmp_path))
+    card = folder / "card.toml"
+    weights = shelf(tmp_path)
+    for text, said in (
+        ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; is context_tokens meant"),
+        ("num_ctx = 5", "is context_tokens meant"),
+        ("pinned = true", "pinned is not there yet; take it out"),
+        ("context_tokens = true", "whole number"),
+        ("temperature = 9", "temperature: "),
+        ("temperature = 'hot'", "temperature is a number"),
+        ("template = '{{ .Nothing'", "in Go's language"),
+        ("aliases = ['a b']", "'a b' cannot be the name"),
+        ("stop = ['']", "stop has at most"),
+        ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
+        ("summary = 5", "summary is a text"),
+        ("not toml", "card.toml is refused"),
+    ):
+        card.write_text(f"{text}\n" if text != "not toml" else "= =")
+        (found,) = weights.look()
+        assert found.defaults is None and found.noted == () and found.card_at_s == 0
+        (told,) = weights.passed_over
+        assert told.taken and told.reason == "bad_card", text
+        assert said in f"{told.why}; {told.remedy}", told
+    card.write_text("context_tokens = 4096\n")
+    assert "never raise" in reasons(weights)["m"]
+    card.write_text("context_tokens = 1024\nkeep_alive_s = -1\nsummary = 'a model'\n")
+    assert not reasons(weights)
+
+
+def test_what_a_card_file_says_to_requests_is_a_derived_models_defaults(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m", template="{{ enable_thinking }}")
+    (folder / "card.toml").write_text(
+        "aliases = ['short', 'other']\nsystem = 'Be brief.'\nstop = 'END'\ntemperature = 0.25\n"
+        "repetition_penalty = 1.5\nthinking_default = false\n"
+    )
+    write_model(tmp_path / "models" / "other")
+    weights = shelf(tmp_path)
+    card, other = weights.look()
+    defaults = card.defaults
+    assert defaults is not None and other.defaults is None
+    assert (defaults.name, defaults.base) == ("m", "m")
+    assert (defaults.system, defaults.stop, defaults.thinking) == ("Be brief.", ("END",), False)
+    assert defaults.sampled == ("repetition_penalty", "temperature")
+    assert defaults.parameters["repeat_penalty"] == 1.5
+    assert card.aliases == ("short",), "the other is a model's own name"
+    (said,) = weights.passed_over
+    assert said.reason == "alias_taken" and "it means other" in said.why
+    assert card.card_at_s > 0 and "system" in card.noted
 
 
 def test_the_cache_of_others_is_named_only_where_it_has_weights(tmp_path: Path) -> None:
@@ -271,3 +320,68 @@ def test_integers_are_not_cast() -> None:
     tensors = [Tensor("w", "U32", 10, 0, 40), Tensor("s", "BF16", 10, 40, 60)]
     assert sum(tensor.loaded_bytes(float32=True) for tensor in tensors) == 80
     assert sum(tensor.loaded_bytes(float32=False) for tensor in tensors) == 60
+
+
+def reason(weights: Weights) -> str:
+    assert not weights.look()
+    (said,) = weights.passed_over
+    return said.reason
+
+
+def test_a_folder_is_taken_once_its_weights_stay_as_they_are(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    weights = Weights(Shelf({}, (tmp_path / "models",), None, True, still_s=30.0))
+    assert reason(weights) == "still_written"
+    os.utime(folder / "model.safetensors", (1, 1))
+    (card,) = weights.look()
+    (folder / "model.safetensors").touch()
+    assert weights.look() == (card,) and not weights.passed_over, "a known model stays meanwhile"
+
+
+def test_what_shoal_fetched_is_taken_at_once_and_says_where_from(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    note_origin(folder, Origin("copied", ("n2",), files={"config.json": "ab"}))
+    (card,) = Weights(Shelf({}, (tmp_path / "models",), None, True, still_s=30.0)).look()
+    assert (card.origin, card.sources) == ("copied", ("n2",))
+    (folder / ORIGIN_FILE).write_text('{"how": "stolen"}')
+    (card,) = shelf(tmp_path).look()
+    assert (card.origin, card.sources) == ("put", ())
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/nowhere/blob")
+    weights = shelf(tmp_path)
+    assert reason(weights) == "dead_link" and "/nowhere/blob" in weights.passed_over[0].why
+
+
+def test_an_index_that_names_what_is_not_here_is_told(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    held = dict.fromkeys(TENSORS, "gone.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": held}))
+    assert [card.model for card in shelf(tmp_path).look()] == ["m"], "all is in another file"
+    (folder / INDEX).write_text(json.dumps({"weight_map": {**held, "w": "other.safetensors"}}))
+    weights = shelf(tmp_path)
+    assert reason(weights) == "missing_shards" and "other.safetensors" in weights.passed_over[0].why
+
+
+def test_families_are_those_of_the_mlx_lm_that_is_installed(tmp_path: Path) -> None:
+    families = installed_families()
+    assert families is not None and {"qwen3", "llama"} <= families.names
+    assert families.unfit({"model_type": "mistral"}) is None, "it is loaded as another family"
+    write_model(tmp_path / "models" / "m", {**CONFIG, "model_type": "brand_new"})
+    weights = Weights(Shelf({}, (tmp_path / "models",), None, True, families))
+    assert reason(weights) == "unknown_family"
+    assert families.version in weights.passed_over[0].why
+
+
+def test_a_folder_of_ten_thousand_bad_things_is_looked_at_within_bounds(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for number in range(10_000):
+        (models / f"{number:05}.gguf").touch()
+    weights = shelf(tmp_path)
+    weights.look()
+    assert len(weights.passed_over) == MOST_LYING + 1
+    assert weights.passed_over[0].reason == "too_many"

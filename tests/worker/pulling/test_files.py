@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES
-from worker.pulling.files import MOST_SPOILT, PieceRun, PullFiles, pieces_of
+from worker.models.manifest import piece_count
+from worker.pulling.files import MOST_SPOILT, PieceRun, PullFiles
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.patience import Patience, PullTiming
 
@@ -35,7 +36,7 @@ def check_sums(files: PullFiles, known: HubListing, disk: dict[str, set[int]]) -
     assert files.done_bytes == held
     assert files.landed == (held == known.total_bytes)
     for file in known.files:
-        whole = len(disk[file.path]) == pieces_of(file.size_bytes)
+        whole = len(disk[file.path]) == piece_count(file.size_bytes)
         assert (files.hashable(file.path) == file.size_bytes) == whole or file.size_bytes == 0
 
 
@@ -61,7 +62,7 @@ def test_any_order_of_pieces_and_drops_ends_right_or_refused(
         check_sums(files, known, disk)
     assert files.complete != (files.refusal is not None)
     if files.complete:
-        assert all(len(disk[f.path]) == pieces_of(f.size_bytes) for f in known.files)
+        assert all(len(disk[f.path]) == piece_count(f.size_bytes) for f in known.files)
         assert files.next() is None
 
 
@@ -98,7 +99,7 @@ def _hash(files: PullFiles, known: HubListing, disk: Any, dice: random.Random, f
 @given(sizes)
 def test_what_was_kept_is_not_asked_for_again(of_sizes: list[int]) -> None:
     known = listing(of_sizes)
-    have = {f.path: bytes(n % 2 for n in range(pieces_of(f.size_bytes))) for f in known.files}
+    have = {f.path: bytes(n % 2 for n in range(piece_count(f.size_bytes))) for f in known.files}
     files = PullFiles(known, have)
     asked: dict[str, set[int]] = {file.path: set() for file in known.files}
     while (run := files.next()) is not None:

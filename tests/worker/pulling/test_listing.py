@@ -15,6 +15,7 @@ from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_o
 
 COMMIT = "a" * 40
 SHA = "b" * 64
+WHOLE = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def listed(*names: str) -> list[ListedFile]:
@@ -25,7 +26,7 @@ def listed(*names: str) -> list[ListedFile]:
 
 
 def taken(*names: str) -> HubListing:
-    return listing_of(ModelId("a/b"), COMMIT, listed("config.json", "model.safetensors", *names))
+    return listing_of(ModelId("a/b"), COMMIT, listed(*WHOLE, *names))
 
 
 def refused(files: list[ListedFile], commit: str = COMMIT) -> PullFailed:
@@ -35,7 +36,7 @@ def refused(files: list[ListedFile], commit: str = COMMIT) -> PullFailed:
 
 
 def test_files_that_a_model_is_loaded_from_are_taken() -> None:
-    more = ("tokenizer.json", "merges.txt", "chat_template.jinja", "spiece.model", "a.tiktoken")
+    more = ("merges.txt", "chat_template.jinja", "spiece.model", "a.tiktoken")
     left = (
         "x.py",
         "model.gguf",
@@ -46,12 +47,12 @@ def test_files_that_a_model_is_loaded_from_are_taken() -> None:
         "weights.pt",
     )
     found = [file.path for file in taken(*more, *left).files]
-    assert found == sorted(["config.json", "model.safetensors", *more])
+    assert found == sorted([*WHOLE, *more])
 
 
 @pytest.mark.parametrize("commit", ["main", "", "a" * 39, "../" + "a" * 37, "A" * 40])
 def test_a_commit_is_one(commit: str) -> None:
-    assert refused(listed("config.json", "model.safetensors"), commit).reason == "changed"
+    assert refused(listed(*WHOLE), commit).reason == "changed"
 
 
 @pytest.mark.parametrize(
@@ -66,29 +67,29 @@ def test_a_commit_is_one(commit: str) -> None:
     ],
 )
 def test_a_file_without_a_size_or_a_hash_is_refused(change: dict[str, object]) -> None:
-    config, weights = listed("config.json", "model.safetensors")
+    config, weights, tokenizer = listed(*WHOLE)
     bad = dataclasses.replace(weights, **change)  # pyright: ignore[reportArgumentType]
-    assert refused([config, bad]).reason == "changed"
+    assert refused([config, bad, tokenizer]).reason == "changed"
 
 
 def test_a_tokenizer_of_a_gigabyte_is_refused() -> None:
-    files = listed("config.json", "model.safetensors")
+    files = listed(*WHOLE[:2])
     assert refused([*files, ListedFile("tokenizer.json", 1 << 30, SHA, None)]).reason == "changed"
 
 
 def test_names_that_are_one_on_a_mac_are_refused() -> None:
-    files = listed("config.json", "model.safetensors", "Vocab.txt", "vocab.txt")
+    files = listed(*WHOLE, "Vocab.txt", "vocab.txt")
     assert "twice" in refused(files).message
 
 
 def test_a_list_without_end_is_refused() -> None:
     many = listed(*(f"{n}.json" for n in range(20_001)))
     assert refused(many).reason == "changed"
-    assert refused(listed("config.json", "model.safetensors", *(f"{n}.json" for n in range(5_000))))
+    assert refused(listed(*WHOLE, *(f"{n}.json" for n in range(5_000))))
 
 
 def test_shards_that_are_not_listed_are_named() -> None:
-    files = listed("config.json", "model-00001-of-00002.safetensors")
+    files = listed("config.json", "tokenizer.json", "model-00001-of-00002.safetensors")
     assert "model-00002-of-00002.safetensors" in refused(files).message
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ import pytest
 from bus.wire.messages.readings import PullState
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.pulling import REPOSITORY, pull
+from worker.models.files import ORIGIN_FILE, origin_of
+from worker.models.local_models import pulled_parts
 from worker.pulling.order import HERE_ALREADY
 
 pytestmark = pytest.mark.slow
@@ -65,9 +67,13 @@ def models(tmp_path: Path) -> Path:
 def assert_whole(hub: HubServer, models: Path) -> None:
     """What is needed is there, byte for byte, and nothing is left beside it."""
     found = files_of(models / REPOSITORY)
-    pulled = json.loads(found.pop(".pulled.json"))
-    assert pulled == {"model": REPOSITORY, "revision": hub.commit}
-    assert tuple(sorted(found)) == TAKEN
+    assert found.pop(ORIGIN_FILE) and tuple(sorted(found)) == TAKEN
+    origin = origin_of(models / REPOSITORY)
+    source = f"{REPOSITORY}@{hub.commit[:12]}"
+    assert (origin.how, origin.sources, origin.revision) == ("pulled", (source,), hub.commit)
+    assert origin.files.keys() == set(TAKEN)
+    big = "model-00001-of-00002.safetensors"
+    assert origin.files[big] == sha256(hub.repositories[REPOSITORY][big]).hexdigest()
     assert all(found[name] == hub.repositories[REPOSITORY][name] for name in TAKEN)
     assert not any((models / ".pulling").iterdir())
 
@@ -110,6 +116,30 @@ def test_a_killed_pull_goes_on_where_it_was(hub: HubServer, models: Path) -> Non
     assert again[-1].received_bytes <= needed_bytes(hub) - kept
     assert hub.sent.body_bytes <= needed_bytes(hub) - kept
     assert_whole(hub, models)
+
+
+def test_a_pull_that_did_not_end_is_said_and_so_is_one_under_way(
+    hub: HubServer, models: Path
+) -> None:
+    hub.faults.bytes_per_s = 2.0 * MB
+    meanwhile: list[str] = []
+
+    def killed(state: PullState) -> bool:
+        if state.done_bytes > 0.4 * state.total_bytes > 0:
+            meanwhile.extend(one.reason for one in pulled_parts(models))
+        return bool(meanwhile)
+
+    last = pull(hub, models, kill_when=killed)[-1]
+    (found,) = pulled_parts(models)
+    assert meanwhile == ["being_pulled"]
+    assert (found.name, found.reason, found.taken) == (REPOSITORY, "pulled_in_part", False)
+    assert f"of {last.total_bytes / 1e6:,.1f} MB came" in found.why
+    assert (
+        f"`shoal pull {REPOSITORY}`" in found.remedy and f"`shoal rm {REPOSITORY}`" in found.remedy
+    )
+    hub.faults.bytes_per_s = 0.0
+    pull(hub, models)
+    assert not list(pulled_parts(models))
 
 
 def test_bytes_come_in_spite_of_drops(hub: HubServer, models: Path) -> None:

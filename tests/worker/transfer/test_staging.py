@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.transfer.test_download import files_of, manifest_for
-from worker.models.local_models import FOLDER
+from worker.models.files import ORIGIN_FILE, origin_of
+from worker.models.local_models import STAGING
 from worker.transfer.pieces import Piece, Pieces
 from worker.transfer.staging import KEPT_S, PlaceTaken, Stage, begun, sweep
 
@@ -66,14 +67,18 @@ def test_a_whole_model_is_checked_published_and_its_stages_are_gone(tmp_path: Pa
     opened(tmp_path, manifest_for(files_of(2, 1)))
     stage = filled(tmp_path)
     assert all(stage.check(path, never) == () for path in FILES)
-    assert stage.publish(never) == tmp_path / "m"
+    assert stage.publish(never, ["n2"]) == tmp_path / "m"
+    origin = origin_of(tmp_path / "m")
+    assert origin[:3] == ("copied", ("n2",), "")
+    assert origin.files == {entry.path: entry.sha256 for entry in MANIFEST.files}
+    (tmp_path / "m" / ORIGIN_FILE).unlink()
     assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == FILES
-    assert list((tmp_path / FOLDER).iterdir()) == []
+    assert list((tmp_path / STAGING).iterdir()) == []
 
 
 def test_a_check_names_the_pieces_that_are_wrong_and_they_can_be_taken_back(tmp_path: Path) -> None:
     stage = filled(tmp_path)
-    with open(tmp_path / FOLDER / MANIFEST.digest / "files" / BIG, "r+b") as file:
+    with open(tmp_path / STAGING / MANIFEST.digest / "files" / BIG, "r+b") as file:
         for offset in (5, 3 * PIECE_BYTES + 1):
             file.seek(offset)
             file.write(b"??")
@@ -112,12 +117,12 @@ def test_old_stages_and_those_that_publishing_left_are_swept(tmp_path: Path) -> 
     for seed, age_s in ((1, 0.0), (2, KEPT_S - 60.0), (3, KEPT_S + 60.0), (4, 0.0)):
         manifest = manifest_for(files_of(seed, 1))
         opened(tmp_path, manifest)
-        note = tmp_path / FOLDER / manifest.digest / "stage.json"
+        note = tmp_path / STAGING / manifest.digest / "stage.json"
         os.utime(note, (1e9 - age_s, 1e9 - age_s))
         names[seed] = manifest.digest
-    (tmp_path / FOLDER / names[4] / "files").rename(tmp_path / "published")
+    (tmp_path / STAGING / names[4] / "files").rename(tmp_path / "published")
     sweep(tmp_path, 1e9)
-    assert {stage.name for stage in (tmp_path / FOLDER).iterdir()} == {names[1], names[2]}
+    assert {stage.name for stage in (tmp_path / STAGING).iterdir()} == {names[1], names[2]}
     sweep(tmp_path / "no such folder", 1e9)
 
 
@@ -138,7 +143,7 @@ def test_whatever_a_crash_left_the_model_is_right_in_the_end(
     stage = opened(models)
     for piece in written | noted:
         stage.write(piece, part(piece) if piece in written else bytes(len(part(piece))))
-    folder = models / FOLDER / MANIFEST.digest
+    folder = models / STAGING / MANIFEST.digest
     note = folder / "have" / str([entry.path for entry in MANIFEST.files].index(BIG))
     match damage:
         case "no note":
@@ -166,4 +171,5 @@ def test_whatever_a_crash_left_the_model_is_right_in_the_end(
             found.spoil(path, bad)
     assert found.complete
     place = stage.publish(never)
+    (place / ORIGIN_FILE).unlink()
     assert {path.name: path.read_bytes() for path in place.iterdir()} == FILES

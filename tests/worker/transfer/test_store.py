@@ -34,6 +34,7 @@ from conf.paths import bundled_models
 from tests.harness.weights_node import FetchNode, StoreNode
 from tests.worker.models.test_weights import CONFIG, write_model
 from tests.worker.transfer.test_download import entry
+from worker.models.files import ORIGIN_FILE
 from worker.models.manifest import manifest_of
 from worker.models.weights import Shelf, Weights
 from worker.transfer.source import MAX_WINDOW
@@ -139,7 +140,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != ORIGIN_FILE
     }
 
 
@@ -160,7 +161,9 @@ def test_the_bundled_model_comes_whole_and_is_announced_code_stays_where_it_is(l
     assert not any(path.endswith((".py", ".md")) for path in found)
     (card,) = Weights(Shelf({}, (getter.models,), None, float32=True)).look()
     (right,) = Weights(Shelf({"shoal-tiny": bundled}, (), None, float32=True)).look()
+    assert (card.origin, right.origin, len(card.sources)) == ("copied", "bundled", 1)
     same = {"path": "", "bundled": False, "modified_at_s": 0}
+    same |= {"origin": "put", "sources": (), "card_at_s": 0.0}
     assert card.model_copy(update=same) == right.model_copy(update=same)
     assert list((getter.models / ".staging").iterdir()) == []
 
@@ -349,7 +352,7 @@ def test_only_files_of_the_model_are_given_and_no_link_leads_out(lan: Lan) -> No
     getter = lan.getter()
     getter.want("m", lan.store(folder).address)
     assert set(content(lan.fetched(getter))) == {
-        "config.json", "model.safetensors", "inside.json", "extra/more.json",
+        "config.json", "model.safetensors", "tokenizer.json", "inside.json", "extra/more.json",
     }  # fmt: skip
 
 
@@ -365,7 +368,7 @@ def test_a_snapshot_of_the_hugging_face_cache_is_given_through_its_links(lan: La
     getter = lan.getter()
     getter.want("owner/m", lan.store(snapshot, model="owner/m").address)
     place = lan.fetched(getter, "owner/m")
-    assert set(content(place)) == {"config.json", "model.safetensors"}
+    assert set(content(place)) == {"config.json", "model.safetensors", "tokenizer.json"}
     assert not any(path.is_symlink() for path in place.iterdir())
 
 

@@ -1,20 +1,19 @@
-"""Talks to the node and its disk: `shoal ls`, `show`, `rm`."""
+"""Talks to the node and its disk: `shoal ls`, `show`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from collections.abc import Mapping
+from typing import Any
 
 from bus.process.clock import wall
-from bus.wire.cards import AdapterCard, ModelCard, PartialModel
+from bus.wire.cards import ModelCard, PartialModel, PassedOver
+from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
-from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import ModelName
-from gateway.model_folders import FolderKept, delete_folder, own_folder
+from gateway.cli.verbs.models.resolved import resolved
+from gateway.cli.verbs.models.resolved import rows as settings_rows
 
 
 def ls(invocation: Invocation) -> None:
@@ -24,20 +23,23 @@ def ls(invocation: Invocation) -> None:
     models = list(state.models.values())
     output.document(
         {
-            "models": [_fields(one, state.nodes_of(one.model)) for one in models],
+            "models": [_fields(one, state) for one in models],
             "adapters": [
                 {"model": f"{one.model}:{own.name}", **own.model_dump(mode="json")}
                 for one in models
                 for own in one.adapters
             ],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
+            "derived": [one.model_dump(mode="json") for one in state.derived],
             "passed_over": [
                 {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
             ],
+            "passed_over_not_told": state.not_told,
         }
     )
-    rows = [row for one in models for row in _rows(one, loads_in(one.model, state))]
+    rows = [row for one in models for row in _rows(one, state)]
     rows += [part_row(node, part) for node, part in state.parts]
+    rows += [_derived_row(state, derived) for derived in state.derived]
     columns = (
         "model",
         "family",
@@ -46,13 +48,16 @@ def ls(invocation: Invocation) -> None:
         "quantised",
         ">size",
         ">context",
-        "changed",
+        "from",
+        "used",
+        "loaded on",
         "loads in",
     )
     output.table(columns, rows)
     for node, one in state.passed_over:
-        taken = "taken but for this" if one.taken else "not taken"
-        output.note(f"{taken}: {one.path} on {node}: {one.why}; {one.remedy}")
+        output.note(f"{_word(one)}: {one.path} on {node}: {one.why}; {one.remedy}")
+    if state.not_told:
+        output.note(f"and {state.not_told} more that are not taken, too many to be told")
     if not models:
         output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
 
@@ -65,15 +70,16 @@ def show(invocation: Invocation, model: ModelName) -> None:
     adapted = base in state.models and any(tag == one.name for one in state.models[base].adapters)
     card = state.find_model(base if adapted and model not in state.models else model)
     loaded = [one for one in state.instances if one.model == card.model]
-    found = _fields(card, state.nodes_of(card.model))
-    output.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
+    found = _fields(card, state)
+    settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
+    instances = [one.model_dump(mode="json") for one in loaded]
+    output.document({**found, "settings": settings, "instances": instances})
     rows = [
         ("model", card.model),
         ("family", card.family),
         ("parameters", _count(card.parameters)),
         ("layers", card.layers),
         ("vocabulary", card.vocabulary),
-        ("context", f"{card.context_tokens} tokens"),
         ("quantised", card.quantization),
         ("made from", card.made_from or "-"),
         ("on disk", size(card.size_bytes)),
@@ -83,64 +89,42 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
         ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
         ("digest", card.digest or "-"),
+        ("from", came_from(card, state.names)),
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
+        ("used", _ago(state.last_used_s(card.model))),
+        ("changed", _ago(card.modified_at_s)),
         ("loads in", loads_in(card.model, state)),
     ]
+    rows += settings_rows(card)
     rows += [
         ("failed", f"{one.instance}: {one.reason}")
         if one.status == "failed"
         else ("loaded", f"{one.instance} ({one.status})")
         for one in loaded
     ]
+    rows += [
+        (_word(one), f"{one.path} on {node}: {one.why}; {one.remedy}")
+        for node, one in state.passed_over
+        if one.taken and one.name in (card.model, card.folder_name)
+    ]
     output.table(("", ""), rows)
 
 
-def rm(
-    invocation: Invocation,
-    model: ModelName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
-    settings, output = invocation.settings(), invocation.output
-    state = invocation.state()
-    card = state.on_disk(model)
-    if isinstance(card, ModelCard) and card.bundled:
-        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
-    mine = (one for one in state.instances if one.model == card.model)
-    held = [one.instance for one in mine if one.status != "failed"]
-    if held:
-        raise CliError(
-            f"{card.model} is loaded ({', '.join(held)})",
-            remedy=f"`shoal stop {card.model}` unloads it",
-        )
-    folder = _own(Path(card.path), settings.paths.models)
-    bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
-    if not yes:
-        if output.as_json or not output.err.is_terminal:
-            raise CliError(f"{folder} would be deleted", remedy="say so with --yes")
-        typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
-    try:
-        delete_folder(folder, settings.paths.models)
-    except FolderKept as error:
-        raise CliError(error.message, remedy=error.remedy) from error
-    output.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
-    output.say(f"deleted {card.model} ({size(bytes_)})")
-    output.note("the node notices within half a minute")
-
-
-def _rows(card: ModelCard, loads: str) -> list[tuple[Any, ...]]:
+def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
     """Return the lines of a model and of its adapters."""
-    made_from = f" of {card.made_from}" if card.made_from else ""
-    plain = (card.makes, _count(card.parameters), f"{card.quantization}{made_from}")
     first = (
         card.model,
         card.family,
-        *plain,
+        card.makes,
+        _count(card.parameters),
+        card.quantization,
         size(card.size_bytes),
         card.context_tokens,
-        _age(card),
-        loads,
+        came_from(card, state.names),
+        _ago(state.last_used_s(card.model)),
+        ", ".join(state.loaded_on(card.model)) or "-",
+        loads_in(card.model, state),
     )
     return [
         first,
@@ -153,7 +137,9 @@ def _rows(card: ModelCard, loads: str) -> list[tuple[Any, ...]]:
                 "-",
                 size(one.size_bytes),
                 card.context_tokens,
-                _age(one),
+                f"beside {card.model}",
+                "-",
+                "-",
                 "-",
             )
             for one in card.adapters
@@ -165,7 +151,8 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
-    return (part.model, "in part", "-", "-", "-", sizes, "-", f"layers {spans} on {node}", "-")
+    where = f"layers {spans} on {node}"
+    return (part.model, "in part", "-", "-", "-", sizes, "-", where, "-", "-", "-")
 
 
 def loads_in(model: str, state: NodeState) -> str:
@@ -179,15 +166,29 @@ def loads_in(model: str, state: NodeState) -> str:
     return ", ".join(f"{seconds:.1f} s on {name}" for name, seconds in times) or "-"
 
 
-def _own(folder: Path, models: Path) -> Path:
-    try:
-        return own_folder(folder, models)
-    except FolderKept as error:
-        raise CliError(error.message, remedy=error.remedy) from error
+def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
+    """Return where a model's folder came from, in words; `names` are the nodes', by id."""
+    whence = ", ".join(names.get(one, one) for one in card.sources)
+    match card.origin:
+        case "bundled":
+            return "shoal itself"
+        case "put":
+            return "put there"
+        case "cache":
+            return "Hugging Face's cache"
+        case "copied":
+            return f"copied from {whence or 'other nodes'}"
+        case "pulled":
+            return f"pulled from {whence or 'the hub'}"
+        case "derived":
+            return f"made of {whence or 'another model'}"
 
 
-def _fields(card: ModelCard, nodes: list[str]) -> dict[str, Any]:
-    return {**card.model_dump(mode="json"), "nodes": nodes}
+def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
+    model = card.model
+    more = {"nodes": state.nodes_of(model), "loaded_on": state.loaded_on(model)}
+    used = {"last_used_at_s": state.last_used_s(model)}
+    return {**card.model_dump(mode="json"), **more, **used}
 
 
 def _count(parameters: int) -> str:
@@ -197,5 +198,19 @@ def _count(parameters: int) -> str:
     return "-"
 
 
-def _age(card: ModelCard | AdapterCard) -> str:
-    return f"{span(max(0.0, wall() - card.modified_at_s))} ago" if card.modified_at_s else "-"
+def _ago(at_s: float) -> str:
+    return f"{span(max(0.0, wall() - at_s))} ago" if at_s else "-"
+
+
+def _word(one: PassedOver) -> str:
+    """Return what kind of remark this is."""
+    if one.reason == "odd_name":
+        return "goes by another name"
+    return "taken but for this" if one.taken else "not taken"
+
+
+def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
+    base = state.models.get(one.base)
+    what = f"a name of {one.base}" if base else f"a name of {one.base}, which is on no disk"
+    loaded = ", ".join(state.loaded_on(one.base)) or "-"
+    return (one.name, "-", "-", "-", "-", "-", "-", what, "-", loaded, "-")

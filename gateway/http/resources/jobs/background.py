@@ -48,7 +48,9 @@ async def answer_in_background(
     assert wanted is not None
     if parsed.stream:
         check_readers(service)
-    service.catalog.check_makes(service.catalog.named(parsed.model), parsed.requests)
+    service.catalog.check_makes(
+        service.catalog.named(parsed.model, or_pulled=True), parsed.requests
+    )
     new = NewJob(
         request=request.request_id,
         kind="response",

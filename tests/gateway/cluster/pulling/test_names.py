@@ -9,6 +9,7 @@ from bus.wire.ids import is_model_id
 from gateway.cluster.pulling import (
     KNOWN_NAMES,
     PullTarget,
+    demanded_repository,
     known_repository,
     names_of,
     pull_target,
@@ -63,3 +64,22 @@ def test_a_setting_adds_names_and_goes_first() -> None:
     )
     assert known_repository("qwen3:4b", names) == "me/other"
     assert known_repository("qwen3:8b", names) == KNOWN_NAMES["qwen3:8b"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("mlx-community/Any-4bit", "mlx-community/Any-4bit"),
+        ("MLX-Community/Any-4bit:latest", "MLX-Community/Any-4bit"),
+        ("qwen3:4b", "mlx-community/Qwen3-4B-4bit"),
+        ("me/own", "me/own"),
+        ("me/owned", None),
+        ("mlx-community/Any-4bit@main", None),
+        ("mlx-community/a/b", None),
+        ("Any-4bit", None),
+        ("", None),
+    ],
+)
+def test_a_request_pulls_what_a_pattern_allows(asked: str, found: str | None) -> None:
+    assert demanded_repository(asked, KNOWN_NAMES, ("mlx-community/*", "me/own")) == found
+    assert demanded_repository(asked, KNOWN_NAMES, ()) is None

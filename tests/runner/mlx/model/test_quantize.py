@@ -64,10 +64,11 @@ def test_an_engine_computes_with_it_and_its_card_says_what_it_came_from(
     assert done == sorted(done)
     assert (told[-1].phase, told[-1].done_bytes) == ("ready", told[-1].total_bytes)
     models = LocalModels(Weights(Shelf({}, (tmp_path,), None, float32=True)), tmp_path)
-    models.look()
+    models.take(models.scan())
     assert list(models.cards) == [MADE]
     card = models.cards[MADE]
     assert (card.made_from, card.quantization) == (SOURCE, "4-bit")
+    assert (card.origin, card.sources) == ("derived", (SOURCE,))
     assert models.passed_over == ()
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import (
     ChatMessage,
@@ -25,7 +24,7 @@ from runner.text.families.spans import Call, Span
 from runner.text.prepared import CallPiece, PreparedRequest, SpanState
 from runner.text.stops import automaton
 from runner.text.text import Text
-from tests.harness.toy_tokenizer import toy_tokenizer
+from tests.harness.toy_tokenizer import HARMONY_TEMPLATE, toy_tokenizer
 
 TURN = "<|start|>assistant"
 ANALYSIS = "<|channel|>analysis<|message|>"
@@ -146,23 +145,8 @@ def test_a_span_says_where_it_stood() -> None:
 
 # --- through a tokenizer ---------------------------------------------------------------------
 
-TEMPLATE = """\
-{%- for message in messages %}
-{%- if message.role == 'assistant' and message.tool_calls %}
-{%- if message.content and message.thinking %}{{ raise_exception('not both') }}{% endif %}
-{%- if message.thinking %}
-{{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}
-{%- endif %}
-{{- '<|start|>assistant to=functions.' + message.tool_calls[0].function.name }}
-{{- '<|channel|>commentary json<|message|>' }}
-{{- message.tool_calls[0].function.arguments | tojson + '<|call|>' }}
-{%- elif message.role == 'assistant' %}
-{{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}
-{%- else %}{{ '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}
-{%- endif %}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
 TOOL = ToolSpec(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
-TOKENIZER = toy_tokenizer(TEMPLATE, MARKERS)
+TOKENIZER = toy_tokenizer(HARMONY_TEMPLATE, MARKERS)
 TEXT = Text(TOKENIZER)
 
 
@@ -257,17 +241,3 @@ def test_an_answer_that_is_continued_goes_on_as_an_answer() -> None:
 
 def test_a_raw_prompt_is_not_read_for_messages() -> None:
     assert pieces(prepared(TextPrompt(text="x")), f"{FINAL}y") == [("text", f"{FINAL}y")]
-
-
-def test_a_call_cannot_be_forced() -> None:
-    found = TEXT.prepare(
-        GenerationRequest(
-            request_id=RequestId("r"),
-            model="m",  # type: ignore[arg-type]
-            prompt=ChatPrompt(messages=(said("user", "Hi"),), tools=(TOOL,)),
-            tool_choice={"mode": "required"},  # type: ignore[arg-type]
-        ),
-        4096,
-    )
-    assert isinstance(found, Refusal)
-    assert (found.reason, found.field) == ("unsupported", "tool_choice")

@@ -1,0 +1,193 @@
+"""Talks to the node and its disk: `shoal rm`, models deleted from this node or from all.
+
+All that is named is looked at before anything is deleted. What a person put there is deleted only
+where that is said once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from bus.wire.cards import PartialModel, pulls_in_part
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
+from gateway.model_folders import (
+    FolderKept,
+    cached_repository,
+    delete_cached,
+    delete_folder,
+    own_folder,
+)
+
+FETCHED = ("copied", "pulled", "derived")
+"""Where what can be had again comes from."""
+EVERYWHERE_S = 60.0
+Names = Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models, as `shoal ls` does.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doomed:
+    """A model that is to be deleted here. `cached`: `folder` is of Hugging Face's cache."""
+
+    model: str
+    folder: Path
+    size_bytes: int
+    fetched: bool
+    cached: bool = False
+
+
+def rm(
+    invocation: Invocation,
+    models: Names,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Delete it from the disks of all nodes.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete models, or parts of them, from this node's disk. They have to be unloaded first."""
+    state, output = invocation.state(), invocation.output
+    if everywhere:
+        _everywhere(invocation, state, models, yes=yes)
+        return
+    root = invocation.settings().paths.models
+    doomed = [one for name in dict.fromkeys(models) for one in _doomed(state, name, root)]
+    if strangers := [one for one in doomed if not one.fetched]:
+        listed = ", ".join(f"{one.folder} ({size(one.size_bytes)})" for one in strangers)
+        _confirm(output, listed, yes=yes)
+    for one in doomed:
+        try:
+            delete_cached(one.folder) if one.cached else delete_folder(one.folder, root)
+        except FolderKept as error:
+            raise CliError(error.message, remedy=error.remedy) from error
+        output.say(f"deleted {one.model} ({size(one.size_bytes)})")
+    output.document({"deleted": [_fields(one) for one in doomed]})
+    output.note("the node notices within some 2 s")
+
+
+def _confirm(output: Output, what: str, *, yes: bool) -> None:
+    """Have it said that this is to be deleted. Raises CliError off a terminal."""
+    if yes:
+        return
+    if output.as_json or not output.err.is_terminal:
+        raise CliError(f"{what} would be deleted", remedy="say so with --yes")
+    typer.confirm(f"Delete {what}?", abort=True, err=True)
+
+
+def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
+    """Yield what is to be deleted here: a model, or some layers of it, and what came of pulls of it
+    that did not end. Raises CliError for what stays."""
+    _check_no_adapter(state, name)
+    begun = [one for card in state.here for one in pulls_in_part(card, name)]
+    if begun:
+        _check_unheld(state, name)
+    for one in begun:
+        folder = _own(Path(one.path), root)
+        yield _Doomed(name, folder, _disk_bytes(folder), fetched=True)
+    if begun and not state.lies_here(name):
+        return
+    card = state.on_disk(name)
+    _check_unheld(state, card.model)
+    if isinstance(card, PartialModel):
+        yield _Doomed(card.model, _own(Path(card.path), root), card.have_bytes, fetched=True)
+    elif card.bundled:
+        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
+    elif card.origin == "cache" and (repository := cached_repository(Path(card.path))):
+        yield _Doomed(card.model, repository, card.size_bytes, fetched=False, cached=True)
+    else:
+        folder = _own(Path(card.path), root)
+        yield _Doomed(card.model, folder, card.size_bytes, card.origin in FETCHED)
+
+
+def _disk_bytes(folder: Path) -> int:
+    """Return what the files of a folder take on the disk."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+def _check_no_adapter(state: NodeState, name: str) -> None:
+    """Raise CliError for the name of an adapter, which is taken out of its model's folder."""
+    base, _, tag = name.removesuffix(":latest").rpartition(":")
+    known = state.models
+    if name not in known and base in known and any(tag == a.name for a in known[base].adapters):
+        remedy = f"take the folder adapters/{tag} out of the model's on its nodes"
+        raise CliError(f"{tag} is an adapter of {base}, which stays", remedy=remedy)
+
+
+def _check_unheld(state: NodeState, model: str) -> None:
+    """Raise CliError for a model that is loaded, being loaded, or on its way to a node."""
+    held = [one for one in state.instances if one.model == model and one.status != "failed"]
+    if held:
+        copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
+        text = f"{model} is loaded or being loaded ({copies})"
+        raise CliError(text, remedy=f"`shoal stop {model}` unloads it")
+    on_the_way = [
+        *((reading.node, one) for reading in state.weights for one in reading.fetches),
+        *((reading.node, one) for reading in state.pulls for one in reading.pulls),
+    ]
+    for node, one in on_the_way:
+        if one.model == model and one.phase not in ("done", "failed"):
+            who = state.names.get(node, node)
+            raise CliError(f"{model} is on its way to {who}", remedy="wait, or stop that first")
+
+
+def _own(folder: Path, models: Path) -> Path:
+    try:
+        return own_folder(folder, models)
+    except FolderKept as error:
+        raise CliError(error.message, remedy=error.remedy) from error
+
+
+def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, yes: bool) -> None:
+    """Delete from all nodes. Raises CliError where a node kept what it has."""
+    output, api = invocation.output, invocation.api()
+    found = [_anywhere(state, name) for name in dict.fromkeys(names)]
+    for model in found:
+        _check_unheld(state, model)
+    put = [model for model in found if _is_put_anywhere(state, model)]
+    if put:
+        listed = "; ".join(f"{one} on {', '.join(_nodes_with(state, one))}" for one in put)
+        _confirm(output, listed, yes=yes)
+    answers: list[dict[str, Any]] = []
+    for model in found:
+        path = f"/store/models/{quote(model, safe='/:')}"
+        answers.append(api.delete(path, timeout_s=EVERYWHERE_S))
+        for node in answers[-1]["nodes"]:
+            what = f"{model} on {node['name']}"
+            if node["deleted"]:
+                output.say(f"deleted {what} ({size(node['size_bytes'])})")
+            else:
+                output.say(f"kept {what}: {node['why']}")
+    output.document({"models": answers})
+    kept = [one for answer in answers for one in answer["nodes"] if not one["deleted"]]
+    if kept:
+        text = f"{len(kept)} of the copies stay"
+        raise CliError(text, remedy="see above for each; `shoal ls` shows what is left")
+
+
+def _anywhere(state: NodeState, name: str) -> str:
+    """Return the model of that name, of which some node has something. Raises CliError."""
+    _check_no_adapter(state, name)
+    has_some = any(part.model == name for _, part in state.parts)
+    has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)
+    return name if has_some else state.find_model(name).model
+
+
+def _nodes_with(state: NodeState, model: str) -> list[str]:
+    return sorted({*state.nodes_of(model), *(n for n, part in state.parts if part.model == model)})
+
+
+def _is_put_anywhere(state: NodeState, model: str) -> bool:
+    cards = (one for card in state.cards for one in card.models if one.model == model)
+    return any(one.origin not in FETCHED for one in cards)
+
+
+def _fields(one: _Doomed) -> dict[str, Any]:
+    return {"model": one.model, "folder": str(one.folder), "bytes": one.size_bytes}

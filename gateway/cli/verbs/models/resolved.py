@@ -1,0 +1,54 @@
+"""The settings that a model is served with, and where each comes from.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bus.wire.cards import ModelCard
+
+CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
+AT_LOAD = "counts from the next load on"
+SHOWN_CHARACTERS = 60
+
+
+def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield (name, value, source, remark) of each setting, by the names of `card.toml`; a value
+    None is left to the source."""
+
+    def source(key: str, other: str) -> str:
+        """Return where a value comes from: the card where it says it."""
+        return CARD if key in card.noted else other
+
+    yield "context_tokens", card.context_tokens, source("context_tokens", FILES), AT_LOAD
+    yield "default_max_tokens", card.default_max_tokens, source("default_max_tokens", NODE), AT_LOAD
+    yield "keep_alive_s", card.keep_alive_s, source("keep_alive_s", NODE), AT_LOAD
+    if "thinking" in card.capabilities:
+        said = None if card.defaults is None else card.defaults.thinking
+        thinks = card.thinking if said is None else said
+        yield "thinking_default", thinks, source("thinking_default", FILES), ""
+    if card.aliases:
+        yield "aliases", list(card.aliases), CARD, ""
+    if (said := card.defaults) is None:
+        return
+    for name in said.sampled:
+        yield name, getattr(said.sampling, name), CARD, ""
+    for name, value in (("stop", list(said.stop)), ("system", said.system)):
+        if value:
+            yield name, value, CARD, ""
+    if said.template:
+        yield "template", said.template, CARD, ""
+
+
+def rows(card: ModelCard) -> list[tuple[str, str]]:
+    """Return them as lines for people."""
+    found: list[tuple[str, str]] = []
+    for name, value, source, remark in resolved(card):
+        text = "as set" if value is None else str(value)
+        short = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+        more = f"; {remark}" if remark and source == CARD else ""
+        found.append((name, f"{short} ({source}{more})"))
+    return found

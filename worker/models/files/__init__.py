@@ -1,0 +1,56 @@
+"""Talks to the disk: what the files of one model's folder say, read within bounds: headers of
+safetensors, the configuration, `card.toml`, where the folder came from, and of one that still grows
+which pieces are there. Nothing here looks for models, and nothing keeps what it read.
+"""
+
+from worker.models.files.card_file import CARD_BYTES, Notes, notes_from, read_card, refused
+from worker.models.files.families import Families, installed_families
+from worker.models.files.growing import (
+    FILES,
+    GrowingFiles,
+    grown_bytes,
+    is_locked,
+    sync_folder,
+    try_lock,
+)
+from worker.models.files.headers import (
+    INDEX,
+    config_in,
+    header_of,
+    json_object,
+    lacking_shards,
+    links_to_nothing,
+)
+from worker.models.files.origin import ORIGIN_FILE, Origin, note_origin, origin_of
+from worker.models.files.shared_cards import reconciled
+from worker.models.files.tensors import DTYPE_BYTES, Tensor, tensors_in
+
+__all__ = [
+    "CARD_BYTES",
+    "DTYPE_BYTES",
+    "FILES",
+    "INDEX",
+    "ORIGIN_FILE",
+    "Families",
+    "GrowingFiles",
+    "Notes",
+    "Origin",
+    "Tensor",
+    "config_in",
+    "grown_bytes",
+    "header_of",
+    "installed_families",
+    "is_locked",
+    "json_object",
+    "lacking_shards",
+    "links_to_nothing",
+    "note_origin",
+    "notes_from",
+    "origin_of",
+    "read_card",
+    "reconciled",
+    "refused",
+    "sync_folder",
+    "tensors_in",
+    "try_lock",
+]
