@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.process.logs import Log, make_log
+from bus.process.logs import Log
 from bus.wire.ids import ModelId
 from worker.slots import beside
 from worker.slots.beside import SlotNotes, load_times
@@ -15,7 +15,7 @@ from worker.slots.beside import SlotNotes, load_times
 
 @pytest.fixture
 def log() -> Log:
-    return make_log("test", "test")
+    return Log(node="n", process="test", level="critical")
 
 
 def test_the_last_load_of_each_model_is_known_after_a_restart(tmp_path: Path, log: Log) -> None:
