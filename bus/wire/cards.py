@@ -33,6 +33,7 @@ PassedOverReason = Literal[
 """Why something that lies where models do is not taken, or not wholly; the words for each are the
 worker's (`worker.models.passed_over`)."""
 _SAID_TO_REQUESTS = ("aliases", "defaults", "card_at_s", "noted")
+_WHERE_FROM = ("origin", "sources")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 """The longest texts of a `PassedOver`."""
 
@@ -162,13 +163,17 @@ class PassedOver(Message):
 
 def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
     """Return the models of these nodes by name: the first node's card of each, with what the newest
-    `card.toml` of all says to requests."""
+    `card.toml` of all says to requests, and where the copy of a node is from that did not copy it
+    from another."""
     found: dict[ModelId, ModelCard] = {}
     for node in nodes:
         for model in node.models:
             known = found.setdefault(model.model, model)
-            if model.card_at_s > known.card_at_s:
-                said = {name: getattr(model, name) for name in _SAID_TO_REQUESTS}
+            newer = _SAID_TO_REQUESTS if model.card_at_s > known.card_at_s else ()
+            is_first = known.origin == "copied" and model.origin != "copied"
+            first = _WHERE_FROM if is_first else ()
+            said = {name: getattr(model, name) for name in (*newer, *first)}
+            if said:
                 found[model.model] = known.model_copy(update=said)
     return found
 

@@ -58,8 +58,8 @@ def pull(
 def _to_all(invocation: Invocation, model: str) -> list[dict[str, Any]]:
     """Pull a model to this node, then to each other, which copies it; return the last word of each.
     Raises CliError where one failed, after the others."""
-    state, own = invocation.state(), invocation.api().node_id
-    others = sorted((card.name, card.node) for card in state.cards if card.node != own)
+    state = invocation.state()
+    others = sorted((card.name, card.node) for card in state.cards if card.node != state.asked)
     ended = [_to_one(invocation, model, None)]
     failed: list[str] = []
     for name, node in others:
