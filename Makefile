@@ -93,7 +93,7 @@ bench: $(READY)
 
 prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-latency prove-figures bench-cluster
+.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -127,6 +127,9 @@ prove-records: $(READY)
 prove-parity: $(READY)
 	rm -f prove-results/parity.jsonl
 	$(PROVE) tests/runner/test_group_parity*.py
+
+bench-pool: $(READY)
+	$(BIN)/python -m tests.bench.pool --json bench-results/pool.json
 
 bench-cluster: $(READY)
 	$(BIN)/python -m tests.bench.cluster

@@ -226,6 +226,16 @@ class JobsSettings(BaseModel):
     ttl_s: float = Field(ge=1.0, le=365 * 86_400.0)
 
 
+class PoolTable(BaseModel):
+    """The settings of who is in memory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    turn_s: float = Field(ge=0.0, le=3600.0)
+    turn_loads: float = Field(ge=0.0, le=100.0)
+    ageing_per_s: float = Field(ge=0.0, le=100.0)
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -264,6 +274,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "fetch": FetchSettings,
     "tools": ToolsSettings,
     "jobs": JobsSettings,
+    "pool": PoolTable,
 }
 """The tables of a settings file, each with what it may hold."""
 

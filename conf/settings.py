@@ -44,6 +44,7 @@ from conf.sections import (
     FetchSettings,
     JobsSettings,
     Networks,
+    PoolTable,
     PullNames,
     PullPatterns,
     RecordsSettings,
@@ -133,6 +134,7 @@ class Settings(BaseSettings):
     fetch: FetchSettings
     tools: ToolsSettings
     jobs: JobsSettings
+    pool: PoolTable
 
     _paths: Paths
     _sources: dict[str, str]

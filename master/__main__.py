@@ -12,6 +12,7 @@ from conf.settings import Settings, load_settings
 from master.consensus import CandidateSettings
 from master.decisions import Policy
 from master.placement import RunnerSizing
+from master.pool import PoolSettings
 from master.service import Master, MasterSettings
 
 
@@ -23,6 +24,11 @@ def master_settings(settings: Settings) -> MasterSettings:
         sizing=RunnerSizing(
             max_rows=settings.runner.max_rows,
             prefix_cache_bytes=settings.runner.prefix_cache_bytes,
+        ),
+        pool=PoolSettings(
+            turn_s=settings.pool.turn_s,
+            turn_loads=settings.pool.turn_loads,
+            ageing_per_s=settings.pool.ageing_per_s,
         ),
     )
     state = settings.paths.state

@@ -17,7 +17,7 @@ from bus.process.identity import new_name
 from bus.process.logs import Log
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId
+from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
@@ -45,6 +45,7 @@ from master.log.recent_events import describe_undone
 from master.log.sequencer import LogDraft
 
 PLAN_S = 0.5
+POOL_TOLD_S = 1.0
 MAX_UNDONE = 100
 HEARD = (
     "card",
@@ -78,6 +79,8 @@ class Master:
         self._reactor = reactor
         self._log = log
         self._undone: tuple[UndoneChange, ...] = ()
+        self._pool_gist: list[tuple[ModelId, str, tuple[InstanceId, ...]]] = []
+        self._pool_told_at = float("-inf")
         self._holder = Holder(
             settings.policy,
             lambda: InstanceId(new_name("inst")),
@@ -202,7 +205,7 @@ class Master:
     # --- readings and plans ---
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
-        if self._holder.view.hear(envelope.message, self._reactor.now()):
+        if self._holder.heard(envelope.message, self._reactor.now()):
             self._plan()
 
     def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
@@ -215,8 +218,20 @@ class Master:
     def _plan(self) -> None:
         if self.candidate.holding:
             draft = self._draft()
-            self._holder.planned(draft, self._reactor.now())
+            now = self._reactor.now()
+            self._holder.planned(draft, now)
             self._append(draft)
+            self._tell_pool(now)
+
+    def _tell_pool(self, now: float) -> None:
+        """Publish how the pool stands: each second, and when something else waits, or for another
+        reason."""
+        node = self.client.speaker.node
+        reading = self._holder.pool(self.candidate.state, node, now)
+        gist = [(one.model, one.phase, one.victims) for one in reading.waits]
+        if gist != self._pool_gist or now - self._pool_told_at >= POOL_TOLD_S:
+            self._pool_gist, self._pool_told_at = gist, now
+            self.client.publish(reading_topic("pool", node), reading)
 
     # --- the log ---
 

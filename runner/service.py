@@ -50,6 +50,8 @@ from runner.roles.role import Factories, Role, RoleParts
 
 BEAT_S = 1.0
 WATCH_S = 0.25
+RESTS_S = 0.6
+"""Two looks after a request was last seen to be open: who asks again at once has done so."""
 LAST_WORDS_S = 0.2
 """Between the last messages and the end of the process, so that they leave it."""
 
@@ -72,6 +74,7 @@ class RunnerService:
         self._since = self._reactor.now()
         self._lost_at: float | None = self._since  # since when there is no worker
         self._prepared = False
+        self._busy_at: float | None = None
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
         self._recorder = FlightRecorder(self._flight.add)
@@ -171,6 +174,7 @@ class RunnerService:
             self._wait(now)
             return
         role.watch(now)
+        self._tell_rest(role, now)
         if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
             what = f"not ready after {spec.load_deadline_s:g} s"
             self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)
@@ -181,8 +185,20 @@ class RunnerService:
                 self.signal("empty")
                 self.leave(lifecycle.STOPPED, "model_unavailable", why)
 
+    def _tell_rest(self, role: Role, now: float) -> None:
+        """Tell without delay that nothing is open any more, and has not been for a moment: who
+        waits for this memory need not wait for the next reading."""
+        if role.open_requests:
+            self._busy_at = now
+        elif self._busy_at is not None and now - self._busy_at >= RESTS_S:
+            self._busy_at = None
+            self._tell_reading()
+
     def _beat(self) -> None:
         self._say_hello()
+        self._tell_reading()
+
+    def _tell_reading(self) -> None:
         if self._role is None or self.phase == "ended":
             return
         reading = self._role.reading(self._reactor.now())

@@ -30,9 +30,12 @@ from bus.wire.messages.events import (
     InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
+    InstanceYields,
     KeepAliveSet,
     LoadRefused,
     ModelDerived,
+    ModelPinned,
+    ModelUnpinned,
     NodeDrained,
     NodeForgotten,
     NodeJoined,
@@ -45,6 +48,7 @@ from bus.wire.messages.events import (
     TermOpened,
 )
 from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin
 
 MAX_FAILURES = 8
 """Endings of past generations that are remembered per instance."""
@@ -66,7 +70,8 @@ class NodeSeat(Message):
 class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
-    effect, oldest first; `derived` the derived models by name, `api_keys` the API keys by id."""
+    effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
+    `api_keys` the API keys by id."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -80,6 +85,7 @@ class ClusterState(Message):
     )
     derived: dict[str, DerivedModel] = Field(default_factory=dict[str, DerivedModel])
     api_keys: dict[str, ApiKey] = Field(default_factory=dict[str, ApiKey])
+    pins: dict[str, Pin] = Field(default_factory=dict[str, Pin])
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -136,6 +142,10 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case InstanceRemoved(instance=gone):
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
+        case ModelPinned(pin=pin):
+            return {"pins": {**state.pins, pin.model: pin}}
+        case ModelUnpinned(model=model):
+            return _unpinned(state, model)
         case ModelDerived(derived=derived):
             return {"derived": {**state.derived, derived.name: derived}}
         case DerivedForgotten(name=name):
@@ -149,6 +159,15 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
         case _:
             return _with_instance(state, body.instance, body)
+
+
+def _unpinned(state: ClusterState, model: str) -> Mapping[str, Any]:
+    pins = {key: pin for key, pin in state.pins.items() if key != model}
+    instances = {
+        key: one.model_copy(update={"pinned": False}) if one.model == model else one
+        for key, one in state.instances.items()
+    }
+    return {"pins": pins, "instances": instances}
 
 
 def _with_node(
@@ -178,6 +197,7 @@ InstanceNews = (
     | RunnerUnloaded
     | GenerationOpened
     | InstanceDraining
+    | InstanceYields
     | InstanceFailed
     | KeepAliveSet
 )
@@ -197,12 +217,15 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             if generation <= instance.generation and instance.status != "failed":
                 return instance
             status = signalled(instance.status, "reopened")
-            fresh = {"generation": generation, "status": status, "why": why}
+            fresh = {"generation": generation, "status": status, "why": why, "yields_to": ""}
             return instance.model_copy(update={**fresh, "ready": (), "seats": ()})
         case InstanceDraining(deadline_s=deadline_s, why=why):
             status = signalled(instance.status, "drain")
             update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
             return instance.model_copy(update=update)
+        case InstanceYields(to=to):
+            takes = instance.status == "ready" or not to
+            return instance.model_copy(update={"yields_to": to}) if takes else instance
         case InstanceFailed(why=why, place_again=again):
             status = signalled(instance.status, "gave_up")
             update = {"status": status, "why": why, "ready": (), "place_again": again}

@@ -108,6 +108,9 @@ class Instance(Message):
     `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
     anew under these conditions. `test`: it holds no model, its ranks test their collectives.
     `quantizes`: it makes `model`, which is not there before it has ended, of another.
+    `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
+    when those that it has are done, unless that is withdrawn. `pinned`: it was placed for the
+    preload list, or as a pinned copy. `priority` says nothing any more; it is in older logs.
     """
 
     instance: InstanceId
@@ -130,6 +133,7 @@ class Instance(Message):
     conditions: Conditions = Conditions()
     place_again: Conditions | None = None
     test: CollectiveTest | None = None
+    yields_to: str = ""
     quantizes: Quantizing | None = None
 
     @property

@@ -34,6 +34,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import PullAsked
 from bus.wire.messages.wire import Message
+from bus.wire.pool import PoolReading
 
 Plane = Literal["control", "telemetry"]
 
@@ -77,6 +78,7 @@ TABLE: tuple[Topic, ...] = (
     _kept("reading.node", 15.0, NodeReading, "every second"),
     _kept("reading.runner", 15.0, RunnerReading, "every second"),
     _kept("reading.demand", 15.0, DemandReading, "every second while there is any; on change"),
+    _kept("reading.pool", 15.0, PoolReading, "every second from the holder; on change"),
     _kept("reading.peers", 15.0, PeersReading, "every second; on change"),
     _kept("reading.link", 600.0, LinkReading, "measured while idle; believed for its time"),
     _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),

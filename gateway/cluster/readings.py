@@ -29,6 +29,7 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
+from bus.wire.pool import PoolReading, PoolWait
 
 Reading = TypeVar("Reading", bound=Message)
 READING_TTL_S = 15.0
@@ -37,11 +38,13 @@ LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
 UNDONE_TTL_S = 86_400.0
 KEYS_TTL_S = 604_800.0
+POOL_TTL_S = 5.0
 TOPICS = (
     "card",
     "reading.node",
     "reading.runner",
     "reading.demand",
+    "reading.pool",
     "reading.peers",
     "reading.link",
     "reading.weights",
@@ -57,6 +60,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     NodeReading: attrgetter("node"),
     RunnerReading: attrgetter("node", "process"),
     DemandReading: attrgetter("node", "process"),
+    PoolReading: attrgetter("node"),
     PeersReading: attrgetter("node"),
     WeightsReading: attrgetter("node"),
     PullReading: attrgetter("node"),
@@ -173,3 +177,16 @@ class ClusterReadings:
         for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
             del held[key]
         return [reading for reading, _ in held.values()]
+
+
+def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
+    """Return how the pool stands, as the holder of the latest term says; None while nothing fresh
+    was heard of it."""
+    found = readings.fresh(PoolReading, now, POOL_TTL_S)
+    return max(found, key=lambda one: one.term, default=None)
+
+
+def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
+    """Return what a model waits for, as the holder says; None where it does not wait."""
+    told = pool_of(readings, now)
+    return next((one for one in told.waits if one.model == model), None) if told else None

@@ -18,7 +18,7 @@ from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.pulling import demanded_repository, known_repository
-from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.readings import ClusterReadings, wait_of
 from gateway.dialects.faults import (
     HttpFaultRaised,
     makes_no_such,
@@ -185,7 +185,11 @@ class ModelCatalog:
         )
 
     def hopeless(self, model: ModelId) -> Refusal | None:
-        """Return why the model will not be loaded: the holder gave all its copies up."""
+        """Return why the model will not be loaded: the holder gave all its copies up, or what is
+        pinned leaves no room for it."""
+        wait = wait_of(self.readings, model, self._now())
+        if wait is not None and wait.phase == "hopeless":
+            return Refusal(reason="no_capacity", message=wait.why)
         why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
@@ -220,9 +224,9 @@ class ModelCatalog:
         return self._bus.reactor.now()
 
 
-def not_loaded(model: ModelId, waited_s: float) -> Refusal:
-    """Return the refusal for a wait in which the model was not loaded."""
-    message = f"{model} was not loaded within {waited_s:.0f} s; it may be soon"
+def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:
+    """Return the refusal for a wait for a model that was not loaded; `why`: for what it waited."""
+    message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'it may be soon'}"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
 
 

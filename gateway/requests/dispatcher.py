@@ -3,8 +3,8 @@
 Owns every request of its process. One for which no instance is ready waits
 (`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
 one that has waited for the load waits on where all are full. A runner that vanishes before it had
-accepted costs nothing, the request waits again. Deadlines: loading has its own; the time of the
-answer counts from its submission.
+accepted costs nothing, the request waits again. Deadlines: loading has its own; that of the client
+(`x_timeout_s`) counts from the request's arrival, loading included.
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ class Dispatcher:
         self._room.tick(now)
         for request in list(self.requests.values()):
             if request.late(now):
-                self._fail(request, "deadline", request.late_text(), "deadline")
+                waits = request.request_id in self._room
+                wait = f": {self._room.progress(request, now)}" if waits else ""
+                self._fail(request, "deadline", request.late_text() + wait, "deadline")
             elif request.stopping_since is not None and now - request.stopping_since > STOPPING_S:
                 self._clients.forget(request.request_id)
                 request.end_cancelled(now)

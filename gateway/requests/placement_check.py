@@ -20,6 +20,12 @@ FINAL = frozenset({"insufficient_memory", "unsupported", "unknown_model", "bad_r
 ANSWER_S = 10.0
 
 
+def is_final(refusal: Refusal) -> bool:
+    """Return whether waiting has no sense: what is missing is pinned, or there is none."""
+    in_vain = refusal.reason == "no_capacity" and refusal.retry_after_s is None
+    return refusal.reason in FINAL or in_vain
+
+
 class PlacementCheck:
     """One open question per model."""
 
@@ -40,5 +46,5 @@ class PlacementCheck:
 
     def _answered(self, model: ModelId, answer: Acknowledged | CommandRefused) -> None:
         self._asked.discard(model)
-        if isinstance(answer, CommandRefused) and answer.refusal.reason in FINAL:
+        if isinstance(answer, CommandRefused) and is_final(answer.refusal):
             self._on_never(model, answer.refusal)

@@ -64,7 +64,7 @@ class ClientRequest:
         self.moved_at = now
         self.said_at = now
         self.first_at: float | None = None
-        self.deadline_at: float | None = None
+        self.deadline_at: float | None = None if timeout_s is None else now + timeout_s
         self.stopping_since: float | None = None
         self.instance: InstanceId | None = None
         self.node: NodeId | None = None
@@ -99,7 +99,7 @@ class ClientRequest:
     # --- where it stands ----------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:
-        """Note that no instance is ready: the time from here on is loading, without a deadline."""
+        """Note that no instance is ready: the time from here on is loading."""
         self._stand_by()
         self.has_waited = True
         self._waiting_since = now
@@ -111,7 +111,7 @@ class ClientRequest:
         self.tries = 0
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """Note that an instance is being asked: the clock of the answer starts.
+        """Note that an instance is being asked.
 
         `request_timeout_s` bounds the time between two entries; 0: no bound. Before the first one
         the request may be in the runner's queue, and whether the runner works is known by its
@@ -126,8 +126,6 @@ class ClientRequest:
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
-        if self._timeout_s is not None:
-            self.deadline_at = now + self._timeout_s
         self._silence_s = request_timeout_s
 
     def late(self, now: float) -> bool:
@@ -202,7 +200,6 @@ class ClientRequest:
 
     def _stand_by(self) -> None:
         self.instance = self.node = None
-        self.deadline_at = None
         self._silence_s = 0.0
 
     def _so_far(self) -> Usage:

@@ -68,13 +68,15 @@ def ready_instances(
     model: ModelId,
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
-    """Return instances that may take a request now; `excluded` are (instance, generation) pairs."""
+    """Return instances that may take a request now, none that makes way; `excluded` are (instance,
+    generation) pairs."""
     return [
         one
         for one in instances
         if one.model == model
         and one.status == "ready"
         and one.serves
+        and not one.yields_to
         and one.lead is not None
         and (one.instance, one.generation) not in excluded
     ]

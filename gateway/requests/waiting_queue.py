@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.readings import DemandReading, ModelDemand, RunnerReading, WeightsReading
+from bus.wire.messages.readings import (
+    ClassDemand,
+    DemandReading,
+    ModelDemand,
+    RunnerReading,
+    WeightsReading,
+)
+from bus.wire.pool import PoolWait
 from bus.wire.shares import Sharer, has_share, in_turn
 
 PUBLISH_S = 1.0
@@ -89,6 +96,7 @@ class WaitingQueue:
                 waiting=len(mine),
                 best_priority=min(one.priority for one in mine),
                 oldest_s=max(now - one.since_at for one in mine),
+                classes=_classes(mine, now),
             )
             for model in self.models() - set(without)
             if (mine := self.of(model))
@@ -110,11 +118,13 @@ def loading_text(
     model: ModelId,
     readings: Sequence[RunnerReading],
     weights: Sequence[WeightsReading] = (),
+    wait: PoolWait | None = None,
     *,
     position: int,
 ) -> str:
     """Return a line for the person who waits: phase, bytes, per cent. While the weights are on
-    their way to a node, that; of several nodes or ranks the one that is furthest behind."""
+    their way to a node, that; of several nodes or ranks the one that is furthest behind; while the
+    model waits for memory (`wait`), what it waits for."""
     mine = [one for one in readings if one.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [
@@ -137,7 +147,27 @@ def loading_text(
             return f"loading {percent} % ({done:.0f} of {total:.0f} MB) {model}{place}"
         if one.phase in ("loading", "warming"):
             return f"{one.phase} {model}{place}"
+    if wait is not None:
+        return f"waiting for {model}: {waits_for(wait)}{place}"
     return f"waiting for {model} to be loaded{place}"
+
+
+def waits_for(wait: PoolWait) -> str:
+    """Return what a model waits for, and how long that is expected to take."""
+    if wait.ready_in_s is None:
+        return wait.why
+    return f"{wait.why}; ready in about {wait.ready_in_s:.0f} s"
+
+
+def _classes(waiters: Sequence[Waiter], now: float) -> tuple[ClassDemand, ...]:
+    """Return how many wait, and how long, of each priority."""
+    since: dict[int, list[float]] = {}
+    for one in waiters:
+        since.setdefault(one.priority, []).append(one.since_at)
+    return tuple(
+        ClassDemand(priority=priority, waiting=len(at), oldest_s=max(0.0, now - min(at)))
+        for priority, at in sorted(since.items())
+    )
 
 
 def _loaded_ratio(one: RunnerReading) -> float:

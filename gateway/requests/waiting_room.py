@@ -20,11 +20,12 @@ from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
 from gateway.cluster.options import Options
 from gateway.cluster.pulling import PullsOnDemand, pulling_text
+from gateway.cluster.readings import wait_of
 from gateway.dialects.faults import HttpFault, of_pull
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
-from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text
+from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text, waits_for
 
 SILENT_S = 12.0
 """How long a request waits for the replacement of the only instance, which did not answer."""
@@ -136,6 +137,7 @@ class WaitingRoom:
             request.model,
             self._catalog.readings.runners(now),
             self._catalog.readings.weights(now),
+            wait_of(self._catalog.readings, request.model, now),
             position=position,
         )
 
@@ -187,7 +189,9 @@ class WaitingRoom:
     def _too_late(self, waiter: Waiter, now: float) -> Refusal:
         waited_s = now - waiter.since_at
         if not self._catalog.ready(waiter.model):
-            return not_loaded(waiter.model, waited_s)
+            wait = wait_of(self._catalog.readings, waiter.model, now)
+            why = "" if wait is None else waits_for(wait)
+            return not_loaded(waiter.model, waited_s, why)
         message = f"no place came free at {waiter.model} within {waited_s:.0f} s"
         return Refusal(reason="queue_full", message=message, retry_after_s=5.0)
 

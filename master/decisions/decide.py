@@ -1,9 +1,9 @@
 """Commands to events: the holder's answer to each, as data.
 
 Pure. A command that was decided before (its id is in the state) gets its first answer again.
-A placement for which others have to make way is answered later: `Later` carries what is to
-happen first, and the asker, who repeats every second, is answered when there is room. Refusals
-are values and say what to do.
+A placement for which others have to make way is answered later: `Later` carries what the pool is to
+pursue, and the asker, who repeats every second, is answered when there is room. Refusals are values
+and say what to do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bus.wire.messages.commands import (
     ForgetDerived,
     ForgetNode,
     KeepAlive,
+    PinModel,
     PlaceModel,
     QuantizeModel,
     RemoveApiKey,
@@ -37,18 +38,21 @@ from bus.wire.messages.events import (
     InstancePlaced,
     InstanceRemoved,
     KeepAliveSet,
+    ModelPinned,
 )
-from master import placement
+from master import placement, pool
 from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
-from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
+from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept
 from master.decisions.quantizing import decide_quantizing
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
+NORMAL = 10
+RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Events to index first (perhaps none), until the asker repeats; `refusal` says why."""
+    """Others make way first, as the pool decides: what is claimed, and the choice for it."""
 
-    events: tuple[EventBody, ...]
-    refusal: Refusal
+    claim: pool.Claim
+    choice: pool.PoolChoice
+
+    @property
+    def refusal(self) -> Refusal:
+        """Return why it cannot be now."""
+        why = "; ".join(o.yielding.why for o in self.choice.victims if o.yielding.why)
+        known = self.choice.refusal
+        text = "memory is short" if known is None else known.message
+        facts = {} if known is None else known.facts
+        message = f"{text}; {why}" if why else text
+        return Refusal(reason="no_capacity", message=message, retry_after_s=RETRY_S, facts=facts)
 
 
 Decision = Decided | Known | Later | Refusal
@@ -86,22 +100,27 @@ class Policy:
     keep_alive_s: float = 300.0
     preload: tuple[ModelId, ...] = ()
     sizing: placement.RunnerSizing = field(default_factory=placement.RunnerSizing)
+    pool: pool.PoolSettings = field(default_factory=pool.PoolSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a decision may look at. Before `settled_at` no other instance may be
-    evicted, for the memory of the last one is still being measured. On nodes that are `avoided`
-    nothing is placed."""
+    """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
+    the pool has promised to others is not free, and the copies that leave for them are theirs."""
 
     state: ClusterState
     observed: Observations
     policy: Policy
-    settled_at: float
     now: float
     avoided: frozenset[NodeId] = frozenset()
+    tenure: pool.Tenure = field(default_factory=pool.Tenure)
+    promises: tuple[pool.Promise, ...] = ()
 
     def nodes(self) -> list[placement.NodeCapacity]:
+        """Return the nodes that may be given new work, without what others were promised."""
+        return pool.reserve(self.unpromised_nodes(), self.promises)
+
+    def unpromised_nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work: those that are neither drained nor lost."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {known.node for known in self.state.nodes.values() if known.draining}
@@ -131,6 +150,8 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return unknown_instance(command.instance, scene.state)
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
+        case PinModel():
+            return _pin(command, scene)
         case RenameNode() | DrainNode() | ForgetNode():
             bodies = decide_node(command, scene.state, scene.observed, scene.now)
             if isinstance(bodies, Refusal):
@@ -196,9 +217,8 @@ def instance_of(
         collectives=placed.collectives,
         backend=placed.lead.copy.backend,
         context_tokens=placed.context_tokens,
-        keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
+        keep_alive_s=keep_alive_s,
         pinned=command.pinned,
-        priority=command.priority,
         conditions=conditions_of(command),
     )
 
@@ -216,7 +236,6 @@ def placement_again(instance: Instance, conditions: Conditions, why: str) -> Pla
         model=instance.model,
         keep_alive_s=None if instance.pinned else instance.keep_alive_s,
         pinned=instance.pinned,
-        priority=instance.priority,
         **dict(conditions),
     )
 
@@ -243,18 +262,22 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
     spec = placement.PlacementSpec(command.model, **dict(conditions_of(command)))
-    nodes, links = scene.nodes(), placement.Links(scene.observed.living_links(scene.now))
+    links = placement.Links(scene.observed.living_links(scene.now))
     if command.dry_run and command.previews:
-        found = placement.previews(spec, nodes, scene.policy.sizing, links)
+        found = placement.previews(spec, scene.nodes(), scene.policy.sizing, links)
         return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
-    verdict = placement.place(spec, nodes, scene.policy.sizing, links)
-    if isinstance(verdict, placement.Crowded):
-        return _crowded(command, verdict, scene)
-    if isinstance(verdict, Refusal):
-        return _still_gathering(scene) or verdict
+    claim = claim_of(scene, command)
+    chosen = choose(scene, spec, claim)
+    if isinstance(chosen, pool.Hopeless):
+        return _still_gathering(scene) or chosen.refusal
+    if isinstance(chosen, Refusal):
+        return _still_gathering(scene) or chosen
+    if chosen.placement is None:
+        later = Later(claim, chosen)
+        return Known(scene.state.index, plan=_eviction(later)) if command.dry_run else later
     if command.dry_run:
-        return Known(scene.state.index, plan=placement.plan_of(verdict, links))
-    instance = instance_of(command, verdict, scene.policy, fresh)
+        return Known(scene.state.index, plan=placement.plan_of(chosen.placement, links))
+    instance = instance_of(command, chosen.placement, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
         for old in scene.state.instances.values()
@@ -293,40 +316,48 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
 
 def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
     """Return the decision to keep an instance; how long it stays may change."""
-    asked_s = FOR_EVER if command.pinned else command.keep_alive_s
+    asked_s = command.keep_alive_s
     if asked_s is None or asked_s == instance.keep_alive_s:
         return Known(state.index, instance.instance)
     body = KeepAliveSet(instance=instance.instance, keep_alive_s=asked_s)
     return Decided((body,), instance.instance)
 
 
-def _crowded(command: PlaceModel, crowded: placement.Crowded, scene: Scene) -> Decision:
-    evictions = plan_evictions(crowded, scene.state, scene.observed, command.priority, scene.now)
-    if command.dry_run:
-        evicted = [victim.instance for victim in evictions.victims]
-        if evictions.enough:
-            nodes = list(crowded.shortages)
-            plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
-            return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
-        return crowded.refusal
-    if not evictions.enough and scene.now >= scene.settled_at:
-        return crowded.refusal
-    return Later(_evictions(evictions, command.model, scene), crowded.refusal)
+def _eviction(later: Later) -> dict[str, Any]:
+    """Return the plan of a dry run for which others would make way."""
+    nodes = list(later.choice.needs)
+    return {
+        "model": later.claim.model,
+        "node": nodes[0],
+        "nodes": nodes,
+        "evicts": [one.copy.instance.instance for one in later.choice.victims],
+        "why": later.refusal.message,
+    }
 
 
-def _evictions(evictions: Evictions, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
-    """Return the next eviction: one at a time, none while a copy leaves or its memory settles."""
-    if evictions.leaving or not evictions.victims or scene.now < scene.settled_at:
-        return ()
-    victim = evictions.victims[0].instance
-    why = f"makes way for {model}"
-    return (InstanceDraining(instance=victim, deadline_s=EVICT_DRAIN_S, why=why),)
+def _pin(command: PinModel, scene: Scene) -> Decision:
+    """Return the decision on a pin. What can never fit beside the other pins is not pinned."""
+    decision = decide_pin(command, scene.state, scene.models())
+    if not isinstance(decision, ModelPinned):
+        body = decision
+        if isinstance(body, Refusal):
+            return _still_gathering(scene) or body
+        return Known(scene.state.index) if body is None else Decided((body,), None)
+    if not living(scene.state, command.model):
+        claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
+        chosen = choose(scene, placement.PlacementSpec(command.model), claim)
+        never = chosen.refusal if isinstance(chosen, pool.Hopeless) else chosen
+        if isinstance(never, Refusal) and never.retry_after_s is None:
+            return _still_gathering(scene) or never
+    return Decided((decision,), None)
 
 
 def _delete(command: DeleteInstance, state: ClusterState) -> Decision:
     instance = state.instances.get(command.instance)
     if instance is None:
         return unknown_instance(command.instance, state)
+    if (kept := is_kept(instance, state)) is not None:
+        return kept
     if instance.status == "draining" and (instance.drain_deadline_s or 0.0) <= command.drain_s:
         return Known(state.index, instance.instance)
     body = InstanceDraining(instance=command.instance, deadline_s=command.drain_s, why=command.why)

@@ -12,29 +12,36 @@ from typing import assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, InstanceId
-from bus.wire.messages.commands import Command
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.messages.commands import Command, PlaceModel
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
     InstanceRemoved,
     LoadRefused,
+    ModelPinned,
     RunnerEnded,
     RunnerUnloaded,
     TermOpened,
 )
+from bus.wire.messages.readings import NodeReading, RunnerReading
+from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin, PoolReading
 from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.decisions.evict import SETTLE_S
 from master.decisions.observations import Observations
+from master.decisions.pool_view import claim_of, copies_of
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
 from master.decisions.stand_ins import BROKEN_S, Lost, StandIns, lost_copies, stood_down
 from master.log.sequencer import LogDraft, judge
+from master.pool import PlanBook, Promise, pool_reading
 
 Note = tuple[str, dict[str, str | int | None]]
 """A line for the log of the process: what is said, and the facts beside it."""
+ASKED_S = 3.0
+"""An asker repeats every second; one that was not heard for so long has gone."""
 Decide = Callable[[Command, Scene, InstanceId], Decision]
 
 
@@ -61,17 +68,25 @@ class Holder:
         self._memory = self._new_notes()
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
-        self._settled_at = 0.0
+        self._book = PlanBook()
+        self._asked: dict[ModelId, tuple[PlaceModel, float]] = {}
         self._said: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
         self._memory = self._new_notes()
         self._stand_ins = StandIns()
+        self._book, self._asked = PlanBook(), {}
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
         for body in planner.repairs(log.state):
             self._write(log, body, now)
+
+    def heard(self, message: Message, now: float) -> bool:
+        """Take a reading in; return whether it may call for a plan at once: what is measured does
+        while something waits for memory."""
+        moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
+        return self.view.hear(message, now) or moves
 
     def told(self, told: TellFact, log: LogDraft, now: float) -> bool:
         """Take a fact. Return False where it comes too early, so that it has to be told again."""
@@ -88,7 +103,11 @@ class Holder:
         """Decide about a command. Return where it is in the log, or why it is refused; None where
         others make way first, so that it has to be asked again. `unsettled` is why voters cannot
         be changed now."""
-        decision = self._decide(command, self._scene(log.state, now), self._new_instance())
+        wished = command.model if isinstance(command, PlaceModel) else None
+        scene = self._scene(log.state, now, self._book.promises_beside(wished))
+        decision = self._decide(command, scene, self._new_instance())
+        if isinstance(command, PlaceModel):
+            self._pin_placed(command, decision, log, now)
         self._note(
             "decided",
             command=command.kind,
@@ -103,9 +122,12 @@ class Holder:
                     self._write(log, body, now)
                 index = self._write(log, bodies[-1], now, command.command_id)
                 return Known(index, instance)
-            case Later(events=bodies):
-                for body in bodies:
-                    self._write(log, body, now)
+            case Later(choice=choice, refusal=refusal):
+                if any(one.yielding.at > now for one in choice.victims):
+                    return refusal
+                if isinstance(command, PlaceModel):
+                    self._asked[command.model] = (command, now)
+                    self._memory.tenure.wished_at.setdefault(command.model, now)
                 return None
             case Known() | Refusal():
                 return decision
@@ -123,10 +145,12 @@ class Holder:
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
         self._place_lost(log, now)
-        scene = self._scene(log.state, now)
-        for wish in planner.wanted_commands(scene, self._memory):
-            scene = self._scene(log.state, now)
-            self._wished(wish.model, self._decide(wish, scene, self._new_instance()), log, now)
+        self._pursue_wishes(log, now)
+
+    def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
+        """Return what waits for memory, and why, and how the copies stand."""
+        copies = copies_of(self._scene(state, now))
+        return pool_reading(holder, state.term, self._book, copies, self._policy.pool, now)
 
     def take_notes(self) -> list[Note]:
         """Return the lines for the log of the process, and forget them."""
@@ -138,8 +162,52 @@ class Holder:
     def _new_notes(self) -> planner.PlannerNotes:
         return planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
 
-    def _scene(self, state: ClusterState, now: float) -> Scene:
-        return Scene(state, self.view, self._policy, self._settled_at, now)
+    def _scene(
+        self,
+        state: ClusterState,
+        now: float,
+        promises: tuple[Promise, ...] = (),
+    ) -> Scene:
+        tenure = self._memory.tenure
+        for one in state.instances.values():
+            if one.status == "ready":
+                tenure.ready_at.setdefault(one.instance, now)
+        return Scene(
+            state,
+            self.view,
+            self._policy,
+            now,
+            tenure=tenure,
+            promises=promises,
+        )
+
+    def _pin_placed(
+        self, command: PlaceModel, decision: Decision, log: LogDraft, now: float
+    ) -> None:
+        """Pin the model of a placement that says so."""
+        is_vain = isinstance(decision, Refusal) or command.dry_run or not command.pinned
+        if not is_vain and command.model not in log.state.pins:
+            pin = Pin(model=command.model, by="its placement", at_s=log.at_s)
+            self._write(log, ModelPinned(pin=pin), now)
+
+    def _pursue_wishes(self, log: LogDraft, now: float) -> None:
+        """Go through what is wished for, most urgent first: place it, or have others make way.
+        What one was promised the next cannot have."""
+        before = log.state
+        self._asked = {m: one for m, one in self._asked.items() if now - one[1] < ASKED_S}
+        wishes = planner.wanted_commands(
+            self._scene(before, now), self._memory, [one for one, _ in self._asked.values()]
+        )
+        wished_at = self._memory.tenure.wished_at
+        self._memory.tenure.wished_at = {w.model: wished_at.get(w.model, now) for w in wishes}
+        self._book.begin()
+        for wish in wishes:
+            scene = self._scene(log.state, now, self._book.promises_beside(None))
+            decision = self._decide(wish, scene, self._new_instance())
+            self._wished(wish, decision, scene, log)
+        for body in self._book.withdrawn(before):
+            self._note("unloads not", what=body.kind)
+            self._write(log, body, now)
 
     def _write(
         self, log: LogDraft, body: EventBody, now: float, command_id: CommandId | None = None
@@ -153,7 +221,6 @@ class Holder:
     def _follow(self, log: LogDraft, body: EventBody, before: ClusterState, now: float) -> None:
         planner.note_event(self._memory, body, before, now)
         if isinstance(body, InstanceRemoved):
-            self._settled_at = now + SETTLE_S
             self._said.pop(body.instance, None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
@@ -192,20 +259,36 @@ class Holder:
             case _:
                 pass
 
-    def _wished(self, model: str, decision: Decision, log: LogDraft, now: float) -> None:
-        said = ""
+    def _wished(self, wish: PlaceModel, decision: Decision, scene: Scene, log: LogDraft) -> None:
+        model, now = wish.model, scene.now
         match decision:
-            case Decided(events=bodies) | Later(events=bodies):
-                for body in bodies:
+            case Decided(events=bodies):
+                asked = self._asked.pop(model, None)
+                for body in bodies[:-1]:
                     self._write(log, body, now)
-                said = "waits for room" if isinstance(decision, Later) else "is placed"
+                is_asked = asked is not None and asked[0] == wish
+                self._write(log, bodies[-1], now, wish.command_id if is_asked else None)
+                self._say(model, "placed", "is placed")
+            case Later(claim=claim, choice=choice):
+                tenure, view = self._memory.tenure, self.view
+                unsettled = frozenset(
+                    node
+                    for node in choice.needs
+                    if not tenure.is_settled(node, view.measured_at(node), now)
+                )
+                for body in self._book.pursue(claim, choice, tenure, unsettled, now):
+                    self._note("makes room", what=body.kind, why=getattr(body, "why", ""))
+                    self._write(log, body, now)
+                self._say(model, "waits", f"waits for room: {decision.refusal.message}")
             case Refusal(message=message):
-                said = message
+                self._book.refuse(
+                    claim_of(scene, wish), message, in_vain=decision.retry_after_s is None
+                )
+                self._say(model, message, message)
             case Known():
                 return
             case _:
                 assert_never(decision)
-        self._say(model, said, said)
 
     def _say(self, what: str, key: str, said: str) -> None:
         """Note what becomes of a model or an instance, once for each key in a row."""

@@ -6,8 +6,6 @@ Each value is believed for its time and not longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bus.hardware.observed_links import measured_links
 from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -16,6 +14,7 @@ from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
+    ClassDemand,
     DemandReading,
     LinkReading,
     ModelDemand,
@@ -24,6 +23,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.wire import Message
 from bus.wire.topology import LinkCost
+from master.pool import CopyUse
 
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
@@ -38,14 +38,6 @@ LINK_READING_S = 600.0
 TEST_S = 600.0
 GATHER_S = 15.0
 """A young holder waits this long for the cards of nodes that have joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The use of an instance, as its lead runner says. `idle_s` is 0 while a request is open."""
-
-    open_requests: int
-    idle_s: float
 
 
 class Observations:
@@ -80,13 +72,14 @@ class Observations:
                 self.nodes[message.node] = (message, now)
                 return first
             case RunnerReading():
+                before = self.runners.get((message.node, message.process))
                 self.runners[message.node, message.process] = (message, now)
-                return False
+                return before is not None and _is_busy(before[0]) != _is_busy(message)
             case DemandReading():
                 key = (message.node, message.process)
                 known_models = self.demands[key][0].models if key in self.demands else ()
                 self.demands[key] = (message, now)
-                return {m.model for m in message.models} != {m.model for m in known_models}
+                return _classes(message.models) != _classes(known_models)
             case LinkReading():
                 self.links[message.node] = (message, now)
                 return False
@@ -158,7 +151,7 @@ class Observations:
                 found[one.model] = _joined(found.get(one.model), one)
         return found
 
-    def use_of(self, instance: Instance, now: float) -> Use | None:
+    def use_of(self, instance: Instance, now: float) -> CopyUse | None:
         """Return the use of a ready instance, or None when it was not heard in the last 5 s."""
         lead = instance.lead
         if lead is None:
@@ -170,8 +163,15 @@ class Observations:
         if (reading.instance, reading.generation) != (instance.instance, instance.generation):
             return None
         busy = reading.running + reading.waiting
-        idle_s = 0.0 if busy else reading.last_used_ago_s + (now - heard_at)
-        return Use(busy, idle_s)
+        then_s = 0.0 if busy else reading.last_used_ago_s
+        idle_s = 0.0 if busy else then_s + (now - heard_at)
+        classes = (reading.best_running_priority, reading.best_waiting_priority)
+        best = min((one for one in classes if one is not None), default=None)
+        return CopyUse(busy, idle_s, best, heard_at, then_s)
+
+    def measured_at(self, node: NodeId) -> float:
+        """Return when a node's memory was last heard of; infinitely long ago for never."""
+        return self.nodes[node][1] if node in self.nodes else float("-inf")
 
     def has_done(self, instance: InstanceId, ranks: int) -> bool:
         """Return whether every rank of a collective test has said that it is done."""
@@ -179,12 +179,29 @@ class Observations:
         return all(one is not None and one[0].phase == "done" for one in known)
 
 
+def _is_busy(reading: RunnerReading) -> bool:
+    return bool(reading.running or reading.waiting)
+
+
+def _classes(models: tuple[ModelDemand, ...]) -> set[tuple[ModelId, int]]:
+    return {(one.model, one.best_priority) for one in models}
+
+
 def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
     if known is None:
         return more
+    oldest: dict[int, ClassDemand] = {}
+    for one in (*known.classes, *more.classes):
+        other = oldest.get(one.priority)
+        if other is None:
+            oldest[one.priority] = one
+            continue
+        waiting, oldest_s = one.waiting + other.waiting, max(one.oldest_s, other.oldest_s)
+        oldest[one.priority] = one.model_copy(update={"waiting": waiting, "oldest_s": oldest_s})
     return ModelDemand(
         model=more.model,
         waiting=known.waiting + more.waiting,
         best_priority=min(known.best_priority, more.best_priority),
         oldest_s=max(known.oldest_s, more.oldest_s),
+        classes=tuple(oldest[priority] for priority in sorted(oldest)),
     )

@@ -7,6 +7,7 @@ Unloading is a handshake: draining, then the runner ends, then it is removed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.replica.state import ClusterState
@@ -18,7 +19,9 @@ from bus.wire.messages.events import (
     GenerationOpened,
     InstanceDraining,
     InstanceFailed,
+    InstancePlaced,
     InstanceRemoved,
+    InstanceYields,
     LoadRefused,
     RunnerEnded,
     RunnerReady,
@@ -27,6 +30,8 @@ from bus.wire.messages.events import (
 from master.decisions.collective_tests import follow_test
 from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Scene, living, placement_again
+from master.decisions.pool_view import claim_of
+from master.pool import Tenure, pinned_by
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
@@ -38,38 +43,52 @@ RETRY_FAILED_S = 60.0
 class PlannerNotes:
     """The planner's notes of its own acts, by the holder's clock.
 
-    `failed_at`: when a copy was given up; `ready_at`: when it was last seen to become ready (its
-    idling begins there, not with its loading). `preloaded`: models of the preload list that have
-    been dealt with since this holder began. `crash_loops` says which models are not tried again
-    yet, for their runners keep failing.
+    `failed_at`: when a copy was given up; `tenure`: how copies came into memory (their idling
+    begins when they are ready, not with their loading). `preloaded`: models of the preload list
+    that have been dealt with since this holder began. `crash_loops` says which models are not
+    tried again yet, for their runners keep failing.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     preloaded: set[ModelId] = field(default_factory=set[ModelId])
-    ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
+    tenure: Tenure = field(default_factory=Tenure)
     nothing_was_desired: bool | None = None
     crash_loops: CrashLoops = field(default_factory=CrashLoops)
 
 
-def wanted_commands(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return the placements to ask for now, each until it is met; their command ids are only names.
+def wanted_commands(
+    scene: Scene, notes: PlannerNotes, asked: Sequence[PlaceModel] = ()
+) -> list[PlaceModel]:
+    """Return the placements to ask for now, each until it is met; but for those that were `asked`
+    for, their command ids are only names.
 
-    First copies that a worker refused, then the preload list where a new holder finds nothing
-    desired, then unmet demand, most urgent first (models of the list are pinned).
+    What was asked for, copies that a worker refused, the preload list where a new holder finds
+    nothing desired, pinned models that have no copy, and unmet demand (models of the preload list
+    are pinned); each model once, the best standing first.
     """
-    found = [*_placements_again(scene, notes), *_preloads(scene, notes)]
-    demand = scene.observed.demand(scene.now).values()
+    found = [*asked, *_placements_again(scene, notes), *_preloads(scene, notes)]
+    wanted = {**dict.fromkeys(scene.state.pins, 10)}
+    wanted |= {one.model: one.best_priority for one in scene.observed.demand(scene.now).values()}
     found += [
         PlaceModel(
-            command_id=CommandId(f"demand-{one.model}"),
-            model=one.model,
-            priority=one.best_priority,
-            pinned=one.model in scene.policy.preload,
+            command_id=CommandId(f"demand-{model}"),
+            model=ModelId(model),
+            priority=priority,
+            pinned=model in scene.policy.preload,
         )
-        for one in sorted(demand, key=lambda wanted: (wanted.best_priority, -wanted.oldest_s))
-        if not living(scene.state, one.model) and not _failed_lately(one.model, scene, notes)
+        for model, priority in wanted.items()
+        if not living(scene.state, ModelId(model))
+        and not _failed_lately(ModelId(model), scene, notes)
     ]
-    return found
+    once = {wish.model: wish for wish in reversed(found)}.values()
+    rate = scene.policy.pool.ageing_per_s
+
+    def order(wish: PlaceModel) -> tuple[float, float, str]:
+        """Return what the wishes are sorted by."""
+        claim = claim_of(scene, wish)
+        return claim.standing(rate, scene.now), claim.since_at, wish.model
+
+    return sorted(once, key=order)
 
 
 def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
@@ -78,11 +97,13 @@ def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
     demand = scene.observed.demand(scene.now)
     found: list[EventBody] = []
     for instance in scene.state.instances.values():
-        if instance.status != "ready" or instance.pinned or instance.keep_alive_s < 0:
+        if instance.status != "ready" or instance.keep_alive_s < 0:
+            continue
+        if pinned_by(instance, scene.state) is not None:
             continue
         use = scene.observed.use_of(instance, scene.now)
         limit_s = max(instance.keep_alive_s, LEAST_IDLE_S)
-        ready_at = notes.ready_at.setdefault(instance.instance, scene.now)
+        ready_at = notes.tenure.ready_at.setdefault(instance.instance, scene.now)
         if use is None or use.open_requests or instance.model in demand:
             continue
         idle_s = min(use.idle_s, scene.now - ready_at)
@@ -188,7 +209,8 @@ def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
             continue
         failed_at = notes.failed_at.setdefault(one.instance, scene.now)
         since_at = max(failed_at, notes.crash_loops.next_at(one.model))
-        if since_at <= scene.now and (one.pinned or scene.now - since_at < RETRY_FAILED_S):
+        is_pinned = pinned_by(one, scene.state) is not None
+        if since_at <= scene.now and (is_pinned or scene.now - since_at < RETRY_FAILED_S):
             found.append(placement_again(one, one.place_again, "again"))
     return found
 
@@ -207,10 +229,25 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
-        notes.ready_at[body.instance] = now
+        _note_ready(notes.tenure, body, before, now)
         notes.crash_loops.note_ready(body.instance, now)
     elif isinstance(body, InstanceRemoved):
         notes.failed_at.pop(body.instance, None)
-        notes.ready_at.pop(body.instance, None)
         if (gone := before.instances.get(body.instance)) is not None:
             notes.crash_loops.forget(gone, now)
+            notes.tenure.removed(gone.instance, (shard.node for shard in gone.shards), now)
+    elif isinstance(body, InstancePlaced):
+        notes.tenure.placed(body.instance.instance, now)
+    elif isinstance(body, GenerationOpened):
+        notes.tenure.placed(body.instance, now)
+    elif isinstance(body, InstanceYields):
+        notes.tenure.yields_at[body.instance] = now
+
+
+def _note_ready(tenure: Tenure, body: RunnerReady, before: ClusterState, now: float) -> None:
+    """Note that a copy is ready, with its last rank."""
+    known = before.instances.get(body.instance)
+    if known is not None and known.generation == body.generation:
+        ranks = {rank.rank for rank in known.ready} | {body.rank}
+        if len(ranks) == len(known.shards):
+            tenure.ready(known.instance, known.model, now)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import InstanceFailed, InstanceRemoved
 from master.decisions.decide import Scene, living
+from master.pool import pinned_by
 
 SETTLE_GRACE_S = 60.0
 
@@ -41,7 +42,8 @@ def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved | I
         name, why = instance.instance, f"nothing was heard of {', '.join(gone)} for"
         why = f"{why} {watch.grace_s:g} s"
         others = [one for one in living(scene.state, instance.model) if one.instance != name]
-        if not instance.pinned or others or instance.status == "draining":
+        is_pinned = pinned_by(instance, scene.state) is not None
+        if not is_pinned or others or instance.status == "draining":
             found.append(InstanceRemoved(instance=name, why=why))
         elif instance.place_again is None:
             why = f"{why}, and it has no other place yet"

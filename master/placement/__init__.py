@@ -8,7 +8,7 @@ from master.placement.capacity import NodeCapacity, node_capacities, resolve_bac
 from master.placement.explain import PENDING_RETRY_S, Crowded
 from master.placement.memory_cost import FIXED_BYTES, RunnerSizing, gb
 from master.placement.pipeline_search import MAX_RANKS
-from master.placement.place import place
+from master.placement.place import place, single_costs
 from master.placement.preview import plan_of, previews
 from master.placement.search import Placement
 from master.placement.speed import Links
@@ -16,5 +16,5 @@ from master.placement.speed import Links
 __all__ = [
     "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "Links",
     "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
-    "place", "plan_of", "previews", "resolve_backend",
+    "place", "plan_of", "previews", "resolve_backend", "single_costs",
 ]  # fmt: skip

@@ -27,6 +27,9 @@ from master.placement.speed import Links
 PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
 """Sizes that previews tell of; fewer of them in a cluster of more than `MANY_NODES`."""
 
+FETCHED_PER_S = 100e6
+"""What is taken to come over the network in a second, where places are compared."""
+
 KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 Verdict = Placement | Crowded | Refusal
@@ -70,6 +73,21 @@ def placement_problem(
     if not copies:
         return explain.no_node_can_run(spec.model, blocked)
     return PlacementProblem(spec, copies, blocked, sizing, links)
+
+
+def single_costs(
+    spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
+) -> list[tuple[NodeId, int, float]]:
+    """Return (node, bytes that a whole copy takes there, seconds until its weights are there) of
+    each node that could hold one if all others left it, free or not."""
+    problem = placement_problem(spec, nodes, sizing, links)
+    if isinstance(problem, Refusal):
+        return []
+    return [
+        (one.node.id, one.costs.whole.total, one.fetch_bytes / FETCHED_PER_S)
+        for one in problem.copies
+        if one.fits_whole(availability.room_ever) and one.node.free_bytes is not None
+    ]
 
 
 def alternatives(

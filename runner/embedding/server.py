@@ -82,7 +82,9 @@ class EmbeddingServer:
         computing = self._computing or frozenset()
         waiting = [one for key, one in self._open.items() if key not in computing]
         best = min((one.request.priority for one in waiting), default=None)
-        return SchedulerLoad(len(self._open) - len(waiting), len(waiting), best)
+        running = [one for key, one in self._open.items() if key in computing]
+        served = min((one.request.priority for one in running), default=None)
+        return SchedulerLoad(len(running), len(waiting), best, served)
 
     def close(self, message: str) -> None:
         """Say goodbye and go; what is open has been ended before."""

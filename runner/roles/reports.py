@@ -58,6 +58,7 @@ class RunnerMeter:
             max_running=spec.max_rows,
             max_waiting=spec.max_waiting,
             best_waiting_priority=load.best_waiting_priority,
+            best_running_priority=load.best_running_priority,
             prompt_tokens=totals.prompt_tokens,
             generation_tokens=totals.generated_tokens,
             prompt_tokens_per_s=prompts / seconds,

@@ -53,6 +53,7 @@ class SchedulerLoad:
     running: int = 0
     waiting_requests: int = 0
     best_waiting_priority: int | None = None
+    best_running_priority: int | None = None
     kv_bytes: int = 0
     kv_limit_bytes: int = 0
     prefix_bytes: int = 0
@@ -245,6 +246,9 @@ class Scheduler:
             waiting_requests=len({row.key.request_id for row in waiting}),
             best_waiting_priority=min(
                 (row.prepared.request.priority for row in waiting), default=None
+            ),
+            best_running_priority=min(
+                (row.prepared.request.priority for row in table.live.values()), default=None
             ),
             kv_bytes=table.live_bytes(),
             kv_limit_bytes=table.kv_bytes,

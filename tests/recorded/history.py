@@ -26,9 +26,12 @@ from bus.wire.messages.events import (
     InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
+    InstanceYields,
     KeepAliveSet,
     LoadRefused,
     ModelDerived,
+    ModelPinned,
+    ModelUnpinned,
     NodeDrained,
     NodeForgotten,
     NodeJoined,
@@ -40,6 +43,7 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
+from bus.wire.pool import Pin
 from tests.recorded.specimens import full, least
 
 N1, N2, N3 = NodeId("n0000000001"), NodeId("n0000000002"), NodeId("n0000000003")
@@ -103,6 +107,11 @@ def bodies() -> list[EventBody]:
         InstanceDraining(instance=LOST, deadline_s=12.5, why="asked to"),
         RunnerUnloaded(instance=LOST, generation=1, rank=0, node=N3),
         InstanceRemoved(instance=LOST, why="asked to"),
+        ModelPinned(pin=full(Pin)),
+        ModelPinned(pin=Pin(model=ModelId("let-go"))),
+        ModelUnpinned(model=ModelId("let-go")),
+        InstanceYields(instance=WHOLE, to="m2", why="makes way for m2"),
+        InstanceYields(instance=WHOLE, why="it is not wanted any more"),
         TermOpened(holder=N2, counter=2),
         NodeForgotten(node=N3),
         NodeForgotten(node=N1),

@@ -64,6 +64,18 @@ class KeepAlive(Message):
     keep_alive_s: float
 
 
+class PinModel(Message):
+    """Have a model stay in memory, whichever node it is on, and loaded where it is not (`pinned`);
+    or let it go again. `by` is who says so, for people."""
+
+    kind: Literal["pin_model"] = "pin_model"
+    command_id: CommandId
+    model: ModelId
+    pinned: bool = True
+    by: str = Field(default="", max_length=64)
+    at_s: float = 0.0
+
+
 class RenameNode(Message):
     """Call a node by another name, which goes before that of its own settings."""
 
@@ -167,6 +179,7 @@ Command = Annotated[
     PlaceModel
     | DeleteInstance
     | KeepAlive
+    | PinModel
     | RenameNode
     | DrainNode
     | ForgetNode

@@ -16,6 +16,7 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
+from bus.wire.pool import Pin
 
 # --- facts: witnessed by workers -----------------------------------------------------------
 
@@ -159,6 +160,16 @@ class InstanceDraining(Message):
     why: str
 
 
+class InstanceYields(Message):
+    """A copy is to be given no new requests, for it makes way for model `to`; with no `to` that is
+    withdrawn."""
+
+    kind: Literal["instance_yields"] = "instance_yields"
+    instance: InstanceId
+    to: str = ""
+    why: str
+
+
 class InstanceFailed(Message):
     """Given up (crash breaker, refusal of a worker). `place_again`: under which conditions it
     is to be placed elsewhere; None when that has no sense."""
@@ -183,6 +194,20 @@ class KeepAliveSet(Message):
     kind: Literal["keep_alive_set"] = "keep_alive_set"
     instance: InstanceId
     keep_alive_s: float
+
+
+class ModelPinned(Message):
+    """A model is to stay in memory from here on."""
+
+    kind: Literal["model_pinned"] = "model_pinned"
+    pin: Pin
+
+
+class ModelUnpinned(Message):
+    """A model may leave memory again."""
+
+    kind: Literal["model_unpinned"] = "model_unpinned"
+    model: ModelId
 
 
 class ModelDerived(Message):
@@ -238,6 +263,9 @@ EventBody = Annotated[
     | InstanceFailed
     | InstanceRemoved
     | KeepAliveSet
+    | InstanceYields
+    | ModelPinned
+    | ModelUnpinned
     | ModelDerived
     | DerivedForgotten
     | ApiKeyAdded

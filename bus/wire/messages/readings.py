@@ -102,8 +102,8 @@ class RunnerReading(Message):
     """A runner's queue, speed and memory, every second. Ratios are 0..1; per_s over that second.
 
     Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
-    `best_waiting_priority` is the smallest among waiting rows. `last_used_ago_s` counts from
-    the last time that any request was open.
+    `best_waiting_priority` is the smallest among waiting rows, `best_running_priority` among the
+    others. `last_used_ago_s` counts from the last time that any request was open.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -136,15 +136,26 @@ class RunnerReading(Message):
     done_bytes: int = 0
     total_bytes: int = 0
     rank: int = 0
+    best_running_priority: int | None = None
+
+
+class ClassDemand(Message):
+    """Those of one priority among the requests that wait for a model."""
+
+    priority: int
+    waiting: int
+    oldest_s: float
 
 
 class ModelDemand(Message):
-    """Requests that wait at a gateway for a model that is not ready."""
+    """Requests that wait at a gateway for a model that is not ready, and of each priority how many
+    and for how long."""
 
     model: ModelId
     waiting: int
     best_priority: int
     oldest_s: float
+    classes: tuple[ClassDemand, ...] = ()
 
 
 class DemandReading(Message):

@@ -36,6 +36,7 @@ from bus.wire.messages.readings import (
     UndoneReading,
     WeightsReading,
 )
+from bus.wire.pool import PoolReading
 from gateway.cli.output.errors import NOT_FOUND, CliError
 
 M = TypeVar("M", bound=BaseModel)
@@ -74,6 +75,7 @@ class NodeState:
     asked: str
     weights: tuple[WeightsReading, ...] = ()
     pulls: tuple[PullReading, ...] = ()
+    pool: tuple[PoolReading, ...] = ()
     undone: tuple[UndoneReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
@@ -215,6 +217,7 @@ def parse_state(body: Any) -> NodeState:
             runners=_all(RunnerReading, telemetry["runners"]),
             cards=_all(NodeCard, telemetry["cards"]),
             weights=_all(WeightsReading, telemetry.get("weights", ())),
+            pool=_all(PoolReading, telemetry.get("pool", ())),
             pulls=_all(PullReading, telemetry.get("pulls", ())),
             undone=_all(UndoneReading, telemetry.get("undone", ())),
             links=_by_node(LinkReading, telemetry.get("links", {})),

@@ -13,6 +13,7 @@ from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.readings import pool_of
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
@@ -54,6 +55,7 @@ class StateResource(Resource):
                     "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
+                    "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
                     "weights": _plain(known.weights(now)),
                     "pulls": _plain(known.fresh(PullReading, now)),
                     "undone": _plain(known.undone(now)),

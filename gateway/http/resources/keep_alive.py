@@ -1,7 +1,8 @@
 """Talks to the holder about whether models stay: load on wish, unload on wish.
 
 Ollama's clients load a model by an empty request and unload it by one with `keep_alive: 0`.
-Loading waits like any request for the model would; unloading lets what is open finish.
+Loading waits like any request for the model would; unloading lets what is open finish, and has no
+effect on what is pinned.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ async def load_or_unload(service: HttpService, parsed: Parsed) -> float:
     load_s = 0.0
     if parsed.intent == "unload":
         for one in list(service.bus.state.instances.values()):
+            if one.pinned or model in service.bus.state.pins:
+                continue
             if one.model == model and one.status in ("placed", "ready"):
                 await service.command(
                     DeleteInstance(

@@ -264,7 +264,8 @@ def _loaded(
     weights = card.weights_bytes if card is not None else 0
     size = max(weights, service.readings.memory_of(instance, now))
     expires_at_s = None
-    if instance.keep_alive_s >= 0 and not instance.pinned:
+    is_pinned = instance.pinned or instance.model in service.bus.state.pins
+    if instance.keep_alive_s >= 0 and not is_pinned:
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")

@@ -124,3 +124,8 @@ def test_a_model_is_not_given_up_while_a_copy_is_to_be_placed_again() -> None:
     again = instance("a", "failed").model_copy(update={"place_again": Conditions(min_nodes=2)})
     assert given_up([again], ModelId("m")) is None
     assert given_up([instance("b", "failed"), again], ModelId("m")) is None
+
+
+def test_a_copy_that_makes_way_is_given_nothing_new() -> None:
+    yields = instance("leaves").model_copy(update={"yields_to": "other"})
+    assert ready_instances([yields, instance("stays")], ModelId("m")) == [instance("stays")]

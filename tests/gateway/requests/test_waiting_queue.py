@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.readings import FetchPhase, FetchReading, RunnerReading, WeightsReading
+from bus.wire.pool import PoolWait
 from gateway.requests.routing import has_place
 from gateway.requests.waiting_queue import Waiter, WaitingQueue, loading_text
 
@@ -135,3 +136,24 @@ def test_weights_on_their_way_are_told_of_by_the_node_that_is_furthest_behind() 
     assert loading_text(M, [], both, position=0) == told
     over = [fetching("a", "done", 100_000_000), fetching("b", "failed", 30_000_000)]
     assert loading_text(M, [], over, position=0) == "waiting for m to be loaded"
+
+
+def test_each_class_that_waits_is_told_with_its_own_age() -> None:
+    demand = WaitingQueue(limit=9)
+    for key, priority, since_at in (("a", 50, 1.0), ("b", 10, 8.0), ("c", 50, 5.0)):
+        demand.add(waiter(key, M, priority, since_at))
+    (told,) = demand.reading(NodeId("n"), "gateway:0", 10.0).models
+    classes = [(one.priority, one.waiting, one.oldest_s) for one in told.classes]
+    assert classes == [(10, 1, 2.0), (50, 2, 9.0)]
+
+
+def test_who_waits_for_memory_is_told_for_what() -> None:
+    wait = PoolWait(
+        model=M, kind="demand", priority=10, standing=9.0, waited_s=2.0, phase="waiting",
+        why="other is in use and keeps its turn for 12 s more", ready_in_s=17.6,
+    )  # fmt: skip
+    said = loading_text(M, [], wait=wait, position=1)
+    assert said == (
+        f"waiting for {M}: other is in use and keeps its turn for 12 s more; ready in about 18 s, "
+        "1 ahead of you"
+    )

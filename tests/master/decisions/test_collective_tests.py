@@ -291,7 +291,7 @@ def test_the_command_is_decided_once() -> None:
             cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
         )  # fmt: skip
         view.hear(reading, 0.0)
-    scene = Scene(ClusterState(), view, Policy(), 0.0, 0.0)
+    scene = Scene(ClusterState(), view, Policy(), 0.0)
     first = decide(command(), scene, NAME)
     assert isinstance(first, Decided) and first.instance == NAME
     event = next_event(scene.state, first.events[-1], term=1, at_s=0.0, command_id=CommandId("c"))

@@ -30,7 +30,7 @@ from bus.wire.messages.readings import (
     RunnerReading,
 )
 from master.decisions.crash_loop import LOAD_FAILED, WEDGED, WELL_S
-from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.decide import Decided, Decision, Known, Policy, Scene, decide
 from master.decisions.observations import Observations
 from master.decisions.planner import (
     PlannerNotes,
@@ -61,7 +61,6 @@ class Stage:
     state: ClusterState = field(default_factory=ClusterState)
     view: Observations = field(default_factory=Observations)
     memory: PlannerNotes = field(default_factory=PlannerNotes)
-    settled_at: float = 0.0
     now: float = 100.0
     count: int = 0
 
@@ -82,7 +81,7 @@ class Stage:
         self.view.hear(reading, self.now)
 
     def scene(self) -> Scene:
-        return Scene(self.state, self.view, self.policy, self.settled_at, self.now)
+        return Scene(self.state, self.view, self.policy, self.now, tenure=self.memory.tenure)
 
     def command(self, command: Any) -> Decision:
         self.count += 1
@@ -91,9 +90,6 @@ class Stage:
             for body in decision.events[:-1]:
                 self.index(body)
             self.index(decision.events[-1], command.command_id)
-        if isinstance(decision, Later):
-            for body in decision.events:
-                self.index(body)
         return decision
 
     def index(self, body: EventBody, command_id: CommandId | None = None) -> None:
@@ -205,7 +201,7 @@ def test_asking_for_an_existing_copy_with_another_keep_alive_changes_it(stage: S
     assert stage.state.instances[first].keep_alive_s == 7.0
 
 
-def test_keep_alive_is_the_commands_then_the_policys_and_for_ever_when_pinned(
+def test_keep_alive_is_the_commands_then_the_policys_pinned_or_not(
     stage: Stage,
 ) -> None:
     stage.policy = Policy(keep_alive_s=42.0)
@@ -213,7 +209,7 @@ def test_keep_alive_is_the_commands_then_the_policys_and_for_ever_when_pinned(
     for more in ({}, {"keep_alive_s": 3.0}, {"keep_alive_s": 3.0, "pinned": True}):
         instance = stage.load("a", if_absent=False, **more)
         kept.append(stage.state.instances[instance].keep_alive_s)
-    assert kept == [42.0, 3.0, -1.0]
+    assert kept == [42.0, 3.0, 3.0]
 
 
 def test_a_dry_run_answers_the_plan_and_changes_nothing(stage: Stage) -> None:
@@ -239,30 +235,6 @@ def test_a_copy_that_was_given_up_is_swept_away_by_the_next_placement(stage: Sta
     assert list(stage.state.instances) == [fresh]
 
 
-# --- making way ---
-
-
-def test_the_least_recently_used_idle_copy_makes_way_one_at_a_time(stage: Stage) -> None:
-    older, newer = stage.load("a"), stage.load("b")
-    stage.measure(3 * GB)
-    stage.use(older, idle_s=50.0)
-    stage.use(newer, idle_s=5.0)
-    command = place("big")
-    decision = stage.command(command)
-    assert isinstance(decision, Later)
-    assert stage.state.instances[older].status == "draining"
-    assert stage.state.instances[newer].status == "ready"
-    assert stage.command(command) == Later((), decision.refusal), "one is leaving already"
-    unload(stage, older)
-    stage.settled_at = stage.now + 2.0
-    assert stage.command(command).events == (), "its memory is still being measured"  # type: ignore[union-attr]
-    stage.now += 2.0
-    stage.measure(11 * GB)
-    stage.use(newer, idle_s=7.0)
-    assert isinstance(stage.command(command), Decided)
-    assert stage.state.instances[newer].status == "ready", "no more than needed"
-
-
 def unload(stage: Stage, instance: InstanceId) -> None:
     generation = stage.state.instances[instance].generation
     stage.index(RunnerUnloaded(instance=instance, generation=generation, rank=0, node=N1))
@@ -273,27 +245,6 @@ def test_a_copy_that_an_undone_delete_let_go_of_is_held_anew(stage: Stage) -> No
     unload(stage, instance)
     again = stage.state.instances[instance]
     assert (again.generation, again.status) == (2, "placed")
-
-
-@pytest.mark.parametrize("why", ["busy", "pinned", "more urgent", "unknown use"])
-def test_nobody_is_evicted_who_is(stage: Stage, why: str) -> None:
-    kept = stage.load("a", pinned=why == "pinned", priority=5 if why == "more urgent" else 10)
-    stage.measure(3 * GB)
-    if why != "unknown use":
-        stage.use(kept, running=int(why == "busy"), idle_s=99.0)
-    decision = stage.command(place("big"))
-    assert isinstance(decision, Refusal) and decision.reason == "no_capacity"
-    assert stage.state.instances[kept].status == "ready"
-
-
-def test_lower_priority_leaves_before_less_recent_use(stage: Stage) -> None:
-    batch, normal = stage.load("a", priority=50), stage.load("b")
-    stage.measure(3 * GB)
-    stage.use(batch, idle_s=1.0)
-    stage.use(normal, idle_s=500.0)
-    stage.command(place("big"))
-    assert stage.state.instances[batch].status == "draining"
-    assert stage.state.instances[normal].status == "ready"
 
 
 # --- deleting, keeping ---
@@ -499,7 +450,7 @@ def test_a_model_of_the_preload_list_is_pinned_again_when_it_is_wanted_again(sta
     stage.demand("a")
     assert wish(stage) == ["a"]
     (placed,) = [i for i in stage.state.instances.values() if i.model == "a"]
-    assert placed.pinned and placed.keep_alive_s < 0
+    assert placed.pinned
 
 
 def test_demand_that_is_no_longer_renewed_is_forgotten(stage: Stage) -> None:
@@ -544,10 +495,10 @@ def test_a_copy_does_not_idle_out_when_it_is(stage: Stage, why: str) -> None:
 
 
 def test_instances_are_placed_with_what_the_command_asked(stage: Stage) -> None:
-    decision = stage.command(place("a", context_tokens=512, priority=3))
+    decision = stage.command(place("a", context_tokens=512))
     assert isinstance(decision, Decided)
     (body,) = decision.events
     assert isinstance(body, InstancePlaced)
     placed = body.instance
-    assert (placed.context_tokens, placed.priority) == (512, 3)
+    assert placed.context_tokens == 512
     assert (placed.shards[0].first_layer, placed.shards[0].last_layer) == (0, 4)

@@ -40,7 +40,7 @@ def hears(view: Observations, node: NodeId, now: float) -> None:
 
 
 def scene(state: ClusterState, view: Observations, now: float) -> Scene:
-    return Scene(state, view, Policy(), settled_at=0.0, now=now)
+    return Scene(state, view, Policy(), now=now)
 
 
 def test_a_node_that_is_heard_keeps_what_it_has() -> None:
@@ -96,7 +96,7 @@ def test_a_pinned_copy_is_wanted_elsewhere_under_its_conditions_until_it_is_ther
     for now in (60.1, 600.0):
         assert remove_silent(scene(state, view, now), watch) == []
         (wish,) = wanted_commands(scene(state, view, now), PlannerNotes())
-        assert (wish.model, wish.pinned, wish.priority) == (MODEL, True, 3)
+        assert (wish.model, wish.pinned, wish.priority) == (MODEL, True, 10)
         assert Conditions.model_validate(wish, from_attributes=True) == asked
     there = InstancePlaced(instance=next(iter(placed(B, pinned=True).instances.values())))
     state = apply(state, next_event(state, there, term=1, at_s=0.0))

@@ -17,6 +17,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
 from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.models.pool import wait_line
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
@@ -55,9 +56,11 @@ def ps(invocation: Invocation) -> None:
         for one in reading.pulls
         if one.phase not in ("done", "failed")
     ]
+    waits = [one.model_dump(mode="json") for reading in state.pool for one in reading.waits]
     output.document(
         {
             "instances": [_fields(state, one) for one in state.instances],
+            "waits": waits,
             "pulls": [{"node": node, **one.model_dump(mode="json")} for node, one in pulls],
         }
     )
@@ -73,6 +76,8 @@ def ps(invocation: Invocation) -> None:
         "leaves",
     )
     output.table(columns, rows)
+    for wait in waits:
+        output.say(wait_line(wait))
     for one in state.instances:
         if one.status == "failed":
             output.say(f"{one.model} failed: {one.reason}")
@@ -208,17 +213,20 @@ def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
-        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, 0.0))
+        leaves = _leaves(state, one, 0.0)
+        return (one.model, _status(state, one), one.instance, "", "", "", "", leaves)
     speed, memory = (
         f"{reading.generation_tokens_per_s:.0f}",
         size(sum(rank.active_bytes for rank in state.ranks_of(one))),
     )
     figures = (reading.running, reading.waiting, speed, memory)
-    leaves = "when done" if one.quantizes else _leaves(one, reading.last_used_ago_s)
+    leaves = "when done" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
 
 
 def _status(state: NodeState, one: Instance) -> str:
+    if one.yields_to and one.status == "ready":
+        return f"yields to {one.yields_to}"
     far = state.progress_of(one)
     if one.quantizes is not None and one.status == "ready":
         reading = state.reading_of(one)
@@ -229,7 +237,10 @@ def _status(state: NodeState, one: Instance) -> str:
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
-def _leaves(one: Instance, idle_s: float) -> str:
+def _leaves(state: NodeState, one: Instance, idle_s: float) -> str:
+    pin = state.state.pins.get(one.model)
+    if pin is not None or one.pinned:
+        return f"pinned by {pin.by}" if pin is not None and pin.by else "pinned"
     return "never" if one.keep_alive_s < 0 else f"in {span(max(0.0, one.keep_alive_s - idle_s))}"
 
 

@@ -1,0 +1,90 @@
+"""Talks to the node's API about who is in memory: `shoal pool`, `pin`, `unpin`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.amounts import span
+from gateway.cli.output.terminal import Output
+
+LOOK_S = 1.0
+Row = Mapping[str, Any]
+PinnedName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+
+
+def pool(
+    invocation: Invocation,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on showing it, each second, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show which models wait for memory and for what, and how those in memory stand."""
+    api, output = invocation.api(), invocation.output
+    while True:
+        found = api.get("/pool")
+        output.document(found)
+        _show(output, found)
+        if not watch:
+            return
+        time.sleep(LOOK_S)
+
+
+def pin(
+    invocation: Invocation,
+    model: PinnedName,
+    by: Annotated[str, typer.Option("--by", help="Who pins it, for others to read.")] = "",
+) -> None:
+    """Keep a model in memory, and load it where it is not: nothing makes it leave."""
+    answer = invocation.api().post("/pin", {"model": model, "by": by})
+    invocation.output.document(answer)
+    invocation.output.say(f"{answer['model']} is pinned")
+
+
+def unpin(invocation: Invocation, model: PinnedName) -> None:
+    """Let a pinned model leave memory again, when others need the room or it idles."""
+    answer = invocation.api().post("/unpin", {"model": model})
+    invocation.output.document(answer)
+    invocation.output.say(f"{answer['model']} is not pinned")
+
+
+def wait_line(wait: Row) -> str:
+    """Return what a model waits for, as people read it."""
+    parts = [f"{wait['model']} waits {span(wait['waited_s'])}: {wait['why']}"]
+    if wait["ready_in_s"] is not None:
+        parts.append(f"ready in about {span(wait['ready_in_s'])}")
+    if wait["within_s"] is not None:
+        parts.append(f"at most {span(wait['within_s'])} beside the answers that run")
+    if wait["ahead"]:
+        parts.append(f"{wait['ahead']} go first")
+    return "; ".join(parts)
+
+
+def _show(output: Output, found: Row) -> None:
+    for wait in found["waits"]:
+        output.say(wait_line(wait))
+    rows = [
+        (
+            copy["model"],
+            copy["instance"],
+            "in use" if copy["in_use"] else "idle",
+            span(copy["turn_left_s"]) if copy["turn_left_s"] else "",
+            copy["yields_to"],
+            copy["pinned_by"] or "",
+            span(copy["load_s"]),
+        )
+        for copy in found["copies"]
+    ]
+    output.table(
+        ("model", "instance", "use", ">turn left", "yields to", "pinned by", ">load"), rows
+    )
+    there = {copy["model"] for copy in found["copies"]}
+    for one in found["pins"]:
+        if one["model"] not in there:
+            output.say(f"{one['model']} is pinned and not in memory")
+    if not rows and not found["waits"]:
+        output.note("nothing is in memory, and nothing waits for it")

@@ -1,0 +1,71 @@
+"""Talks to clients about the pool: how it stands, and pins; a pin is one command to the holder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.process.clock import wall
+from bus.wire.messages.commands import PinModel
+from gateway.cluster.readings import pool_of
+from gateway.dialects.body import Closed
+from gateway.http.middleware import Resource, answer_json, key_id
+from gateway.http.resources.instances import acknowledged
+from gateway.service import HttpService, ServiceHandle
+
+
+class PinBody(Closed):
+    """`POST /pin` and `POST /unpin`; `by` is who says so, where it is not the API key's name."""
+
+    model: str
+    by: str = Field(default="", max_length=64)
+
+
+class PoolResource(Resource):
+    """`GET /pool`: what waits for memory and why, how copies stand, what is pinned."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with what the holder says of the pool, and the pins."""
+        service = self.service
+        answer_json(resp, pool_told(service))
+
+
+class PinResource(Resource):
+    """`POST /pin`, or with `pinned` False `POST /unpin`."""
+
+    def __init__(self, handle: ServiceHandle, *, pinned: bool) -> None:
+        super().__init__(handle)
+        self._pinned = pinned
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with the command's place in the log; or a refusal that says what is in the way."""
+        service = self.service
+        asked = await self.read(req, PinBody)
+        await service.catalog.wait_known()
+        key = service.bus.state.api_keys.get(key_id(req) or "")
+        command = PinModel(
+            command_id=service.command_id(),
+            model=service.catalog.named(asked.model),
+            pinned=self._pinned,
+            by=asked.by or ("" if key is None else key.name[:64]),
+            at_s=wall(),
+        )
+        answer = await service.command(command)
+        answer_json(resp, {"model": command.model, "pinned": self._pinned, **acknowledged(answer)})
+
+
+def pool_told(service: HttpService) -> dict[str, Any]:
+    """Return how the pool stands, for JSON; while no holder is heard, the pins alone."""
+    reading = pool_of(service.readings, service.reactor.now())
+    pins = service.bus.state.pins
+    told: dict[str, Any] = {"node": None, "waits": [], "copies": []}
+    if reading is not None:
+        told = reading.model_dump(mode="json", exclude={"kind", "term"})
+    return {
+        "holder": told["node"],
+        "waits": told["waits"],
+        "copies": told["copies"],
+        "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
+    }

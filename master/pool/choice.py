@@ -1,0 +1,198 @@
+"""Where a model goes and who leaves for it, decided together, by what it costs.
+
+Pure. A cost is in seconds: what the victims' loading again takes, the less the longer they were
+idle, how long it is until they yield, and what answers lose by a split over nodes. Of each node the
+cheapest set that is enough leaves, and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import NodeId
+from master.placement import (
+    Crowded,
+    Links,
+    NodeCapacity,
+    Placement,
+    PlacementSpec,
+    RunnerSizing,
+    place,
+    single_costs,
+)
+from master.pool.ledger import without
+from master.pool.turns import Copy, Yielding
+
+UNTOLD_S = 600.0
+"""What it costs to wait for a copy that yields at a time that is not known."""
+LOADING_S = 30.0
+FORGOTTEN_S = 60.0
+"""A copy that has been idle for so long is wanted half as likely."""
+LEAST_S = 0.001
+SPLIT_S, GROUP_S = 60.0, 5.0
+"""What a split costs: so much for each time that a token takes longer, and for its being one."""
+MOST_TRIED = 10
+"""Of more copies on one node the dearest are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A copy that may leave, and when."""
+
+    copy: Copy
+    yielding: Yielding
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChoice:
+    """Where a model is to go, with the bytes that it needs on each node, and who leaves for it,
+    cheapest first. `placement` is set where it fits now, else `refusal` says what is missing.
+    `load_s` is what loading it is expected to take."""
+
+    needs: dict[NodeId, int]
+    victims: tuple[Victim, ...] = ()
+    placement: Placement | None = None
+    refusal: Refusal | None = None
+    cost_s: float = 0.0
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hopeless:
+    """There is room for the model only where pinned copies are."""
+
+    refusal: Refusal
+
+
+def victim(copy: Copy, given: Yielding, now: float) -> Victim:
+    """Return a copy with what its leaving costs."""
+    if given.leaves:
+        return Victim(copy, given, 0.0)
+    wait_s = max(0.0, given.at - now)
+    if math.isinf(wait_s):
+        wait_s = LOADING_S if copy.instance.status == "placed" else UNTOLD_S
+    idle_s = copy.use.idle_s if copy.use is not None and given.idle else 0.0
+    again_s = copy.load_s / (1.0 + idle_s / FORGOTTEN_S)
+    return Victim(copy, given, max(LEAST_S, again_s + wait_s))
+
+
+def choose(
+    spec: PlacementSpec,
+    nodes: Sequence[NodeCapacity],
+    sizing: RunnerSizing,
+    links: Links,
+    candidates: Sequence[Victim],
+    *,
+    unpromised: Sequence[NodeCapacity] = (),
+    everyone: Sequence[Victim] = (),
+) -> PoolChoice | Refusal | Hopeless:
+    """Return where a model goes and who leaves for it; a refusal that neither time nor room cures;
+    or that only pins stand in its way. On `nodes` what others were promised is taken already, and
+    `candidates` leave for none of them; `unpromised` and `everyone` are all there is."""
+    verdict = place(spec, nodes, sizing, links)
+    if isinstance(verdict, Refusal):
+        return verdict
+    may_be_single = not spec.layers and spec.sharding is None and spec.min_nodes <= 1
+    options: list[PoolChoice] = []
+    if isinstance(verdict, Placement):
+        found = _as_placed(verdict)
+        if len(verdict.ranks) == 1 or not may_be_single:
+            return found
+        options.append(found)
+    if may_be_single:
+        options += _singles(spec, nodes, sizing, links, candidates)
+    if isinstance(verdict, Crowded):
+        leaving = [one for one in candidates if one.yielding.ever]
+        emptied = [without(node, [c.copy.instance for c in leaving]) for node in nodes]
+        roomy = place(spec, emptied, sizing, links)
+        if isinstance(roomy, Placement) and (len(roomy.ranks) > 1 or not may_be_single):
+            options += _group(roomy, nodes, leaving)
+        options = [replace(one, refusal=verdict.refusal) for one in options]
+        if not options:
+            pinned = sorted({o.copy.instance.model for o in everyone if not o.yielding.ever})
+            leaving = [one for one in everyone if one.yielding.ever]
+            emptied = [without(node, [c.copy.instance for c in leaving]) for node in unpromised]
+            if pinned and not isinstance(place(spec, emptied, sizing, links), Placement):
+                return _in_vain(verdict.refusal, pinned)
+            return verdict.refusal
+    return min(options, key=lambda one: (one.cost_s, len(one.victims)))
+
+
+def _as_placed(placed: Placement) -> PoolChoice:
+    needs = {rank.copy.node.id: rank.need.total for rank in placed.ranks}
+    loss_s = 0.0
+    if len(placed.ranks) > 1:
+        alone_s = sum(rank.read_s for rank in placed.ranks)
+        slower = placed.token_s / alone_s - 1.0 if alone_s > 0 else 0.0
+        loss_s = GROUP_S + SPLIT_S * max(0.0, slower)
+    return PoolChoice(needs, placement=placed, cost_s=loss_s)
+
+
+def _singles(
+    spec: PlacementSpec,
+    nodes: Sequence[NodeCapacity],
+    sizing: RunnerSizing,
+    links: Links,
+    candidates: Sequence[Victim],
+) -> list[PoolChoice]:
+    found: list[PoolChoice] = []
+    by_id = {node.id: node for node in nodes}
+    leaving = [one for one in candidates if one.yielding.ever]
+    for node, need, fetch_s in single_costs(spec, nodes, sizing, links):
+        chosen = cheapest(by_id[node], need, leaving)
+        if chosen is not None:
+            cost_s = fetch_s + sum(one.cost_s for one in chosen)
+            found.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
+    return found
+
+
+def _group(
+    roomy: Placement, nodes: Sequence[NodeCapacity], leaving: Sequence[Victim]
+) -> list[PoolChoice]:
+    by_id = {node.id: node for node in nodes}
+    needs = {rank.copy.node.id: rank.need.total for rank in roomy.ranks}
+    chosen: dict[str, Victim] = {}
+    for node, need in needs.items():
+        for_nothing = [one for one in leaving if one.copy.instance.instance in chosen]
+        here = without(by_id[node], [one.copy.instance for one in for_nothing])
+        others = [one for one in leaving if one.copy.instance.instance not in chosen]
+        more = cheapest(here, need, others)
+        if more is None:
+            return []
+        chosen |= {one.copy.instance.instance: one for one in more}
+    victims = tuple(sorted(chosen.values(), key=lambda one: one.cost_s))
+    return [PoolChoice(needs, victims, cost_s=sum(one.cost_s for one in victims))]
+
+
+def cheapest(node: NodeCapacity, need: int, candidates: Iterable[Victim]) -> list[Victim] | None:
+    """Return the cheapest copies whose leaving makes room for `need` bytes on a node, cheapest
+    first; an empty list where there is room; None where even all of them are not enough."""
+    there = [
+        one
+        for one in candidates
+        if any(shard.node == node.id for shard in one.copy.instance.shards)
+    ]
+    there = sorted(there, key=lambda one: one.cost_s)[:MOST_TRIED]
+    best: tuple[float, list[Victim]] | None = None
+    for size in range(len(there) + 1):
+        for chosen in combinations(there, size):
+            cost_s = sum(one.cost_s for one in chosen)
+            if best is not None and cost_s >= best[0]:
+                continue
+            room = without(node, [one.copy.instance for one in chosen])
+            if room.has_slot and need <= room.usable_bytes:
+                best = (cost_s, list(chosen))
+    return None if best is None else best[1]
+
+
+def _in_vain(refusal: Refusal, pinned: Sequence[str]) -> Hopeless:
+    """Return that no copy's leaving helps, for some are pinned."""
+    text = f"{refusal.message}; pinned, and so in its way: {', '.join(pinned)}"
+    facts = {**refusal.facts, "pinned": list(pinned)}
+    update = {"message": text, "facts": facts, "retry_after_s": None}
+    return Hopeless(refusal.model_copy(update=update))

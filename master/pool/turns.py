@@ -1,0 +1,122 @@
+"""When a copy in memory makes way for one that waits.
+
+Pure. A turn protects demand, not idleness: what is idle yields at once. What is in use keeps
+its turn, then yields to a claim that stands no worse than what it serves; urgent claims do not wait
+for turns of others. A pin never yields.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bus.wire.instances import Instance
+from master.pool.claims import URGENT, Claim
+from master.pool.settings import PoolSettings
+
+IN_USE_S = 0.3
+"""One who asks again at once has asked again by then."""
+FIRST_USE_S = 3.0
+"""Those who waited for a copy have found it by then."""
+NORMAL = 10
+"""The class of what runs, where its runner does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyUse:
+    """The use of a copy, as its lead runner said at `heard_at`. `idle_s` is how long it has been
+    idle by now, 0 while a request is open, and `idle_then_s` how long it was when that was said: a
+    moment between two requests is no idleness. `best_priority` is the most urgent class of the
+    open ones."""
+
+    open_requests: int
+    idle_s: float
+    best_priority: int | None = None
+    heard_at: float = 0.0
+    idle_then_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy in memory, or on its way there. `use` None: not known now. `ready_at` None: not ready
+    yet. `load_s` is what loading it takes. `waiting` is what waits for its model at gateways."""
+
+    instance: Instance
+    use: CopyUse | None
+    ready_at: float | None
+    load_s: float
+    pinned_by: str | None = None
+    waiting: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Yielding:
+    """When a copy yields to a claim (infinite: that cannot be told), and why not before. `leaves`:
+    it is on its way out; `idle`: it serves no request; `ever`: it is not pinned."""
+
+    at: float
+    why: str = ""
+    leaves: bool = False
+    idle: bool = False
+    ever: bool = True
+
+
+def is_in_use(copy: Copy, now: float) -> bool:
+    """Return whether a ready copy serves a request, did so a moment ago, or is about to."""
+    use = copy.use
+    if use is None or use.open_requests:
+        return True
+    ready_s = math.inf if copy.ready_at is None else now - copy.ready_at
+    is_unused = use.idle_s + 0.05 >= ready_s
+    return use.idle_then_s < IN_USE_S or (is_unused and ready_s < FIRST_USE_S)
+
+
+def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yielding:
+    """Return when a copy yields to a claim."""
+    instance = copy.instance
+    model = instance.model
+    if instance.status == "draining":
+        return Yielding(now, f"{model} leaves", leaves=True)
+    if not instance.serves:
+        what = "a test of the nodes' links" if instance.test else f"the making of {model}"
+        return Yielding(math.inf, f"{what} takes its memory")
+    if copy.pinned_by is not None:
+        return Yielding(math.inf, f"{model} is pinned by {copy.pinned_by}", ever=False)
+    if instance.status != "ready":
+        return Yielding(math.inf, f"{model} is loading")
+    if copy.use is None:
+        return Yielding(math.inf, f"what {model} does is not known")
+    rival = copy.waiting
+    if rival is not None and rival.is_urgent and not claim.is_urgent:
+        return Yielding(math.inf, f"{model} is wanted urgently")
+    if instance.yields_to:
+        return Yielding(now, f"{model} finishes what it answers", leaves=True)
+    if not is_in_use(copy, now):
+        return Yielding(now, idle=True)
+    return _after_its_turn(copy, copy.use, claim, settings, now)
+
+
+def turn_ends_at(copy: Copy, settings: PoolSettings, now: float) -> float:
+    """Return when a copy's turn is over."""
+    ready_at = now if copy.ready_at is None else copy.ready_at
+    return ready_at + settings.turn_of(copy.load_s)
+
+
+def _after_its_turn(
+    copy: Copy, use: CopyUse, claim: Claim, settings: PoolSettings, now: float
+) -> Yielding:
+    model = copy.instance.model
+    serves = NORMAL if use.best_priority is None else use.best_priority
+    if claim.is_urgent and serves > URGENT:
+        return Yielding(now, f"{model} finishes what it answers")
+    passes_at = claim.passes_at(serves, settings.ageing_per_s)
+    if passes_at == math.inf:
+        return Yielding(math.inf, f"{model} answers urgent requests")
+    turn_at = turn_ends_at(copy, settings, now)
+    at = max(turn_at, passes_at, now)
+    if at <= now:
+        return Yielding(now, f"{model} finishes what it answers")
+    why = f"{model} is in use and keeps its turn for {at - now:.0f} s more"
+    if passes_at > turn_at:
+        why = f"{model} answers more urgent requests for up to {at - now:.0f} s more"
+    return Yielding(at, why)

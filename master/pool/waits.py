@@ -1,0 +1,110 @@
+"""What each model that waits is waiting for, in words, with how long it may take.
+
+Pure. A bound counts, for each model that goes first and for this one: a turn, a load and a
+settling; before them what it has to age. The answers that run are let finish, and come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bus.wire.ids import NodeId
+from bus.wire.pool import PoolCopy, PoolReading, PoolWait
+from master.pool.claims import Claim
+from master.pool.plans import SETTLE_S, PlanBook, PoolPlan
+from master.pool.settings import PoolSettings
+from master.pool.turns import FIRST_USE_S, NORMAL, Copy, is_in_use, turn_ends_at
+
+SPARE_S = 2.0
+"""What is heard, decided and done in one swap takes no longer."""
+MOST_TOLD = 100
+
+
+def pool_reading(
+    node: NodeId,
+    term: int,
+    book: PlanBook,
+    copies: Sequence[Copy],
+    settings: PoolSettings,
+    now: float,
+) -> PoolReading:
+    """Return what the holder of a term tells of its pool."""
+    turns_s = [settings.turn_of(copy.load_s) for copy in copies]
+    loads_s = [copy.load_s for copy in copies]
+    found: list[PoolWait] = []
+    for plan in book.plans.values():
+        swap_s = max(turns_s, default=settings.turn_s) + SETTLE_S + SPARE_S
+        swap_s += max([*loads_s, plan.load_s])
+        found.append(_planned(plan, len(found), swap_s, copies, settings, now))
+    for claim, why, is_hopeless in book.refused.values():
+        phase = "hopeless" if is_hopeless else "refused"
+        found.append(_wait(claim, phase, why, len(found), settings, now))
+    told = tuple(_told(copy, settings, now) for copy in copies)
+    return PoolReading(node=node, term=term, waits=tuple(found[:MOST_TOLD]), copies=told)
+
+
+def bound_s(
+    claim: Claim, ahead: int, swap_s: float, serves: int, settings: PoolSettings, now: float
+) -> float | None:
+    """Return within how many seconds a claim with so many others ahead is served, beside the
+    answers that run; None where what is served is more urgent than it can become."""
+    passes_at = claim.passes_at(serves, settings.ageing_per_s)
+    if math.isinf(passes_at):
+        return None
+    return max(0.0, passes_at - now) + (ahead + 1) * swap_s + FIRST_USE_S
+
+
+def _planned(
+    plan: PoolPlan,
+    ahead: int,
+    swap_s: float,
+    copies: Sequence[Copy],
+    settings: PoolSettings,
+    now: float,
+) -> PoolWait:
+    victims = [one.copy for one in plan.choice.victims]
+    uses = [copy.use for copy in victims if copy.use is not None and copy.use.open_requests]
+    serves = min((NORMAL if u.best_priority is None else u.best_priority for u in uses), default=99)
+    ready_in_s = None
+    if plan.until_at is not None:
+        ready_in_s = max(0.0, plan.until_at - now) + SETTLE_S + plan.load_s
+    found = _wait(plan.claim, plan.phase, plan.why, ahead, settings, now)
+    more = {
+        "victims": tuple(copy.instance.instance for copy in victims),
+        "nodes": tuple(plan.choice.needs),
+        "ready_in_s": ready_in_s,
+        "within_s": bound_s(plan.claim, ahead, swap_s, serves, settings, now),
+    }
+    return found.model_copy(update=more)
+
+
+def _wait(
+    claim: Claim, phase: str, why: str, ahead: int, settings: PoolSettings, now: float
+) -> PoolWait:
+    return PoolWait.model_validate(
+        {
+            "model": claim.model,
+            "kind": claim.kind,
+            "priority": claim.priority,
+            "standing": claim.standing(settings.ageing_per_s, now),
+            "waited_s": max(0.0, now - claim.since_at),
+            "phase": phase,
+            "why": why,
+            "ahead": ahead,
+        }
+    )
+
+
+def _told(copy: Copy, settings: PoolSettings, now: float) -> PoolCopy:
+    ready = copy.instance.status == "ready"
+    in_use = ready and is_in_use(copy, now)
+    return PoolCopy(
+        instance=copy.instance.instance,
+        model=copy.instance.model,
+        in_use=in_use,
+        turn_left_s=max(0.0, turn_ends_at(copy, settings, now) - now) if in_use else 0.0,
+        load_s=copy.load_s,
+        yields_to=copy.instance.yields_to,
+        pinned_by=copy.pinned_by,
+    )

@@ -1,0 +1,200 @@
+"""Two models and memory for one, on a real node: who waits, how long, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness.nodes import ROOT, Node, eventually, running_node, shoal
+
+TURN_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("first", "second"):
+        shutil.copytree(
+            ROOT / "conf" / "tiny", folder / name, ignore=shutil.ignore_patterns("make", "*.py")
+        )
+    with running_node(
+        SHOAL_MODEL_FOLDERS=str(folder),
+        SHOAL_SLOTS="1",
+        SHOAL_PRELOAD="",
+        SHOAL_HTTP_PROCESSES="1",
+        SHOAL_POOL__TURN_S=f"{TURN_S:g}",
+        SHOAL_POOL__TURN_LOADS="0",
+        SHOAL_POOL__AGEING_PER_S="4",
+    ) as made:
+        yield made
+
+
+def ask(node: Node, model: str, **fields: Any) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+    return httpx.post(
+        f"{node.url}/v1/chat/completions", json={**body, "ignore_eos": True, **fields}, timeout=120
+    )
+
+
+def held(node: Node) -> dict[str, dict[str, Any]]:
+    return {one["model"]: one for one in node.state()["instances"].values()}
+
+
+def loads(node: Node) -> set[str]:
+    return set(node.state()["instances"])
+
+
+class Loop(threading.Thread):
+    """A client that asks again as soon as it was answered."""
+
+    def __init__(self, node: Node, model: str, **fields: Any) -> None:
+        super().__init__(daemon=True)
+        self.node, self.model, self.fields = node, model, fields
+        self.over = threading.Event()
+        self.answers: list[httpx.Response] = []
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            self.answers.append(ask(self.node, self.model, **self.fields))
+
+
+@contextmanager
+def looping(node: Node, model: str, **fields: Any) -> Iterator[Loop]:
+    loop = Loop(node, model, **fields)
+    loop.start()
+    try:
+        eventually(lambda: loop.answers, 90, f"{model} is answered")
+        yield loop
+    finally:
+        loop.over.set()
+        loop.join(120)
+    assert all(one.status_code == 200 for one in loop.answers), "nothing is killed"
+
+
+def pool(node: Node) -> dict[str, Any]:
+    return node.http.get("/pool").json()
+
+
+def wait_of(node: Node, model: str) -> dict[str, Any] | None:
+    return next((one for one in pool(node)["waits"] if one["model"] == model), None)
+
+
+def test_a_model_that_nobody_uses_makes_way_at_once(node: Node) -> None:
+    assert ask(node, "first").status_code == 200
+    began = time.monotonic()
+    assert ask(node, "second").status_code == 200
+    print(f"second took {time.monotonic() - began:.1f} s, load and all")
+    assert set(held(node)) == {"second"}
+
+
+def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(node: Node) -> None:
+    with looping(node, "first", max_tokens=40) as busy:
+        before = len(busy.answers)
+        began = time.monotonic()
+        body = {
+            "model": "second", "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 4, "stream": True,
+        }  # fmt: skip
+        with httpx.stream(
+            "POST", f"{node.url}/v1/chat/completions", json=body, timeout=90
+        ) as answer:
+            waits = eventually(lambda: wait_of(node, "second"), 10, "the pool tells of it")
+            said = list(answer.iter_lines())
+        waited_s = time.monotonic() - began
+        assert len(busy.answers) > before, "the busy one went on meanwhile"
+    told = [line for line in said if line.startswith(": ")]
+    print(f"waited {waited_s:.1f} s; {told[:3]}; {waits}")
+    assert any("first is in use and keeps its turn" in line for line in told), told
+    assert "first" in waits["why"] and waits["within_s"] is not None
+    assert waited_s < TURN_S + 30
+    assert any(line.startswith("data: ") and "content" in line for line in said)
+
+
+def test_two_that_are_asked_by_turns_are_not_loaded_for_each_request(node: Node) -> None:
+    seen: set[str] = set()
+    with looping(node, "first") as one, looping(node, "second") as other:
+        before = len(one.answers) + len(other.answers)
+        end = time.monotonic() + 3.5 * TURN_S
+        while time.monotonic() < end:
+            seen |= loads(node)
+            time.sleep(0.1)
+        answered = len(one.answers) + len(other.answers) - before
+    print(f"{answered} requests, {len(seen)} copies")
+    assert len(seen) <= 6
+    assert answered > 10 * len(seen)
+
+
+def test_an_urgent_request_does_not_wait_for_the_turn_of_another(node: Node) -> None:
+    with looping(node, "first", x_priority="batch", max_tokens=40):
+        eventually(lambda: "first" in held(node), 30, "first is in memory")
+        began = time.monotonic()
+        assert ask(node, "second", x_priority="urgent").status_code == 200
+        print(f"urgent waited {time.monotonic() - began:.1f} s")
+        assert set(held(node)) == {"second"}
+
+
+def test_a_timeout_covers_the_wait_and_says_what_it_was_for(node: Node) -> None:
+    with looping(node, "first", x_priority="high", max_tokens=40):
+        eventually(lambda: "first" in held(node), 60, "first is in memory")
+        began = time.monotonic()
+        answer = ask(node, "second", x_timeout_s=1.5, x_priority="low")
+        assert time.monotonic() - began < 5.0
+        assert answer.status_code == 504, answer.text
+        assert "x_timeout_s" in answer.text and "first" in answer.text, answer.text
+
+
+def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
+    assert ask(node, "first").status_code == 200
+    pinned = shoal("pin", "first", "--by", "ann", env=node.env)
+    assert pinned.returncode == 0, pinned.stderr
+    try:
+        began = time.monotonic()
+        refused = ask(node, "second")
+        assert refused.status_code == 503, refused.text
+        assert "pinned" in refused.text and "first" in refused.text
+        assert time.monotonic() - began < 10.0, "a hopeless wait ends at once"
+        empty = node.http.post("/api/generate", json={"model": "first", "keep_alive": 0})
+        assert empty.status_code == 200, empty.text
+        time.sleep(1.0)
+        assert held(node)["first"]["status"] == "ready"
+        stopped = shoal("stop", "first", env=node.env)
+        assert stopped.returncode != 0 and "unpin" in stopped.stdout + stopped.stderr
+        ps = shoal("ps", env=node.env).stdout
+        assert "pinned by ann" in ps, ps
+        told = json.loads(shoal("pool", "--json", env=node.env).stdout)
+        assert [one["by"] for one in told["pins"]] == ["ann"]
+    finally:
+        assert shoal("unpin", "first", env=node.env).returncode == 0
+    assert ask(node, "second").status_code == 200
+
+
+def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> None:
+    assert ask(node, "second").status_code == 200
+    assert node.http.post("/pin", json={"model": "first"}).status_code == 200
+    try:
+        eventually(lambda: held(node).get("first", {}).get("status") == "ready", 60, "it is loaded")
+        pid = held(node)["first"]["ready"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        eventually(
+            lambda: (
+                (one := held(node).get("first")) is not None
+                and one["status"] == "ready"
+                and one["ready"][0]["pid"] != pid
+            ),
+            90,
+            "it is loaded again",
+        )
+    finally:
+        assert node.http.post("/unpin", json={"model": "first"}).status_code == 200
+    assert node.http.post("/pin", json={"model": "first", "bye": 1}).status_code == 400
+    assert node.http.post("/pin", json={"model": "nobody"}).status_code == 404
