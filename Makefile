@@ -49,6 +49,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
+	$(BIN)/python -m tests.harness.families_page --check
 	$(BIN)/python -m tests.harness.fields_page --check
 	$(BIN)/python -m tests.harness.limits_page --check
 	$(BIN)/python -m tests.harness.protocol_page --check
@@ -66,6 +67,7 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
+	$(BIN)/python -m tests.harness.families_page
 	$(BIN)/python -m tests.harness.fields_page
 	$(BIN)/python -m tests.harness.limits_page
 	$(BIN)/python -m tests.harness.protocol_page

@@ -23,6 +23,7 @@ from runner.text import TextWorks, import_libraries
 if TYPE_CHECKING:
     from runner.mlx.embedding import EmbeddingEngine
     from runner.mlx.engine import MlxEngine, Precision
+    from runner.mlx.model.quantize import ModelMaker
     from runner.text import EmbeddingInputs
 
 SWITCH_S = 0.0005
@@ -64,6 +65,16 @@ def load_embedder(spec: RunnerSpec, progress: Progressed) -> EmbeddingEngine:
         memory_limit_bytes=spec.memory_limit_bytes,
         progress=progress,
     )
+
+
+def open_maker(spec: RunnerSpec) -> ModelMaker:
+    """Import MLX only in the thread that will own it, and open a model that is to be made smaller.
+    Raises NotMade."""
+    from runner.mlx.model.quantize import ModelMaker
+
+    assert spec.quantizes is not None, "the role's order"
+    limits = spec.memory_limit_bytes
+    return ModelMaker(Path(spec.path), Path(spec.into), spec.model, spec.quantizes, limits)
 
 
 def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
@@ -116,6 +127,7 @@ def main() -> int:
             load_inputs=load_inputs,
             form_group=form_group,
             open_exchanges=open_exchanges,
+            open_maker=open_maker,
             prepare=import_libraries,
         ),
     )

@@ -14,7 +14,7 @@ row found finished in n still runs in n + 1, and what it makes there is thrown a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
@@ -237,6 +237,23 @@ class EngineStatus:
     steps_done: int = 0
     last_step_s: float = 0.0
     busy_since: float | None = None
+
+
+class NotMade(Exception):
+    """No model was made; `args[0]` says why, and what to do."""
+
+
+class Maker(Protocol):
+    """What makes a model of another in fewer bits. Both are called in one thread."""
+
+    def make(self, told: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
+        """Write the model and put it in its place, telling how many bytes are written; where
+        `stops`, leave without one. Raises NotMade; what was begun is gone then."""
+        ...
+
+    def memory(self) -> EngineMemory:
+        """Return what it takes now."""
+        ...
 
 
 class EmbedderFacts(Protocol):

@@ -45,6 +45,7 @@ from runner.roles.collective_test import CollectiveTestRole
 from runner.roles.embedding import EmbeddingRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
+from runner.roles.quantize import QuantizeRole
 from runner.roles.role import Factories, Role, RoleParts
 
 BEAT_S = 1.0
@@ -145,6 +146,8 @@ class RunnerService:
         parts = RoleParts(spec, self, shell, self._factories, self._recorder)
         if spec.test is not None:
             return CollectiveTestRole(parts, spec.test)
+        if spec.quantizes is not None:
+            return QuantizeRole(parts)
         if spec.makes == "embedding":
             return EmbeddingRole(parts)
         return LeadRole(parts, self._tap) if spec.rank == 0 else FollowerRole(parts)

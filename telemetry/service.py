@@ -279,7 +279,7 @@ class Telemetry:
             (instance.model, instance.why)
             for instance in self.client.state.instances.values()
             if instance.status == "failed"
-            and instance.test is None
+            and instance.serves
             and any(s.node == self.node for s in instance.shards)
         )
         return replace(
@@ -329,7 +329,7 @@ class Telemetry:
         """Return the models all of whose copies need this node."""
         needs: dict[str, bool] = {}
         for instance in self.client.state.instances.values():
-            if instance.test is None:
+            if instance.serves:
                 here = any(shard.node == node for shard in instance.shards)
                 needs[instance.model] = needs.get(instance.model, True) and here
         return tuple(sorted(model for model, needed in needs.items() if needed))

@@ -32,6 +32,7 @@ from worker.models.weights import Weights
 from worker.pulling import Pulls, PullSettings
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
+from worker.slots.beside import SlotNotes
 from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
@@ -41,6 +42,7 @@ from worker.verifying import Verifications
 
 TICK_S = 0.25
 CARD_S = 30.0
+LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 """Told in a card, and in the log: what is named first, and how many there are."""
 UNLOGGED = ("stray", "still_written", "being_pulled")
@@ -82,7 +84,9 @@ class Worker:
         self._reactor = reactor = client.reactor
         self._log = client.log
         self._settings = settings
-        self._models = LocalModels(weights, settings.weights.models)
+        times = settings.weights.hashes / LOAD_TIMES_FILE
+        self._notes = SlotNotes(times, settings.weights.models, client.log)
+        self._models = LocalModels(weights, settings.weights.models, self._notes.load_s)
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
         self._verifications = Verifications(client, self._models)
@@ -121,6 +125,7 @@ class Worker:
         self._looks.close()
         self._pulls.close()
         self._verifications.close()
+        self._notes.close()
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
@@ -156,7 +161,7 @@ class Worker:
             seats=seats,
             downloads=self._downloads,
         )
-        return SlotControl(executor, self._inventory, settings.timing)
+        return SlotControl(executor, self._inventory, settings.timing, self._notes)
 
     # --- who we are ---
 

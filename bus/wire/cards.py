@@ -83,6 +83,8 @@ class ModelCard(Message):
     is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
     `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
     the keys that it has.
+    `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
+    took on this node, from an empty runner to a ready one; 0: not known.
     """
 
     model: ModelId
@@ -130,6 +132,8 @@ class ModelCard(Message):
     defaults: DerivedModel | None = None
     card_at_s: float = 0.0
     noted: tuple[str, ...] = ()
+    made_from: str = ""
+    load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()
     kv: KvKind = "full"
     kv_group: int = 0

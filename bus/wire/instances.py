@@ -14,6 +14,7 @@ from pydantic import Field
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 Status = Literal["placed", "ready", "draining", "failed"]
@@ -109,6 +110,7 @@ class Instance(Message):
     `collectives` is what joins the ranks. `kv`, how what grows of its KV is held, was decided at
     placement, too. `place_again`: it was given up, and is to be placed
     anew under these conditions. `test`: it holds no model, its ranks test their collectives.
+    `quantizes`: it makes `model`, which is not there before it has ended, of another.
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
     when those that it has are done, unless that is withdrawn. `pinned`: it was placed for the
     preload list, or as a pinned copy. `priority` says nothing any more; it is in older logs.
@@ -136,6 +138,17 @@ class Instance(Message):
     test: CollectiveTest | None = None
     yields_to: str = ""
     kv: KvKind = "full"
+    quantizes: Quantizing | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it is a copy of a model, for requests; not a test, nor work on a model."""
+        return self.test is None and self.quantizes is None
+
+    @property
+    def reads(self) -> ModelId:
+        """Return the model whose files its ranks read."""
+        return self.model if self.quantizes is None else self.quantizes.source
 
     @property
     def lead(self) -> RankReady | None:

@@ -51,6 +51,7 @@ from gateway.http.resources import (
     pages,
     pool,
     pulls,
+    quantizing,
     requests,
 )
 from gateway.http.resources.exchange import (
@@ -272,6 +273,10 @@ ROUTES: tuple[Route, ...] = (
           "Read a model on a node's disk, and hold it against the hashes that it came with",
           CLUSTER, pulls.VerifyModel, body=pulls.VerifyBody, streams=NDJSON,
           answer=pulls.VerifyEvent, event=pulls.VerifyEvent, errors=VERIFIES),
+    Route("POST", "/models/quantize",
+          "Make a model of another in fewer bits; answers at once with the instance that makes it",
+          CLUSTER, quantizing.QuantizeModels, body=quantizing.QuantizeBody,
+          answer=quantizing.QuantizeAnswer, errors=PLACES),
     Route("GET", "/apikeys", "The cluster's API keys, and what they were used for", CLUSTER,
           access.KeyList, errors=(401, 503)),
     Route("POST", "/apikeys", "Make an API key; the answer alone has it", CLUSTER,

@@ -87,7 +87,7 @@ class ModelCatalog:
     def names(self) -> set[ModelId]:
         """Return the models on disk, and those that instances hold."""
         instances = self._bus.state.instances.values()
-        return {one.model for one in instances if one.test is None} | set(self.cards())
+        return {one.model for one in instances if one.serves} | set(self.cards())
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
         """Return the model that a client's name means, of an adapter its model, of a derived model

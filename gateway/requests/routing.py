@@ -75,6 +75,7 @@ def ready_instances(
         for one in instances
         if one.model == model
         and one.status == "ready"
+        and one.serves
         and not one.yields_to
         and one.lead is not None
         and (one.instance, one.generation) not in excluded

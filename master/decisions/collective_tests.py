@@ -71,9 +71,11 @@ def decide_test(
 def follow_test(
     before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
 ) -> list[EventBody]:
-    """Return the events after a rank's end while the test is neither draining nor failed."""
+    """Return the events after a rank's end while what is tried once, a test or the making of a
+    model, is neither draining nor failed."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
-        return [InstanceDraining(instance=before.instance, deadline_s=0.0, why="the test is done")]
+        why = "the test is done" if before.quantizes is None else "it is made"
+        return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]
     match news:
         case RunnerEnded(message=message):
             said = message
@@ -81,18 +83,18 @@ def follow_test(
             said = refusal.message
         case RunnerUnloaded():
             said = "was let go"
-    why = f"rank {news.rank} on node {news.node}: {said}"
+    why = said if before.test is None else f"rank {news.rank} on node {news.node}: {said}"
     return [InstanceFailed(instance=before.instance, why=why)]
 
 
 def expire_tests(
     state: ClusterState, observed: Observations, failed_at: Mapping[InstanceId, float], now: float
 ) -> list[EventBody]:
-    """Return the draining of tests that all ranks have done, and the removal of those that failed
-    over a minute ago. `failed_at` is by instance, by the holder's clock."""
+    """Return the draining of tests that all ranks have done, and the removal of what is tried once
+    and failed over a minute ago. `failed_at` is by instance, by the holder's clock."""
     found: list[EventBody] = []
     for one in state.instances.values():
-        if one.test is None:
+        if one.serves:
             continue
         name = one.instance
         if one.status in ("placed", "ready") and observed.has_done(name, len(one.shards)):

@@ -26,6 +26,7 @@ from bus.wire.messages.commands import (
     KeepAlive,
     PinModel,
     PlaceModel,
+    QuantizeModel,
     RemoveApiKey,
     RenameNode,
     RotateApiKey,
@@ -46,6 +47,7 @@ from master.decisions.derived import decide_derived
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
 from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept
+from master.decisions.quantizing import decide_quantizing
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
@@ -155,8 +157,8 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             if isinstance(bodies, Refusal):
                 return bodies
             return Decided(bodies, None) if bodies else Known(scene.state.index)
-        case RunCollectiveTest():
-            bodies = decide_test(command, scene.nodes(), scene.state, fresh)
+        case RunCollectiveTest() | QuantizeModel():
+            bodies = _tried_once(command, scene, fresh)
             if isinstance(bodies, Refusal):
                 return _still_gathering(scene) or bodies
             return Decided(bodies, fresh)
@@ -172,9 +174,17 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             assert_never(command)
 
 
+def _tried_once(
+    command: RunCollectiveTest | QuantizeModel, scene: Scene, fresh: InstanceId
+) -> tuple[EventBody, ...] | Refusal:
+    if isinstance(command, RunCollectiveTest):
+        return decide_test(command, scene.nodes(), scene.state, fresh)
+    return decide_quantizing(command, scene.nodes(), scene.state, fresh)
+
+
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
     """Return the instances of a model that are placed or ready, ready ones first."""
-    held = (i for i in state.instances.values() if i.model == model and i.test is None)
+    held = (i for i in state.instances.values() if i.model == model and i.serves)
     found = [i for i in held if i.status in LIVING]
     return sorted(found, key=lambda one: one.status != "ready")
 

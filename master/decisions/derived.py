@@ -29,7 +29,7 @@ def decide_derived(
         text = f"there is no derived model {command.name!r}"
         return Refusal(reason="unknown_model", message=text, field="model")
     derived = command.derived
-    models = on_disk | {one.model for one in state.instances.values() if one.test is None}
+    models = on_disk | {one.model for one in state.instances.values() if one.serves}
     if not is_model_id(derived.name) or derived.name.endswith(":latest"):
         text = f"{derived.name!r} cannot be the name of a derived model"
         return Refusal(reason="bad_request", message=text, field="model")

@@ -131,7 +131,7 @@ def follow_up(
         return [InstanceRemoved(instance=before.instance, why=before.why)]
     if before.status == "failed":
         return []
-    if before.test is not None:
+    if not before.serves:
         return follow_test(before, news)
     if isinstance(news, RunnerUnloaded):
         return [_reopen(before, "it was let go by a holder whose changes have been undone")]
@@ -166,10 +166,10 @@ def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | No
 
 def repairs(state: ClusterState) -> list[EventBody]:
     """Return the events that a dead holder left out: the next generation of each instance whose
-    generation has ended, or the failure of a test."""
+    generation has ended, or the failure of what is tried once."""
     return [
         _reopen(instance, "the holder changed before it was opened anew")
-        if instance.test is None
+        if instance.serves
         else InstanceFailed(instance=instance.instance, why=instance.failures[-1])
         for instance in state.instances.values()
         if instance.has_ended

@@ -85,7 +85,7 @@ def decide_pin(
     """Return the event of a command, None where it is so already, or a refusal. `on_disk` are the
     models of all nodes."""
     model = command.model
-    held = [one for one in state.instances.values() if one.model == model and one.test is None]
+    held = [one for one in state.instances.values() if one.model == model and one.serves]
     if not command.pinned:
         is_pinned = model in state.pins or any(one.pinned for one in held)
         return ModelUnpinned(model=model) if is_pinned else None

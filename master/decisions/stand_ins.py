@@ -54,7 +54,7 @@ def lost_copies(scene: Scene) -> list[Lost]:
     failed = {one.model for one in scene.state.instances.values() if one.status == "failed"}
     found: list[Lost] = []
     for instance in scene.state.instances.values():
-        if instance.status not in LIVING or instance.test is not None:
+        if instance.status not in LIVING or not instance.serves:
             continue
         nodes = frozenset(shard.node for shard in instance.shards)
         command = placement_again(instance, instance.conditions, "lost")

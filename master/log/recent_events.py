@@ -121,7 +121,7 @@ def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
         for name, instance in before.instances.items()
         if name not in after.instances
         and instance.status in ("placed", "ready")
-        and instance.test is None
+        and instance.serves
     )
 
 

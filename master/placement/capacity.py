@@ -97,8 +97,8 @@ def node_capacities(
     """Return every node that has announced itself, by id, with what is promised there already.
 
     A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
-    that of a test, which takes and gives back memory as it goes. Nodes of one machine measure the
-    same memory, so what loads on one of them counts on all.
+    that of a test, or of work on a model, which take and give back memory as they go. Nodes of one
+    machine measure the same memory, so what loads on one of them counts on all.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
@@ -106,7 +106,7 @@ def node_capacities(
     for instance in instances.values():
         if instance.status == "failed":
             continue
-        ready = {rank.rank for rank in instance.ready if instance.test is None}
+        ready = {rank.rank for rank in instance.ready if instance.serves}
         for shard in instance.shards:
             shards[shard.node] += 1
             reserved[shard.node] += shard.bytes_reserved

@@ -77,8 +77,9 @@ def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yi
     model = instance.model
     if instance.status == "draining":
         return Yielding(now, f"{model} leaves", leaves=True)
-    if instance.test is not None:
-        return Yielding(math.inf, "a test of the nodes' links takes its memory")
+    if not instance.serves:
+        what = "a test of the nodes' links" if instance.test else f"the making of {model}"
+        return Yielding(math.inf, f"{what} takes its memory")
     if copy.pinned_by is not None:
         return Yielding(math.inf, f"{model} is pinned by {copy.pinned_by}", ever=False)
     if instance.status != "ready":

@@ -20,7 +20,7 @@ from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress
+from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
@@ -34,9 +34,9 @@ Progressed = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """How a role comes by what it needs. `load_engine`, `load_follower`, `load_embedder` and
-    `open_exchanges` (for a test) are called in the engine's thread, `load_text` and `load_inputs`
-    (of an embedding model) in the text thread, `form_group`
+    """How a role comes by what it needs. `load_engine`, `load_follower`, `load_embedder`,
+    `open_maker` (raises NotMade) and `open_exchanges` (for a test) are called in the engine's
+    thread, `load_text` and `load_inputs` (of an embedding model) in the text thread, `form_group`
     (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
     at most once and before the others: it may import what they will need, but for MLX."""
 
@@ -47,6 +47,7 @@ class Factories:
     load_inputs: Callable[[RunnerSpec], InputsReader]
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
+    open_maker: Callable[[RunnerSpec], Maker]
     prepare: Callable[[], None] = lambda: None
 
 

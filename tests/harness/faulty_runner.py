@@ -124,6 +124,7 @@ def straying() -> Factories:
         load_inputs=no_group,
         form_group=real.form_group,
         open_exchanges=real.open_exchanges,
+        open_maker=real.open_maker,
     )
 
 
@@ -140,6 +141,7 @@ def fake() -> Factories:
         load_inputs=no_group,
         form_group=no_group,
         open_exchanges=no_group,
+        open_maker=no_group,
     )
 
 

@@ -93,6 +93,7 @@ def main() -> int:
             load_inputs=no_group,
             form_group=no_group,
             open_exchanges=no_group,
+            open_maker=no_group,
         ),
     )
 

@@ -111,7 +111,8 @@ def _field(name: str, field: FieldInfo, turn: int, *, whole: bool) -> Any:
     limits = {key: value for one in field.metadata for key, value in _limits(one).items()}
     made = _value(field.annotation, name, turn, limits, whole=whole)
     if whole and made == field.default:
-        return made + 1 if type(made) is int else _value(field.annotation, name, turn + 1, limits)
+        counts = type(made) is int and get_origin(_bare(field.annotation)) is not Literal
+        return made + 1 if counts else _value(field.annotation, name, turn + 1, limits)
     return made
 
 

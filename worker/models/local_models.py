@@ -37,15 +37,19 @@ class DiskLook:
 
 class LocalModels:
     """What lies here as of the last look that was taken in: `cards` of whole models, `parts` of
-    others. Both grow below the folder `models`. `scan` may run in another thread."""
+    others. Both grow below `folder`. `load_s` says how long their last loads took, as it is then.
+    `scan` may run in another thread."""
 
-    def __init__(self, weights: Weights, models: Path) -> None:
+    def __init__(
+        self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None
+    ) -> None:
         self.cards: Mapping[ModelId, ModelCard] = {}
         self.parts: Mapping[ModelId, PartialModel] = {}
         self.passed_over: tuple[PassedOver, ...] = ()
         self._part_cards: Mapping[ModelId, ModelCard] = {}
         self._weights = weights
-        self._models = models
+        self.folder = folder
+        self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card to load a model by, with the folder of what there is of it. Raises
@@ -59,16 +63,20 @@ class LocalModels:
 
     def scan(self) -> DiskLook:
         """Return what lies on the disk now."""
-        cards = {card.model: card for card in self._weights.look()}
-        passed_over = (*self._weights.passed_over, *pulled_parts(self._models))
+        cards = {card.model: self._timed(card) for card in self._weights.look()}
+        passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
         parts: dict[ModelId, PartialModel] = {}
         part_cards: dict[ModelId, ModelCard] = {}
-        for part in sorted(parts_held(self._models), key=lambda part: part.have_bytes):
+        for part in sorted(parts_held(self.folder), key=lambda part: part.have_bytes):
             if part.model not in cards:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
                     part_cards[part.model], parts[part.model] = card, part
         return DiskLook(cards, parts, part_cards, passed_over)
+
+    def _timed(self, card: ModelCard) -> ModelCard:
+        seconds = self._load_s.get(card.model)
+        return card if seconds is None else card.model_copy(update={"load_s": seconds})
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:

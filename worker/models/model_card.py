@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.wire.cards import AdapterCard, ModelCard
-from bus.wire.ids import ModelId
+from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind
+from bus.wire.messages.weights import MADE_FROM
 from worker.models import layers
 from worker.models.files import DTYPE_BYTES, Notes, Tensor
 from worker.models.passed_over import Unfit
@@ -128,6 +129,7 @@ def model_card(
         fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
+        made_from=made_from(config),
         adapters=adapters.cards,
         kv=(notes.kv or kv) if group else "full",
         kv_group=group,
@@ -174,6 +176,13 @@ def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
 
 def _quant(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("quantization") or config.get("quantization_config") or {}
+
+
+def made_from(config: Mapping[str, Any]) -> str:
+    """Return the model that one in fewer bits was made of, as its configuration says; "" where it
+    says none."""
+    said = config.get(MADE_FROM)
+    return said if isinstance(said, str) and is_model_id(said) else ""
 
 
 def _quantization(config: Mapping[str, Any]) -> str:

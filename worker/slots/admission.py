@@ -81,15 +81,15 @@ class NodeInventory:
 
     def has(self, instance: Instance, shard: Shard) -> bool:
         """Return whether what a rank loads lies on this disk."""
-        part = self.parts.get(instance.model)
-        return instance.model in self.paths or _in_part(instance, shard, part)
+        part = self.parts.get(instance.reads)
+        return instance.reads in self.paths or _in_part(instance, shard, part)
 
     def other_lacks(self, instance: Instance, shard: Shard) -> bool:
         """Return whether another rank's node is known not to have what it loads."""
         card = self.elsewhere.cards.get(shard.node)
-        if card is None or any(one.model == instance.model for one in card.models):
+        if card is None or any(one.model == instance.reads for one in card.models):
             return False
-        part = next((one for one in card.parts if one.model == instance.model), None)
+        part = next((one for one in card.parts if one.model == instance.reads), None)
         return not _in_part(instance, shard, part)
 
 
@@ -147,7 +147,7 @@ def supplied(
 ) -> Refusal | list[FetchModel] | None:
     """Return None when the weights are here and on the nodes of the other ranks, a list while
     they are waited for, perhaps by fetching them, a refusal when they will not come."""
-    model, elsewhere = instance.model, here.elsewhere
+    model, elsewhere = instance.reads, here.elsewhere
     if instance.test is not None:
         return None
     if not here.has(instance, shard):
@@ -169,7 +169,7 @@ def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal |
     """Return why a rank cannot be loaded from this disk any more; None where it can."""
     if instance.test is not None or here.has(instance, shard):
         return None
-    text = f"{instance.model} is no longer on this node's disk"
+    text = f"{instance.reads} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)
 
 

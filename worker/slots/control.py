@@ -29,11 +29,12 @@ from bus.wire.messages.control import (
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
+from worker.slots.beside import SlotNotes
 from worker.slots.diagnoses import OpenQuestions
 from worker.slots.executor import Executor, identity_of
 from worker.slots.facts import Reported, ended_report, exit_fact
 from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
-from worker.slots.table import Gone, SlotTable
+from worker.slots.table import Gone, Slot, SlotTable
 
 REAPED_S, RESTLESS_S = 0.1, 2.0
 STALL_S = 3.0
@@ -44,11 +45,12 @@ ENDED_KEPT = 8
 @dataclass
 class SlotControl:
     """This node's slots. `inventory` is asked for what is known beside them, given whether every
-    running slot has said what it is and the time."""
+    running slot has said what it is and the time; `notes` are told what is to outlive runners."""
 
     executor: Executor
     inventory: Callable[[bool, float], NodeInventory]
     timing: SlotTiming
+    notes: SlotNotes
 
     def __post_init__(self) -> None:
         self.table = SlotTable()
@@ -108,10 +110,21 @@ class SlotControl:
             self.log.error("refused a runner", slot=hello.slot, why=text)
             self.executor.send(identity, SlotRefused(message=text))
             return
-        gone = self.table.heard(hello, self._reactor.now())
+        before, now = self.table.slots.get(hello.slot), self._reactor.now()
+        gone = self.table.heard(hello, now)
         if gone is not None:
             self._left(gone)
+        elif before is not None:
+            self._note_load(before, self.table.slots[hello.slot], now)
         self.reconcile()
+
+    def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
+        """Note how long a whole model took to load, where it is ready now."""
+        if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
+            return
+        instance = self.client.state.instances.get(slot.task.instance)
+        if instance is not None and instance.serves and len(instance.shards) == 1:
+            self.notes.loaded(instance.model, now - before.since_at)
 
     def _ask_runner(self, instance: InstanceId, asker: bytes) -> None:
         slot = instance_slot(self.table, instance)
@@ -168,6 +181,7 @@ class SlotControl:
             self._do(tell, now)
         recorder = self.processes.take_flight(slot.name, slot.pid)
         self._reported.note_gone(gone, now)
+        self.notes.sweep()
         if slot.task is not None:
             self._ended.append(ended_report(gone, slot.task, recorder, wall()))
 
@@ -199,6 +213,7 @@ class SlotControl:
         if not self._settled and is_settled(self.table, self._began_at, now, self.timing):
             self._settled = True
             self.log.info("took stock", slots=len(self.table.slots))
+            self.notes.sweep()
             for action in silent_ones(self.table):
                 self._do(action, now)
         inventory = self.inventory(self._settled, now)

@@ -126,8 +126,9 @@ class RunnerSpecs:
 
     def spec(self, give: GiveSpec) -> RunnerSpec:
         """Return the spec of one rank. Raises KeyError when its model does not lie here."""
-        model, test, data = give.instance.model, give.instance.test, self.data
-        card = None if test is not None else self.models.card(model)
+        instance, data = give.instance, self.data
+        test = instance.test
+        card = None if test is not None else self.models.card(instance.reads)
         local, port = self.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
         announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
@@ -138,7 +139,7 @@ class RunnerSpecs:
             **asdict(give.task),
             **defaults,
             size=len(give.instance.shards),
-            model=model,
+            model=instance.model,
             path="" if card is None else card.path,
             dtype="float32" if card is None else card.dtype,
             first_layer=give.shard.first_layer,
@@ -152,6 +153,8 @@ class RunnerSpecs:
             group=self._group(give.instance),
             test=test,
             kv=give.instance.kv,
+            quantizes=instance.quantizes,
+            into="" if instance.quantizes is None else str(self.models.folder),
         )
 
     def _group(self, instance: Instance) -> GroupSpec | None:

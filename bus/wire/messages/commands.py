@@ -17,6 +17,7 @@ from bus.wire.instances import DRAIN_S
 from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import Backend, Mode
 from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 
@@ -121,6 +122,18 @@ class RunCollectiveTest(Message):
     memory_bytes: int | None = Field(default=None, ge=1)
 
 
+class QuantizeModel(Message):
+    """Make a model called `name` of another in fewer bits, on a node that has that whole: `node`,
+    or one that the holder chooses. The answer names the instance, which removes itself when it is
+    done; deleted before, nothing of it is left."""
+
+    kind: Literal["quantize_model"] = "quantize_model"
+    command_id: CommandId
+    name: ModelId
+    quantizing: Quantizing
+    node: NodeId | None = None
+
+
 class DeriveModel(Message):
     """Let requests for a name be answered by another model, with defaults; in the place of what the
     name stood for before."""
@@ -174,6 +187,7 @@ Command = Annotated[
     | DrainNode
     | ForgetNode
     | RunCollectiveTest
+    | QuantizeModel
     | DeriveModel
     | ForgetDerived
     | AddApiKey

@@ -16,6 +16,7 @@ from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
+from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 # --- the term ------------------------------------------------------------------------
@@ -193,6 +194,7 @@ class RunnerSpec(Message):
     them, in the same order (an address may stand for several). `group` is None for one rank.
     With a `test` there is no model: the group tests its collectives. `makes` is the card's. `kv` is
     how KV that grows is held.
+    `quantizes`: `model` is to be made, in the folder `into` of all models, of the one in `path`.
     Times in seconds, sizes in bytes.
     """
 
@@ -222,6 +224,8 @@ class RunnerSpec(Message):
     test: CollectiveTest | None = None
     makes: Literal["text", "embedding"] = "text"
     kv: KvKind = "full"
+    quantizes: Quantizing | None = None
+    into: str = ""
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

@@ -1,4 +1,5 @@
-"""Weights on their way: between workers piece by piece, and the word that has one pull a model.
+"""Weights on their way: between workers piece by piece, the word that has one pull a model, and the
+order to make one in fewer bits.
 
 Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
 for as long as a client waits, and a pull that no client repeats is stopped. So is a model that is
@@ -117,3 +118,31 @@ class VerifyAsked(Message):
     asker: NodeId
     model: ModelId
     leaves: bool = False
+
+
+Bits = Literal[4, 6, 8]
+GroupSize = Literal[32, 64, 128]
+"""How many weights of a row share a scale and a bias."""
+USUAL_GROUP: GroupSize = 64
+MADE_FROM = "shoal_made_from"
+"""The key of a made model's config.json that names its source: so it goes wherever the model is
+copied to."""
+ORIGIN_FILE = ".shoal-origin.json"
+"""Beside the weights of a model that shoal fetched or made: where it came from, for this node."""
+UNFINISHED = ".quantizing"
+"""In the folder of all models, where those grow that are not whole yet."""
+
+
+class Quantizing(Message):
+    """Make another model of `source`, which lies whole on the rank's node, in so many bits a
+    weight. Stamped on an instance that answers nothing; its `model` is what is made."""
+
+    source: ModelId
+    bits: Bits
+    group_size: GroupSize = USUAL_GROUP
+
+
+def usual_name(source: ModelId, bits: int) -> ModelId:
+    """Return what a model in fewer bits is called where no name is given: never one of an owner on
+    a hub, who has not made it."""
+    return ModelId(f"{source.rpartition('/')[2]}-{bits}bit")

@@ -228,7 +228,7 @@ def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
         Served(str(one.model), str(one.instance), shard.rank, len(one.shards), one.status)
         for one in state.instances
         for shard in one.shards
-        if shard.node == node and one.test is None and one.status != "failed"
+        if shard.node == node and one.serves and one.status != "failed"
     )
 
 

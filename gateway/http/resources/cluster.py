@@ -128,7 +128,7 @@ class HealthResource(Resource):
                     {
                         str(one.model)
                         for one in service.bus.state.instances.values()
-                        if one.status == "ready" and one.test is None
+                        if one.status == "ready" and one.serves
                     }
                 ),
             },

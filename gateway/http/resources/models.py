@@ -233,7 +233,7 @@ def _listing(
     copies = [
         _loaded(one, service, card)
         for one in service.bus.state.instances.values()
-        if one.model == model and one.status == "ready"
+        if one.model == model and one.status == "ready" and one.serves
     ]
     if card is None:
         return api_table.ModelListing(

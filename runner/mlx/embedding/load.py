@@ -22,6 +22,7 @@ from runner.engine import LoadProgress
 from runner.mlx.embedding.decoder import load_decoder
 from runner.mlx.embedding.encoder import Encoder, encoder_shape, own_names
 from runner.mlx.embedding.pooling import Dense, normalised, pooled
+from runner.mlx.model.files import problem_of
 from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes_in
 from runner.text import TokenizerError, open_embedding_folder
 
@@ -64,6 +65,9 @@ def load_embedder(
     """Return the model in `folder`, its weights evaluated by the calling thread. `progress` hears
     bytes as they come. UnloadableModel says why not."""
     progress(LoadProgress("reading", 0, 0))
+    problem = problem_of(folder)
+    if problem is not None:
+        raise UnloadableModel(f"{folder.name}: {problem}")
     try:
         return _loaded(folder, precision, progress)
     except UnloadableModel:

@@ -4,7 +4,7 @@
 """Talks to MLX: a model directory becomes a model in memory, and facts about it.
 
 Weights come from safetensors only, and no code from the directory is ever run. They are
-brought in by parts in the calling thread, which owns them from then on, so that the
+brought in one by one in the calling thread, which owns them from then on, so that the
 progress reported is of bytes that are really there.
 """
 
@@ -21,10 +21,12 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
+from runner.mlx.model.files import problem_of, unknown_family
 from runner.mlx.ranks.layer_probe import Unsplittable
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
-PART_BYTES = 64 << 20
+MOST_CACHED_BYTES = 32 << 20
+"""Of memory that was read into and is not needed any more, which MLX keeps for reuse."""
 DEFAULT_CONTEXT_TOKENS = 4096
 
 OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
@@ -63,12 +65,7 @@ def load_weights(
     """Return the model in `path`, or this rank's part of it, with its weights evaluated by the
     calling thread. `progress` hears bytes as they come. UnloadableModel says why not."""
     progress(LoadProgress("reading", 0, 0))
-    try:
-        model, config = load_model(path, lazy=True, trust_remote_code=False)
-    except SystemExit as error:
-        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
-    except Exception as error:
-        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
+    model, config = open_model(path)
     wanted = computes_in(precision)
     if wanted is not None:
         model.set_dtype(wanted)
@@ -77,33 +74,45 @@ def load_weights(
         called, weights = own_part(model, config)
     except Unsplittable as error:
         raise UnloadableModel(f"{path.name}: {error}") from error
-    total = bring_in(weights, progress)
+    try:
+        total = bring_in(weights, progress)
+    except RuntimeError as error:
+        why = problem_of(path) or f"its weights cannot be read: {error}"
+        raise UnloadableModel(f"{path.name}: {why}") from error
     name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
     return LoadedWeights(model, called, config, total, name)
 
 
+def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model in `path` and its configuration, no weight read yet. UnloadableModel says
+    why not."""
+    problem = problem_of(path)
+    if problem is not None:
+        raise UnloadableModel(f"{path.name}: {problem}")
+    try:
+        return load_model(path, lazy=True, trust_remote_code=False)
+    except SystemExit as error:
+        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
+    except Exception as error:
+        why = unknown_family(path) or f"{type(error).__name__}: {error}"
+        raise UnloadableModel(f"{path.name}: {why}") from error
+
+
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
-    """Evaluate weights by parts, and return their bytes; `progress` hears how many are there."""
+    """Evaluate weights one by one, and return their bytes; `progress` hears how many are there.
+
+    At no time is more in memory than what is there already, one tensor, and what it is made of: as
+    it is stored where it is cast, its parts where it is put together. Raises RuntimeError."""
     total = sum(array.nbytes for array in weights)
     done = 0
-    part: list[mx.array] = []
     progress(LoadProgress("weights", 0, total))
     for array in weights:
-        part.append(array)
-        if sum(one.nbytes for one in part) >= PART_BYTES:
-            done = _bring_in(part, done, total, progress)
-    _bring_in(part, done, total, progress)
+        mx.eval(array)
+        done += array.nbytes
+        if mx.get_cache_memory() > MOST_CACHED_BYTES:
+            mx.clear_cache()
+        progress(LoadProgress("weights", done, total))
     return total
-
-
-def _bring_in(
-    part: list[mx.array], done: int, total: int, progress: Callable[[LoadProgress], None]
-) -> int:
-    mx.eval(part)
-    done += sum(array.nbytes for array in part)
-    part.clear()
-    progress(LoadProgress("weights", done, total))
-    return done
 
 
 def computes_in(precision: Precision) -> mx.Dtype | None:

@@ -95,6 +95,7 @@ class Site:
             load_inputs=lambda _spec: WordReader(),
             form_group=never,
             open_exchanges=never,
+            open_maker=never,
         )
         log = Log(node="n", process="runner:00", stream=io.StringIO())
         speaker = Speaker(NodeId("n"), "runner:00", Boot("b"))

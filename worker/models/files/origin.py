@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from bus.wire.cards import ModelOrigin
+from bus.wire.messages.weights import ORIGIN_FILE
 from worker.models.files.headers import json_object
 
-ORIGIN_FILE = ".shoal-origin.json"
 MOST_SOURCES, SOURCE_CHARACTERS = 16, 200
 
 

@@ -231,7 +231,7 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
         size(sum(rank.active_bytes for rank in state.ranks_of(one))),
     )
     figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
-    leaves = _leaves(state, one, reading.last_used_ago_s)
+    leaves = "when done" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
 
 
@@ -260,6 +260,10 @@ def _status(state: NodeState, one: Instance) -> str:
     if one.yields_to and one.status == "ready":
         return f"yields to {one.yields_to}"
     far = state.progress_of(one)
+    if one.quantizes is not None and one.status == "ready":
+        reading = state.reading_of(one)
+        done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
+        return f"made of {one.quantizes.source}, {100 * done // max(1, total)} %"
     if far.phase != "fetching":
         return one.status
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"

@@ -52,6 +52,7 @@ def ls(invocation: Invocation) -> None:
         "from",
         "used",
         "loaded on",
+        "loads in",
     )
     output.table(columns, rows)
     for node, one in state.passed_over:
@@ -81,6 +82,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("layers", card.layers),
         ("vocabulary", card.vocabulary),
         ("quantised", card.quantization),
+        ("made from", card.made_from or "-"),
         ("on disk", size(card.size_bytes)),
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
         ("KV cache", _kv(card)),
@@ -93,6 +95,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("nodes", ", ".join(state.nodes_of(card.model))),
         ("used", _ago(state.last_used_s(card.model))),
         ("changed", _ago(card.modified_at_s)),
+        ("loads in", loads_in(card.model, state)),
     ]
     rows += settings_rows(card)
     rows += [
@@ -122,6 +125,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
         came_from(card, state.names),
         _ago(state.last_used_s(card.model)),
         ", ".join(state.loaded_on(card.model)) or "-",
+        loads_in(card.model, state),
     )
     return [
         first,
@@ -137,6 +141,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
                 f"beside {card.model}",
                 "-",
                 "-",
+                "-",
             )
             for one in card.adapters
         ),
@@ -148,7 +153,18 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
     where = f"layers {spans} on {node}"
-    return (part.model, "in part", "-", "-", "-", sizes, "-", where, "-", "-")
+    return (part.model, "in part", "-", "-", "-", sizes, "-", where, "-", "-", "-")
+
+
+def loads_in(model: str, state: NodeState) -> str:
+    """Return how long the last load took on each node, for people; "-" where none is known."""
+    times = [
+        (node.name, one.load_s)
+        for node in state.cards
+        for one in node.models
+        if one.model == model and one.load_s
+    ]
+    return ", ".join(f"{seconds:.1f} s on {name}" for name, seconds in times) or "-"
 
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
@@ -208,4 +224,4 @@ def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
     base = state.models.get(one.base)
     what = f"a name of {one.base}" if base else f"a name of {one.base}, which is on no disk"
     loaded = ", ".join(state.loaded_on(one.base)) or "-"
-    return (one.name, "-", "-", "-", "-", "-", "-", what, "-", loaded)
+    return (one.name, "-", "-", "-", "-", "-", "-", what, "-", loaded, "-")

@@ -1,0 +1,128 @@
+"""Talks to the engine's thread: a runner that makes a model of another in fewer bits.
+
+It is one rank, alone, and serves nothing. It is ready once the source was opened and the disk has
+room; it ends by itself when the model is in its place. Its reading says how far it is, and counts
+the work as a request that runs, so that no load has it make way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bus.process.clock import now as clock_now
+from bus.process.clock import wall
+from bus.wire.messages.control import Phase
+from bus.wire.messages.readings import RunnerReading
+from runner import lifecycle
+from runner.engine import EngineStatus, LoadProgress, Maker, NotMade
+from runner.recorder import ServedTotals
+from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
+from runner.roles.reports import RunnerMeter
+from runner.roles.role import Role, RoleParts
+from runner.schedule import SchedulerLoad
+
+PIECE_S = 900.0
+"""How long one tensor may take to be read, packed and written."""
+
+
+class MakerLoop:
+    """The `EngineLoop` of the work. `ended` is called from the thread, with why no model was made;
+    None: it is in its place, or the loop was stopped."""
+
+    def __init__(self, opened: Callable[[], Maker], ended: Callable[[str | None], None]) -> None:
+        self._opened = opened
+        self._ended = ended
+        self._maker: Maker | None = None
+        self._stops = False
+        self.status = EngineStatus()
+
+    def load(self) -> None:
+        """Open the source, and see whether there is room. Raises NotMade."""
+        self.status.busy_since = clock_now()
+        self._maker = self._opened()
+
+    def run(self) -> None:
+        """Make the model."""
+        assert self._maker is not None, "opened"
+        why: str | None = None
+        try:
+            self._maker.make(self._told, lambda: self._stops)
+        except NotMade as error:
+            why = str(error)
+        finally:
+            self.status.busy_since = None
+        self._ended(why)
+
+    def stop(self) -> None:
+        """Have it end after the tensor that is under way."""
+        self._stops = True
+
+    def _told(self, progress: LoadProgress) -> None:
+        assert self._maker is not None, "opened"
+        self.status.progress = progress
+        self.status.steps_done += 1
+        self.status.busy_since = clock_now()
+        self.status.memory = self._maker.memory()
+
+
+class QuantizeRole(Role):
+    """The role of a runner that makes a model."""
+
+    def __init__(self, parts: RoleParts) -> None:
+        reactor, spec = parts.shell.reactor, parts.spec
+        self._loop = MakerLoop(
+            lambda: parts.factories.open_maker(spec),
+            lambda why: reactor.call(lambda: self._ended(why)),
+        )
+        super().__init__(parts, self._loop)
+        self._meter = RunnerMeter(spec, parts.shell.speaker, ServedTotals(), reactor.now())
+
+    @property
+    def open_requests(self) -> int:
+        """Return 1: the work itself, for which the machine stays awake."""
+        return 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Return that it may end at once: what was begun is removed."""
+        return True
+
+    def entered(self, phase: Phase) -> None:
+        """Have the work end where the runner is to go."""
+        if phase in ("draining", "ended"):
+            self._loop.stop()
+
+    def watch(self, now: float) -> None:
+        """Leave where a tensor takes too long."""
+        super().watch(now)
+        busy_since = self.status.busy_since
+        if busy_since is not None and now - busy_since > PIECE_S:
+            self._stuck(f"no tensor was written for {PIECE_S:g} s")
+
+    def reading(self, now: float) -> RunnerReading:
+        """Return how far it is."""
+        return self._meter.reading(
+            self._host.phase, self.status, SchedulerLoad(running=1), self.open_requests, now
+        )
+
+    # --- from the engine's thread ----------------------------------------------------------
+
+    def _heard(self, news: ThreadNews) -> None:
+        """Take the thread's news: what it cannot do it says in words for people."""
+        if isinstance(news, LoadFailed | Broken):
+            self._log.error("the work failed", error=news.story)
+            self._leave(news.message)
+        else:
+            super()._heard(news)
+
+    def _ended(self, why: str | None) -> None:
+        if why is not None:
+            self._leave(why)
+            return
+        self._recorder.note(wall(), "completion", model=self._spec.model)
+        self._log.info("the model is made", model=self._spec.model)
+        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"{self._spec.model} is made")
+
+    def _leave(self, why: str) -> None:
+        self._recorder.note(wall(), "error", message=why)
+        self._host.leave(lifecycle.LOAD_FAILED, "model_unavailable", why)

@@ -1,0 +1,218 @@
+"""A model in fewer bits, through every process of a node: asked for on the command line and over
+HTTP, seen, ended, killed in the middle, and answered with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from bus.wire.messages.weights import UNFINISHED
+from tests.harness.families import MODELS, write_model
+from tests.harness.nodes import MODEL, TREE, Node, eventually
+from tests.harness.typed_lines import examples
+
+pytestmark = pytest.mark.nodes
+LARGE = MODELS["qwen3"] | {
+    "hidden_size": 1024,
+    "num_hidden_layers": 6,
+    "intermediate_size": 3072,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    found = Node(SHOAL_PRELOAD="", SHOAL_RUNNER__SPARE="false")
+    models = found.home / "data" / "models"
+    try:
+        models.mkdir(parents=True)
+        write_model(models / "someone" / "large", LARGE)
+        found.up()
+        eventually(lambda: "someone/large" in listed(found), 60, "the large model is listed")
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(autouse=True)
+def clean(node: Node) -> Iterator[None]:
+    yield
+    for one in node.state()["instances"]:
+        node.http.delete(f"/instance/{one}")
+    eventually(lambda: not node.state()["instances"], 60, "nothing is loaded")
+
+
+def models_folder(node: Node) -> Path:
+    return node.home / "data" / "models"
+
+
+def cards(node: Node) -> dict[str, Any]:
+    found = node.http.get("/state").json()["telemetry"]["cards"]
+    return {model["model"]: model for card in found for model in card["models"]}
+
+
+def listed(node: Node) -> set[str]:
+    return {one["id"] for one in node.http.get("/v1/models").json()["data"]}
+
+
+def unfinished(node: Node) -> list[Path]:
+    return list((models_folder(node) / UNFINISHED).glob("*"))
+
+
+def begin(node: Node, /, **body: Any) -> httpx.Response:
+    return node.http.post("/models/quantize", json=body)
+
+
+def held_in_the_middle(node: Node, name: str) -> tuple[str, int]:
+    """Begin to make a model and stop its runner while it writes; return instance and pid."""
+    answer = begin(node, model="someone/large", bits=8, name=name)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: unfinished(node), 60, "it is being written")
+    pid = node.runner()[1]
+    os.kill(pid, signal.SIGSTOP)
+    assert unfinished(node), "stopped in the middle"
+    return answer.json()["instance"], pid
+
+
+def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
+    done = node.shoal("quantize", MODEL, "--bits", "8", "--name", "tiny8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"made tiny8 of {MODEL} (")
+    assert "tiny8 " in node.shoal("ls").stdout
+    assert f"made of {MODEL}" in node.shoal("ls").stdout
+    shown = json.loads(node.shoal("show", "tiny8", "--json").stdout)
+    assert (shown["made_from"], shown["quantization"]) == (MODEL, "8-bit")
+    assert node.state()["instances"] == {}
+    asked = {"model": "tiny8", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    answer = node.http.post("/v1/chat/completions", json=asked)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: cards(node)["tiny8"]["load_s"] > 0, 30, "how long it took to load is told")
+    seconds = cards(node)["tiny8"]["load_s"]
+    assert f"{seconds:.1f} s on " in node.shoal("show", "tiny8").stdout
+    again = node.shoal("quantize", "tiny8")
+    assert again.returncode == 1
+    assert f"take {MODEL}" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "said"),
+    [
+        ({"model": "nothing"}, 404, "model", "shoal pull nothing"),
+        ({"model": MODEL, "bits": 5}, 400, "bits", "4, 6 or 8"),
+        ({"model": MODEL, "group_size": 48}, 400, "group_size", "32, 64 or 128"),
+        ({"model": MODEL, "name": MODEL}, 409, "name", "--name"),
+        ({"model": MODEL, "name": "../x"}, 400, "name", "cannot be the name"),
+        ({"model": MODEL, "node": "mars"}, 400, "node", "mars"),
+        ({"model": MODEL, "bit": 4}, 400, "bit", "bit"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_the_field(
+    node: Node, body: dict[str, Any], status: int, field: str, said: str
+) -> None:
+    answer = begin(node, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error.get("param")) == (status, field), answer.text
+    assert said in error["message"]
+
+
+def test_it_is_shown_while_it_is_made_and_stopping_it_leaves_nothing(node: Node) -> None:
+    before = listed(node)
+    instance, pid = held_in_the_middle(node, "fewer")
+    ps = node.shoal("ps").stdout
+    assert "fewer" in ps
+    assert "made of someone/large, " in ps
+    assert listed(node) == before
+    asked = {"model": "fewer", "messages": [{"role": "user", "content": "x"}]}
+    assert node.http.post("/v1/chat/completions", json=asked).status_code == 404
+    ready = node.http.get("/health").json()
+    assert "fewer" not in json.dumps(ready)
+    taken = begin(node, model="someone/large", bits=4, name="fewer")
+    assert taken.status_code == 409
+    assert node.http.delete(f"/instance/{instance}").status_code == 200
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: instance not in node.state()["instances"], 60, "the work is over")
+    eventually(lambda: not unfinished(node), 30, "nothing of it is left")
+    assert listed(node) == before
+
+
+def test_killed_in_the_middle_it_leaves_nothing_and_says_so(node: Node) -> None:
+    before = listed(node)
+    instance, pid = held_in_the_middle(node, "killed")
+    os.kill(pid, signal.SIGKILL)
+    failed = eventually(
+        lambda: (
+            found
+            if (found := node.state()["instances"].get(instance, {})).get("status") == "failed"
+            else None
+        ),
+        60,
+        "the instance has failed",
+    )
+    assert failed["why"]
+    eventually(lambda: not unfinished(node), 30, "what it left is removed")
+    assert listed(node) == before
+    assert not (models_folder(node) / "killed").exists()
+    done = node.shoal("quantize", "someone/large", "--bits", "4", "--name", "killed")
+    assert done.returncode == 0, done.stderr
+    assert node.shoal("rm", "killed", "--yes").returncode == 0
+
+
+def test_an_interrupted_command_ends_the_work(node: Node) -> None:
+    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    typed = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, "quantize", "someone/large", "--name", "given-up"],
+        cwd=tempfile.gettempdir(),
+        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        eventually(lambda: unfinished(node), 60, "it is being written")
+        runner = psutil.Process(node.runner()[1])
+        runner.suspend()
+        typed.send_signal(signal.SIGINT)
+        said = typed.communicate(timeout=30)[1]
+        with contextlib.suppress(psutil.NoSuchProcess):  # its worker may have killed it by then
+            runner.resume()
+    finally:
+        typed.kill()
+    assert typed.returncode == 130
+    assert "nothing of it is left" in said
+    eventually(lambda: not node.state()["instances"], 60, "the work is over")
+    eventually(lambda: not unfinished(node), 30, "nothing of it is left")
+    assert "given-up" not in listed(node)
+
+
+def test_a_source_that_is_cut_is_named(node: Node) -> None:
+    folder = models_folder(node) / "torn"
+    shutil.copytree(models_folder(node) / "someone" / "large", folder)
+    eventually(lambda: "torn" in listed(node), 60, "it is listed")
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.truncate(1_000_000)
+    done = node.shoal("quantize", "torn", "--name", "whole")
+    shutil.rmtree(folder)
+    assert done.returncode != 0
+    assert "model.safetensors is cut" in done.stderr or "torn" in done.stderr
+
+
+def test_the_documented_lines_work_as_printed(node: Node) -> None:
+    said = [node.shoal(*shlex.split(line)[1:]) for line in examples("quantize")]
+    assert said
+    assert all(one.returncode == 0 for one in said), said
