@@ -35,6 +35,8 @@ def problem_of(folder: Path) -> str | None:
     far as their headers tell."""
     try:
         family = _family(folder / "config.json")
+    except FileNotFoundError:
+        return f"config.json is missing; {ANEW}"
     except (OSError, ValueError, RecursionError) as error:
         return f"config.json cannot be read ({error}); {ANEW}"
     if not family:

@@ -318,7 +318,7 @@ def test_rm_deletes_the_part_of_a_model_that_lies_here(shoal: Shoal) -> None:
     loaded = shoal("rm", "org/part", "--yes")
     assert loaded.exit_code == 1 and "shoal stop org/part" in loaded.stderr and stage.exists()
     shoal.desk.instances = []
-    assert shoal.json("rm", "org/part", "--yes")["bytes"] == 7
+    assert shoal.json("rm", "org/part", "--yes")["deleted"][0]["bytes"] == 7
     assert not stage.exists() and stage.parent.parent.exists()
 
 
@@ -331,7 +331,7 @@ def test_rm_deletes_the_copy_of_its_own_node_wherever_else_there_is_one(shoal: S
         models=(card("org/own", Path("/on/another/node")),),
     )  # fmt: skip
     shoal.desk.others = (elsewhere,)
-    assert shoal.json("rm", "org/own", "--yes")["deleted"] == str(folder)
+    assert shoal.json("rm", "org/own", "--yes")["deleted"][0]["folder"] == str(folder)
     assert not folder.exists()
 
 

@@ -31,7 +31,9 @@ from gateway.dialects.registry import APIS
 from gateway.http.resources import collectives, diagnostics, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
-from gateway.http.resources.pulls import pull
+from gateway.http.resources.pool import pool
+from gateway.http.resources.pulls import pull, verify
+from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
@@ -49,6 +51,9 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     api_keys.RotationBody: (api_keys, None),
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
+    verify.VerifyBody: (verify, None),
+    quantize.QuantizeBody: (quantize, None),
+    pool.PinBody: (pool, None),
     web.OpenUrlBody: (web, None),
     web.ExtractPageBody: (web, None),
     web.WebSearchBody: (web, None),

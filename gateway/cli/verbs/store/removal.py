@@ -112,11 +112,11 @@ def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
     if begun and not state.lies_here(name):
         return
     card = state.on_disk(name)
+    if not isinstance(card, PartialModel) and card.bundled:
+        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
     _check_unheld(state, card.model)
     if isinstance(card, PartialModel):
         yield _Doomed(card.model, _own(Path(card.path), root), card.have_bytes, fetched=True)
-    elif card.bundled:
-        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
     elif card.origin == "cache" and (repository := cached_repository(Path(card.path))):
         yield _Doomed(card.model, repository, card.size_bytes, fetched=False, cached=True)
     else:

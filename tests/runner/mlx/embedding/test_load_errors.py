@@ -54,10 +54,16 @@ OTHER = {**NORMALISE, "type": "sentence_transformers.models.LSTM", "path": "2_LS
 ENCODERS: dict[str, tuple[Breaks, str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights named model"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
-    "config no JSON": (text("config.json", "{"), "config.json is broken"),
-    "config a list": (text("config.json", "[]"), "config.json is missing or no JSON object"),
-    "config too deep": (text("config.json", "[" * 100_000), "config.json is broken"),
-    "weights no safetensors": (text("model.safetensors", "nothing"), "no safetensors file"),
+    "config no JSON": (text("config.json", "{"), "config.json cannot be read"),
+    "config a list": (
+        text("config.json", "[]"),
+        "config.json cannot be read .it is no JSON object",
+    ),
+    "config too deep": (text("config.json", "[" * 100_000), "config.json cannot be read"),
+    "weights no safetensors": (
+        text("model.safetensors", "nothing at all"),
+        "is no safetensors file",
+    ),
     "one missing": (weights(lambda held: held.pop(WORDS)), "lack words.weight"),
     "one unknown": (weights(lambda held: held.update(odd=held[WORDS])), "'odd', which is not"),
     "wrong shape": (
