@@ -1,4 +1,8 @@
-"""A browser for the session, and where it goes: nodes of the tests' own."""
+"""A browser for each module, and where it goes: nodes of the tests' own.
+
+Not for longer: while Playwright runs, its event loop is that of the thread, and no other can be run
+there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from tests.harness.missing import missing
 from tests.harness.nodes import Node, running_node
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium; where there is none, it is said in words."""
     expect.set_options(timeout=PATIENCE_MS)
@@ -25,7 +29,7 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node(browser: Browser) -> Iterator[Node]:
     """A node that loads the bundled model when it is asked for; none without a browser."""
     with running_node(SHOAL_NODE_NAME="reef", SHOAL_PRELOAD="") as made:

@@ -193,7 +193,7 @@ def test_an_interrupted_command_ends_the_work(node: Node) -> None:
             runner.resume()
     finally:
         typed.kill()
-    assert typed.returncode == 130
+    assert typed.returncode == 130, said
     assert "nothing of it is left" in said
     eventually(lambda: not node.state()["instances"], 60, "the work is over")
     eventually(lambda: not unfinished(node), 30, "nothing of it is left")

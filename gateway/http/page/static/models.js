@@ -92,6 +92,12 @@ function stateOf(one) {
 const meter = (ratio, label) =>
   h("div", { class: "meter", role: "img", "aria-label": label, title: label }, h("i", { style: { width: `${Math.min(100, ratio * 100)}%` } }));
 
+// What is pinned would be kept, and loaded again: who really unloads it says that, too.
+async function unload(one) {
+  if (one.pinned) await json("POST", "/unpin", { model: one.model });
+  await json("DELETE", `/instance/${encodeURIComponent(one.instance)}`);
+}
+
 function unloadButton(one) {
   const isAsked = asksToUnload === one.instance;
   const press = () => {
@@ -101,7 +107,7 @@ function unloadButton(one) {
       return;
     }
     asksToUnload = null;
-    attempt(() => json("DELETE", `/instance/${encodeURIComponent(one.instance)}`), M.gone(one.model));
+    attempt(() => unload(one), M.gone(one.model));
   };
   return h("button", { class: isAsked ? "danger" : null, onclick: press, "aria-label": `${isAsked ? M.really : M.unload} ${one.model}` }, isAsked ? M.really : M.unload);
 }
