@@ -315,6 +315,22 @@ def kill(pid: int, number: int = signal.SIGKILL) -> float:
     return time.monotonic()
 
 
+def typed(node: Node, *words: str) -> subprocess.Popen[str]:
+    """The command line under way. It heeds Ctrl-C, as a user's does; a test run in the background
+    may have been told to ignore it."""
+    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=tempfile.gettempdir(),
+        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 @contextlib.contextmanager
 def running_node(**settings: str) -> Iterator[Node]:
     """A node that serves, for as long as the block lasts."""

@@ -7,9 +7,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +18,7 @@ import pytest
 
 from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
-from tests.harness.nodes import MODEL, TREE, Node, eventually
+from tests.harness.nodes import MODEL, Node, eventually, typed
 from tests.harness.typed_lines import examples
 from worker.models.files import ORIGIN_FILE
 from worker.models.manifest import belongs
@@ -98,20 +95,6 @@ def pulling(node: Node) -> list[psutil.Process]:
     return found
 
 
-def started(node: Node, *words: str) -> subprocess.Popen[str]:
-    """The command line under way."""
-    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", code, *words],
-        cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: HubServer) -> None:
     before = node.http.post(
         "/v1/chat/completions",
@@ -119,7 +102,7 @@ def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: H
     )
     assert before.status_code == 404 and f"shoal pull {REPOSITORY}" in before.text
     hub.faults.bytes_per_s = 1.5 * MB
-    asked = started(node, "pull", REPOSITORY)
+    asked = typed(node, "pull", REPOSITORY)
     eventually(lambda: hub.sent.body_bytes > 0.4 * total_of(hub), 60, "0.4 of it came")
     (process,) = pulling(node)
     worker = process.parent()
@@ -193,8 +176,8 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
 ) -> None:
     hub.repositories["someone/slow"] = tiny()
     hub.faults.bytes_per_s = 0.1 * MB
-    first = started(node, "pull", "someone/slow")
-    second = started(node, "pull", "someone/slow", "-v")
+    first = typed(node, "pull", "someone/slow")
+    second = typed(node, "pull", "someone/slow", "-v")
     try:
         eventually(lambda: hub.sent.body_bytes > MB, 60, "it comes")
         state = eventually(lambda: _asked_by_two(node), 20, "two wait for it")

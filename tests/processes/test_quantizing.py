@@ -9,9 +9,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ import pytest
 
 from bus.wire.messages.weights import UNFINISHED
 from tests.harness.families import MODELS, write_model
-from tests.harness.nodes import MODEL, TREE, Node, eventually
+from tests.harness.nodes import MODEL, Node, eventually, typed
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
@@ -174,26 +171,18 @@ def test_killed_in_the_middle_it_leaves_nothing_and_says_so(node: Node) -> None:
 
 
 def test_an_interrupted_command_ends_the_work(node: Node) -> None:
-    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
-    typed = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, "quantize", "someone/large", "--name", "given-up"],
-        cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = typed(node, "quantize", "someone/large", "--name", "given-up")
     try:
         eventually(lambda: unfinished(node), 60, "it is being written")
         runner = psutil.Process(node.runner()[1])
         runner.suspend()
-        typed.send_signal(signal.SIGINT)
-        said = typed.communicate(timeout=30)[1]
+        command.send_signal(signal.SIGINT)
+        said = command.communicate(timeout=30)[1]
         with contextlib.suppress(psutil.NoSuchProcess):  # its worker may have killed it by then
             runner.resume()
     finally:
-        typed.kill()
-    assert typed.returncode == 130, said
+        command.kill()
+    assert command.returncode == 130, said
     assert "nothing of it is left" in said
     eventually(lambda: not node.state()["instances"], 60, "the work is over")
     eventually(lambda: not unfinished(node), 30, "nothing of it is left")

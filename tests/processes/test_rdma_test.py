@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.harness.clusters import Cluster, running_cluster
-from tests.harness.nodes import ROOT, Node, eventually, kill
+from tests.harness.nodes import Node, eventually, kill, typed
 
 pytestmark = pytest.mark.slow
 
@@ -48,18 +45,7 @@ def open_tests(node: Node) -> list[str]:
 @contextlib.contextmanager
 def endless(node: Node) -> Iterator[subprocess.Popen[str]]:
     """The command in the foreground, in a test that would take minutes."""
-    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, "rdma-test", "--stress", "--json"],
-        cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **node.env},
-        # A test run in the background may have been told to ignore Ctrl-C; a user has not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = typed(node, "rdma-test", "--stress", "--json")
     try:
         yield process
     finally:
