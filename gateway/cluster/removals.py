@@ -20,10 +20,16 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
-from gateway.model_folders import FolderKept, delete_aside, own_folder, put_aside, put_back
+from gateway.model_folders import (
+    FolderKept,
+    delete_aside,
+    own_folder,
+    put_aside,
+    put_back,
+    why_held,
+)
 
 VERB = "delete_model"
-ENDED = ("done", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +60,16 @@ class Removals:
         """Return the cards of the nodes on whose disks the model lies, whole or in part."""
         return [card for card in self._cards() if _lying(card, model)]
 
-    def held(self, model: ModelId) -> str:
-        """Return why the model is not deleted now: its copies, or who fetches it; or nothing."""
-        instances = self._bus.state.instances.values()
-        copies = [one for one in instances if one.model == model and one.status != "failed"]
-        if copies:
-            names = ", ".join(f"{one.instance}, {one.status}" for one in copies)
-            return f"{model} is loaded or being loaded ({names}); `shoal stop {model}` unloads it"
-        names = {card.node: card.name for card in self._cards()}
+    def held(self, model: ModelId) -> FolderKept | None:
+        """Return why the model is not deleted now; None where it may be."""
         now = self._bus.reactor.now()
-        on_the_way = [
-            *((r.node, one) for r in self._readings.weights(now) for one in r.fetches),
-            *((r.node, one) for r in self._readings.fresh(PullReading, now) for one in r.pulls),
-        ]
-        for node, one in on_the_way:
-            if one.model == model and one.phase not in ENDED:
-                who = names.get(node, node)
-                return f"{model} is on its way to {who}; wait, or stop that first"
-        return ""
+        return why_held(
+            model,
+            self._bus.state.instances.values(),
+            self._readings.weights(now),
+            self._readings.fresh(PullReading, now),
+            {str(card.node): card.name for card in self._cards()},
+        )
 
     async def everywhere(self, model: ModelId) -> list[Removal]:
         """Delete the model from all nodes; returns what came of it at each."""
@@ -88,8 +86,8 @@ class Removals:
             )
         if any(one.model == model and one.bundled for one in card.models):
             raise FolderKept(f"{model} comes with shoal and stays", remedy="it takes 10 MB at most")
-        if why := self.held(model):
-            raise FolderKept(why, remedy="")
+        if kept := self.held(model):
+            raise kept
         for one in lying:
             await self._delete(model, Path(one.path))
         size = sum(one.size_bytes for one in lying)
@@ -100,9 +98,9 @@ class Removals:
         models = Path(self._models)
         folder = await asyncio.to_thread(own_folder, path, models)
         aside = await asyncio.to_thread(put_aside, folder, models)
-        if why := self.held(model):
+        if kept := self.held(model):
             await asyncio.to_thread(put_back, aside, folder)
-            raise FolderKept(why, remedy="")
+            raise kept
         await asyncio.to_thread(delete_aside, aside, folder, models)
         self._bus.log.info("deleted a model", model=model, folder=str(path))
 
@@ -113,8 +111,7 @@ class Removals:
             said = cast(dict[str, Any], await self._questions.ask(card.node, VERB, [model]))
             return Removal(**said)
         except FolderKept as error:
-            why = f"{error.message}; {error.remedy}".removesuffix("; ")
-            return Removal(card.node, card.name, False, why=why)
+            return Removal(card.node, card.name, False, why=error.words)
         except RecordsElsewhere as error:
             return Removal(card.node, card.name, False, why=str(error))
 
@@ -124,10 +121,9 @@ class Removals:
         try:
             return asdict(await self.here(model))
         except FolderKept as error:
-            why = f"{error.message}; {error.remedy}".removesuffix("; ")
             own = self._bus.speaker.node
             names = {card.node: card.name for card in self._cards()}
-            return asdict(Removal(own, names.get(own, own), False, why=why))
+            return asdict(Removal(own, names.get(own, own), False, why=error.words))
 
     def _cards(self) -> list[NodeCard]:
         return self._readings.cards(self._bus.reactor.now())

@@ -14,7 +14,7 @@ from bus.wire.cards import ModelCard, passed_over_named
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
-from bus.wire.messages.derived import DerivedModel, derived_named
+from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.pulling import demanded_repository, known_repository
@@ -122,7 +122,7 @@ class ModelCatalog:
         a model on disk."""
         found = derived_named(name, self._bus.state.derived)
         if found is None:
-            found = derived_named(name, aliases_in(self.cards()))
+            found = alias_named(name, self.cards())
         return None if found is None or found.name in self.names() else found
 
     def derived_here(self) -> list[DerivedModel]:
@@ -228,6 +228,18 @@ def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:
     """Return the refusal for a wait for a model that was not loaded; `why`: for what it waited."""
     message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'it may be soon'}"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
+
+
+def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel | None:
+    """Return the alias that a client's name means, as a copy of its model; None for none. Asked at
+    each request: of cards that have no such name nothing is made."""
+    folded = plain_name(name).casefold()
+    meant = {
+        model: card
+        for model, card in cards.items()
+        if any(alias.casefold() == folded for alias in card.aliases)
+    }
+    return derived_named(name, aliases_in(meant)) if meant else None
 
 
 def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:

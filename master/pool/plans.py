@@ -76,7 +76,6 @@ class PoolPlan:
     claim: Claim
     choice: PoolChoice
     phase: Phase
-    began_at: float
     why: str
     until_at: float | None = None
     load_s: float = 0.0
@@ -97,7 +96,6 @@ class PlanBook:
     refused: dict[ModelId, tuple[Claim, str, bool]] = field(
         default_factory=dict[ModelId, tuple[Claim, str, bool]]
     )
-    _before: dict[ModelId, PoolPlan] = field(default_factory=dict[ModelId, PoolPlan])
 
     def promises_beside(self, model: ModelId | None) -> tuple[Promise, ...]:
         """Return what is promised to other models than this."""
@@ -105,7 +103,7 @@ class PlanBook:
 
     def begin(self) -> None:
         """Begin to go through what is wished for, most urgent first."""
-        self._before, self.plans, self.refused = self.plans, {}, {}
+        self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:
         """Note why a wish has no plan, and whether it waits in vain."""
@@ -120,7 +118,6 @@ class PlanBook:
         now: float,
     ) -> list[EventBody]:
         """Open a model's plan or go on with it; return the events that are due."""
-        before = self._before.get(claim.model)
         found: list[EventBody] = []
         phase: Phase = "waiting"
         whys: list[str] = []
@@ -150,9 +147,8 @@ class PlanBook:
                 found.append(_first_step(claim, mine[0]))
                 whys.append(f"{mine[0].copy.instance.model} makes way")
         why = "; ".join(dict.fromkeys(whys)) or "memory is short for a moment"
-        began_at = now if before is None else before.began_at
         load_s = tenure.load_s.get(claim.model, choice.load_s)
-        self.plans[claim.model] = PoolPlan(claim, choice, phase, began_at, why, until_at, load_s)
+        self.plans[claim.model] = PoolPlan(claim, choice, phase, why, until_at, load_s)
         return [body for n, body in enumerate(found) if body not in found[:n]]
 
     def withdrawn(self, state: ClusterState) -> list[EventBody]:

@@ -13,13 +13,21 @@ from pathlib import Path
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import PullState
-from tests.harness.hub import HubServer
-from tests.harness.nodes import ROOT
+from conf.paths import bundled_models
+from tests.harness.hub import HubServer, files_of
+from tests.harness.nodes import MODEL, ROOT
+from worker.models.manifest import belongs
 from worker.pulling.order import PullOrder
 from worker.pulling.patience import PullTiming
 
 QUICK = PullTiming(silence_s=3.0, pause_s=0.05, longest_s=0.2, asked_s=5.0, busy=3)
 REPOSITORY = "someone/tiny"
+
+
+def tiny() -> dict[str, bytes]:
+    """The bundled model as a repository; without its card, which no hub's word replaces."""
+    found = files_of(bundled_models()[MODEL])
+    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
 
 
 def environment(hub: HubServer, home: Path, **more: str) -> dict[str, str]:

@@ -7,14 +7,17 @@ Byte-level BPE with ChatML and Qwen3's markers for thinking and tool calls, in a
 from __future__ import annotations
 
 import json
+import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from runner.engine import GrammarSpec
 from runner.text import ModelTokenizer
+from runner.text.grammar import open_matcher
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
@@ -107,3 +110,33 @@ def toy_tokenizer(
         opened = ModelTokenizer(save_toy(Path(folder), template=template, markers=markers))
         assert opened.guide.vocab_size == VOCABULARY
         return opened
+
+
+def random_output(
+    tokenizer: ModelTokenizer,
+    spec: GrammarSpec,
+    seed: int,
+    *,
+    closing: Collection[int | None] = (),
+    limit: int = 600,
+) -> str | None:
+    """What a model of no mind at all says under the grammar: random tokens, hurrying to an end and
+    to those that are `closing`; None if it is at no end after `limit` tokens."""
+    chance = random.Random(seed)
+    matcher = open_matcher(tokenizer.guide, spec)
+    detokeniser = tokenizer.detokeniser(begins=True)
+    text = ""
+    for _ in range(limit):
+        mask = matcher.compute_bitmask()
+        assert not matcher.is_error(), matcher.get_error()
+        allowed = [i for i in range(VOCABULARY) if mask[i // 8] >> (i % 8) & 1]
+        assert allowed
+        ends = [token for token in allowed if token in tokenizer.eos_token_ids]
+        quick = ends or [token for token in allowed if token in closing]
+        token = chance.choice(quick if quick and chance.random() < 0.5 else allowed)
+        if token in tokenizer.eos_token_ids:
+            assert matcher.is_accepting()
+            return text + detokeniser.flush()
+        assert matcher.consume_token(token)
+        text += detokeniser.add(token)
+    return None

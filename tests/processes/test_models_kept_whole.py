@@ -12,20 +12,12 @@ from typing import Any
 
 import pytest
 
-from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, Node, eventually
-from worker.models.manifest import belongs
+from tests.harness.pulling import REPOSITORY, tiny
 
 pytestmark = pytest.mark.nodes
-REPOSITORY = "someone/tiny"
 MB = 1 << 20
-
-
-def tiny() -> dict[str, bytes]:
-    """The bundled model as a repository; without its card, which no hub's word replaces."""
-    found = files_of(bundled_models()[MODEL])
-    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
 
 
 @pytest.fixture(scope="module")

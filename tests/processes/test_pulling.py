@@ -16,23 +16,15 @@ import httpx
 import psutil
 import pytest
 
-from conf.paths import bundled_models
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, Node, eventually, typed
+from tests.harness.pulling import REPOSITORY, tiny
 from tests.harness.typed_lines import examples
 from worker.models.files import ORIGIN_FILE
-from worker.models.manifest import belongs
 
 pytestmark = pytest.mark.nodes
-REPOSITORY = "someone/tiny"
 OTHER = "mlx-community/Qwen3-0.6B-4bit"
 MB = 1 << 20
-
-
-def tiny() -> dict[str, bytes]:
-    """The bundled model as a repository; without its card, which no hub's word replaces."""
-    found = files_of(bundled_models()[MODEL])
-    return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
 
 
 @pytest.fixture(scope="module")

@@ -120,8 +120,8 @@ class ModelEverywhere(Resource):
         service = self.service
         await service.catalog.wait_known()
         await check_owner(service, req)
-        if why := service.removals.held(ModelId(name.removesuffix(":latest"))):
-            raise _kept(why)  # a model that is being pulled lies nowhere yet
+        if kept := service.removals.held(ModelId(name.removesuffix(":latest"))):
+            raise _kept(kept.words)  # a model that is being pulled lies nowhere yet
         model = _of_files(service, name)
         found = await service.removals.everywhere(model)
         if not any(one.deleted for one in found):

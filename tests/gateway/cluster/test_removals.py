@@ -130,7 +130,7 @@ def test_a_model_that_is_placed_while_it_is_deleted_is_moved_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path)
-    checks = iter(["", "it was placed"])
+    checks = iter([None, FolderKept("it was placed", remedy="wait")])
     monkeypatch.setattr(cluster.a, "held", lambda _model: next(checks))
     with pytest.raises(FolderKept, match="it was placed"):
         asyncio.run(cluster.a.here(M))

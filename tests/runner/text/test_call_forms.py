@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from runner.text.text import Text
 from tests.harness.toy_tokenizer import (
     HARMONY_TEMPLATE,
     TEMPLATE,
-    VOCABULARY,
+    random_output,
     save_toy,
     toy_tokenizer,
 )
@@ -118,27 +117,10 @@ def opened(family: str) -> ModelTokenizer:
     return toy_tokenizer("{# " + written + " #}" + shown, markers)
 
 
-def walk(tokenizer: ModelTokenizer, spec: GrammarSpec, seed: int, limit: int = 500) -> str | None:
-    """What a model of no mind says under the grammar; None if it is at no end after `limit`."""
-    chance = random.Random(seed)
-    matcher = open_matcher(tokenizer.guide, spec)
-    detokeniser = tokenizer.detokeniser(begins=True)
+def walk(tokenizer: ModelTokenizer, spec: GrammarSpec, seed: int) -> str | None:
+    """A random output under the grammar, hurrying to marks too."""
     closing = {tokenizer.token_id(letter) for letter in '"}]1>'} | set(tokenizer.added_ids.values())
-    text = ""
-    for _ in range(limit):
-        mask = matcher.compute_bitmask()
-        assert not matcher.is_error(), matcher.get_error()
-        allowed = [i for i in range(VOCABULARY) if mask[i // 8] >> (i % 8) & 1]
-        assert allowed
-        ends = [token for token in allowed if token in tokenizer.eos_token_ids]
-        quick = ends or [token for token in allowed if token in closing]
-        token = chance.choice(quick if quick and chance.random() < 0.5 else allowed)
-        if token in tokenizer.eos_token_ids:
-            assert matcher.is_accepting()
-            return text + detokeniser.flush()
-        assert matcher.consume_token(token)
-        text += detokeniser.add(token)
-    return None
+    return random_output(tokenizer, spec, seed, closing=closing, limit=500)
 
 
 def calls_of(tokenizer: ModelTokenizer, text: str, tools: tuple[ToolSpec, ...]) -> list[Any]:

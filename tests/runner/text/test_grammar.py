@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from runner.text.families.spans import Call, Marks, Span
 from runner.text.grammar import Calls, Grammars, ThinkFirst, open_matcher
 from runner.text.grammar.forms import EXACT_INTEGER, narrowed
 from runner.text.stops import automaton
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
+from tests.harness.toy_tokenizer import random_output, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 GRAMMARS = Grammars(TOKENIZER.guide, TOKENIZER.added_ids)
@@ -43,27 +42,9 @@ WEATHER = ToolSpec(
 CLOCK = ToolSpec(name='the "clock" ü')
 
 
-def walk(spec: GrammarSpec, seed: int, limit: int = 600) -> str | None:
-    """What a model of no mind at all says under the grammar: random tokens, hurrying to an end;
-    None if it is not at its end after `limit` tokens."""
-    chance = random.Random(seed)
-    matcher = open_matcher(TOKENIZER.guide, spec)
-    detokeniser = TOKENIZER.detokeniser(begins=True)
-    text = ""
-    for _ in range(limit):
-        mask = matcher.compute_bitmask()
-        assert not matcher.is_error(), matcher.get_error()
-        allowed = [i for i in range(VOCABULARY) if mask[i // 8] >> (i % 8) & 1]
-        assert allowed
-        ends = [token for token in allowed if token in TOKENIZER.eos_token_ids]
-        quick = ends or [token for token in allowed if token in CLOSING]
-        token = chance.choice(quick if quick and chance.random() < 0.5 else allowed)
-        if token in TOKENIZER.eos_token_ids:
-            assert matcher.is_accepting()
-            return text + detokeniser.flush()
-        assert matcher.consume_token(token)
-        text += detokeniser.add(token)
-    return None
+def walk(spec: GrammarSpec, seed: int) -> str | None:
+    """A random output under the grammar."""
+    return random_output(TOKENIZER, spec, seed, closing=CLOSING)
 
 
 def conforms(schema: dict[str, Any], value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 import time
@@ -20,7 +19,7 @@ from runner.text.families.call_forms import call_form
 from runner.text.grammar import Calls, Grammars, ThinkFirst, open_matcher
 from runner.text.grammar.gbnf import PARTS_AT_MOST, GbnfError, is_gbnf, lark_of
 from tests.harness.text_forms import FORMS, TextForm
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
+from tests.harness.toy_tokenizer import random_output, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 GRAMMARS = Grammars(TOKENIZER.guide, TOKENIZER.added_ids)
@@ -49,24 +48,9 @@ def allows(spec: GrammarSpec, text: str) -> bool:
     )
 
 
-def walk(spec: GrammarSpec, seed: int, limit: int = 300) -> str | None:
-    """What random tokens say under the grammar, ending where they can; None if they never can."""
-    chance = random.Random(seed)
-    matcher = open_matcher(TOKENIZER.guide, spec)
-    detokeniser = TOKENIZER.detokeniser(begins=True)
-    text = ""
-    for _ in range(limit):
-        mask = matcher.compute_bitmask()
-        assert not matcher.is_error(), matcher.get_error()
-        allowed = [i for i in range(VOCABULARY) if mask[i // 8] >> (i % 8) & 1]
-        ends = [token for token in allowed if token in TOKENIZER.eos_token_ids]
-        if ends and (len(ends) == len(allowed) or chance.random() < 0.5):
-            assert matcher.is_accepting()
-            return text + detokeniser.flush()
-        token = chance.choice([token for token in allowed if token not in ends])
-        assert matcher.consume_token(token)
-        text += detokeniser.add(token)
-    return None
+def walk(spec: GrammarSpec, seed: int) -> str | None:
+    """A random output under the grammar."""
+    return random_output(TOKENIZER, spec, seed, limit=300)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])

@@ -28,6 +28,7 @@ from gateway.model_folders import (
     own_folder,
     put_aside,
     put_back,
+    why_held,
 )
 
 FETCHED = ("copied", "pulled", "derived")
@@ -140,19 +141,9 @@ def _check_no_adapter(state: NodeState, name: str) -> None:
 
 def _check_unheld(state: NodeState, model: str) -> None:
     """Raise CliError for a model that is loaded, being loaded, or on its way to a node."""
-    held = [one for one in state.instances if one.model == model and one.status != "failed"]
-    if held:
-        copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
-        text = f"{model} is loaded or being loaded ({copies})"
-        raise CliError(text, remedy=f"`shoal stop {model}` unloads it")
-    on_the_way = [
-        *((reading.node, one) for reading in state.weights for one in reading.fetches),
-        *((reading.node, one) for reading in state.pulls for one in reading.pulls),
-    ]
-    for node, one in on_the_way:
-        if one.model == model and one.phase not in ("done", "failed"):
-            who = state.names.get(node, node)
-            raise CliError(f"{model} is on its way to {who}", remedy="wait, or stop that first")
+    kept = why_held(model, state.instances, state.weights, state.pulls, state.names)
+    if kept is not None:
+        raise CliError(kept.message, remedy=kept.remedy)
 
 
 def _own(folder: Path, models: Path) -> Path:
