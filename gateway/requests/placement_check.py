@@ -1,7 +1,8 @@
 """Talks to the holder: whether a model that requests wait for can be placed at all.
 
-Asked once when waiting for a model begins, as a dry run. A 'no' that time will not change
-ends the waiting at once with the holder's own arithmetic; any other answer leaves it be.
+Asked when waiting for a model begins, and again while it is placed nowhere, as a dry run. A 'no'
+that time will not change ends the waiting at once with the holder's own arithmetic; any other
+answer leaves it be.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class WaitingRoom:
         self._published_at = 0.0
         self._demanded = True  # what an earlier process of this name said is taken back
         self._placement = PlacementCheck(bus, self._refuse_all)
-        self._pulls = PullsOnDemand(bus, catalog.readings)
+        self._pulls = PullsOnDemand(bus, catalog.readings, options.pull_on_demand)
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._queue.waiters
@@ -77,15 +77,16 @@ class WaitingRoom:
             self._wish(request)
             return hopeless
         is_here = request.model in self._catalog.names()
+        is_pulled = not is_here and self._pulls.allows(request.model)
         waiter = self._waiter(request)
-        full = self._queue.add(waiter if is_here else replace(waiter, deadline_at=math.inf))
+        full = self._queue.add(replace(waiter, deadline_at=math.inf) if is_pulled else waiter)
         if full is None:
             request.waiting(self._bus.reactor.now())
-            if is_here:
+            if is_pulled:
+                self._pulls.want(request.model)
+            else:
                 self._publish()
                 self._placement.ask(request.model)
-            else:
-                self._pulls.want(request.model)
         return full
 
     def add_again(self, request: ClientRequest) -> Refusal | None:
@@ -114,6 +115,7 @@ class WaitingRoom:
         self._follow_pulls(now)
         if now - self._published_at >= PUBLISH_S:
             self._publish()
+            self._check_refused(now)
         for model in self._queue.models():
             if self._catalog.ready(model):
                 self._give_out(model)
@@ -156,6 +158,14 @@ class WaitingRoom:
             deadline_at=request.since_at + self._options.load_timeout_s,
             sharer=request.sharer,
         )
+
+    def _check_refused(self, now: float) -> None:
+        """Have the placement of what the holder places nowhere checked again: a model may have been
+        deleted since."""
+        for model in self._queue.models():
+            wait = wait_of(self._catalog.readings, model, now)
+            if wait is not None and wait.phase == "refused":
+                self._placement.ask(model)
 
     def _follow_pulls(self, now: float) -> None:
         """Have a model loaded that was pulled, tell who waits for one that cannot be, and leave

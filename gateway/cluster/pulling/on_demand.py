@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from bus.client import BusClient
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling.names import PullTarget
+from gateway.cluster.pulling.names import PullTarget, demanded_repository
 from gateway.cluster.pulling.workers import Workers
 from gateway.cluster.readings import ClusterReadings
 
@@ -25,11 +25,15 @@ LISTED_S = 15.0
 
 
 class PullsOnDemand:
-    """The pulls that requests of this process wait for."""
+    """The pulls that requests of this process wait for, of what the patterns of `pull_on_demand`
+    allow."""
 
-    def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
+    def __init__(
+        self, bus: BusClient, readings: ClusterReadings, pull_on_demand: Sequence[str]
+    ) -> None:
         self._bus = bus
         self._readings = readings
+        self._patterns = pull_on_demand
         self._workers = Workers(bus, readings)
         self._tasks: dict[ModelId, asyncio.Task[None]] = {}
         self._states: dict[ModelId, PullState] = {}
@@ -38,6 +42,11 @@ class PullsOnDemand:
     def models(self) -> frozenset[ModelId]:
         """Return the models that are waited for."""
         return frozenset(self._tasks)
+
+    def allows(self, model: ModelId) -> bool:
+        """Return whether a model that is on no disk may be pulled: one that was deleted while a
+        request ran on it may not, unless a pattern allows it."""
+        return demanded_repository(model, {}, self._patterns) is not None
 
     def want(self, model: ModelId) -> None:
         """Have a model pulled, unless it is already."""
