@@ -168,7 +168,8 @@ def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
         time.sleep(1.0)
         assert held(node)["first"]["status"] == "ready"
         stopped = shoal("stop", "first", env=node.env)
-        assert stopped.returncode != 0 and "unpin" in stopped.stdout + stopped.stderr
+        assert stopped.returncode == 5 and "shoal unpin first" in stopped.stderr, stopped.stderr
+        assert "in a moment" not in stopped.stderr, stopped.stderr
         ps = shoal("ps", env=node.env).stdout
         assert "pinned by ann" in ps, ps
         told = json.loads(shoal("pool", "--json", env=node.env).stdout)

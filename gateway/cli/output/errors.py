@@ -108,7 +108,9 @@ def refusal(status: int, message: str, error_code: str = "") -> CliError:
         return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
         return CliError(message, remedy=LISTED_BY.get(error_code, ""), code=NOT_FOUND)
-    if status in (408, 409, 429, 503, 504):
+    if status == 409:
+        return CliError(message, remedy="`shoal ps` shows what is in use", code=REFUSED)
+    if status in (408, 429, 503, 504):
         return CliError(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
     if status == 507:
         return CliError(message, remedy="unload a model with `shoal stop`", code=REFUSED)
