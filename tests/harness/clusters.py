@@ -90,8 +90,12 @@ class Cluster:
 
         def empty() -> bool:
             views = [view_of(node) for node in self.nodes]
-            found = {name for view in views if view for name in view["state"]["instances"]}
-            for name in found:
+            found: dict[str, Any] = {}
+            for view in views:
+                found |= view["state"]["instances"] if view else {}
+            for name, one in found.items():
+                if one["pinned"]:
+                    self.nodes[0].http.post("/unpin", json={"model": one["model"]})
                 self.nodes[0].http.delete(f"/instance/{name}")
             return not found and None not in views
 
