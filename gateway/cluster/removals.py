@@ -20,7 +20,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
-from gateway.model_folders import (
+from bus.model_folders import (
     FolderKept,
     delete_aside,
     own_folder,

@@ -58,6 +58,7 @@ class StateResource(Resource):
                     "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
                     "weights": _plain(known.weights(now)),
                     "pulls": _plain(known.fresh(PullReading, now)),
+                    "storage": _plain(known.storage(now)),
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {

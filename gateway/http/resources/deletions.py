@@ -27,7 +27,7 @@ from gateway.http.middleware import (
     caller_of,
     read_body,
 )
-from gateway.model_folders import FolderKept
+from bus.model_folders import FolderKept
 from gateway.service import HttpService
 
 UNLOADED_S = 30.0

@@ -20,7 +20,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.model_folders import (
+from bus.model_folders import (
     FolderKept,
     cached_repository,
     delete_aside,

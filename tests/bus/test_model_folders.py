@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model_folders import FolderKept, delete_aside, own_folder, put_aside
+from bus.model_folders import FolderKept, delete_aside, own_folder, put_aside
 
 
 def delete(folder: Path, models: Path) -> None:

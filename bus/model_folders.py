@@ -1,8 +1,8 @@
 """Talks to this node's disk: deletes a model's folder, where it is this home's own.
 
-The one rule for `shoal rm` and for clients: a model that is held stays (`why_held`, pure), and what
-lies in a cache of other programs, or in a folder that the settings name, is not this home's to
-delete from.
+The one rule for `shoal rm`, for clients and for a worker that lets go what it fetched: a model that
+is held stays (`why_held`, pure), and what lies in a cache of other programs, or in a folder that
+the settings name, is not this home's to delete from.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ def why_held(
     pulls: Iterable[PullReading],
     names: Mapping[str, str],
 ) -> FolderKept | None:
-    """Return why a model is not to be deleted now: its copies, loaded or being loaded, or that it
-    is on its way to a node, as readings say; None where it may be. `names` are those of nodes."""
-    held = [one for one in instances if one.model == model and one.status != "failed"]
+    """Return why a model is not to be deleted now: its copies, loaded or being loaded, work that
+    reads or makes it, or that it is on its way to a node, as readings say; None where it may be.
+    `names` are those of nodes."""
+    named = (one for one in instances if model in (one.model, one.reads))
+    held = [one for one in named if one.status != "failed"]
     if held:
         copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
         text = f"{model} is loaded or being loaded ({copies})"
