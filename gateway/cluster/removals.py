@@ -15,11 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
-from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.readings import PullReading
-from gateway.cluster.readings import ClusterReadings
-from gateway.cluster.record_questions import Questions, RecordsElsewhere
 from bus.model_folders import (
     FolderKept,
     delete_aside,
@@ -28,6 +23,11 @@ from bus.model_folders import (
     put_back,
     why_held,
 )
+from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import PullReading
+from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.record_questions import Questions, RecordsElsewhere
 
 VERB = "delete_model"
 

@@ -1,8 +1,8 @@
 """Talks to the bus and to a thread: what one node fetched is let go, one model after the other.
 
 `tick` is called by the worker. Of a model that is to go another node is asked first, which keeps
-its copy (`grants`); then it is moved out of sight and looked at once more, as `shoal rm` does: where
-something has to do with it by then it is moved back. What lies here and would go is published.
+its copy (`grants`); then it is moved out of sight and looked at once more, as `shoal rm` does:
+where something has to do with it by then it is moved back. What lies here is published.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bus.wire.messages.weights import LetGo, PurgeAsked, StorageReading
 from bus.wire.topics import reading_topic
 from worker.eviction.choice import fetched_bytes, plan
 from worker.eviction.folders import NotLetGo, put_away
+from worker.eviction.grants import Granted, Refused
 from worker.eviction.holdings import Holding, holdings_of
 from worker.eviction.keeping import Keeping
 from worker.eviction.known import Known, Near, StoreSettings
-from worker.eviction.grants import Granted, Refused
 from worker.eviction.report import WHY_CHARACTERS, Told, reading_of, stored
 from worker.eviction.rounds import Round, Rounds
 from worker.transfer.disk_thread import DiskThread

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bus.model_folders import FolderKept
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import (
@@ -24,7 +25,6 @@ from bus.wire.messages.readings import (
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.cluster.removals import Removals
-from bus.model_folders import FolderKept
 from tests.recorded.specimens import least
 
 M = ModelId("m")

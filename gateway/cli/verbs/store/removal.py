@@ -14,12 +14,6 @@ from urllib.parse import quote
 
 import typer
 
-from bus.wire.cards import PartialModel, pulls_in_part
-from gateway.cli.command import Invocation
-from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.amounts import size
-from gateway.cli.output.errors import CliError
-from gateway.cli.output.terminal import Output
 from bus.model_folders import (
     FolderKept,
     cached_repository,
@@ -30,6 +24,12 @@ from bus.model_folders import (
     put_back,
     why_held,
 )
+from bus.wire.cards import PartialModel, pulls_in_part
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 
 FETCHED = ("copied", "pulled", "derived")
 """Where what can be had again comes from."""
