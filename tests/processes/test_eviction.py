@@ -4,6 +4,7 @@ they do, one of them still has the model whole."""
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,23 +14,27 @@ import pytest
 from tests.harness.hub import HubServer, files_of
 from tests.harness.nodes import MODEL, Node, eventually
 from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    """Two nodes of one cluster; the second has no room for what it fetches."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of all nodes, with a hub."""
     hub = HubServer({REPOSITORY: tiny()})
-    shared = {
+    yield {
         "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path_factory.mktemp("hf")), "HF_TOKEN": "",
         "SHOAL_PRELOAD": "", "SHOAL_RUNNER__SPARE": "false",
     }  # fmt: skip
+    hub.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(shared: dict[str, str]) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster; the second has no room for what it fetches."""
     first = Node(**shared, SHOAL_NODE_NAME="first")
-    peer = f"127.0.0.1:{first.base_port + 4}"
-    second = Node(
-        **shared, SHOAL_NODE_NAME="second", SHOAL_CLUSTER__PEERS=peer, SHOAL_STORE_BYTES="0"
-    )
+    second = Node(**shared, **joining(first), SHOAL_NODE_NAME="second", SHOAL_STORE_BYTES="0")
     second.move(first.base_port + 20)
     try:
         first.up(240)
@@ -39,7 +44,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node
     finally:
         second.close()
         first.close()
-        hub.close()
+
+
+def joining(first: Node) -> dict[str, str]:
+    return {"SHOAL_CLUSTER__PEERS": f"127.0.0.1:{first.base_port + 4}"}
 
 
 def is_whole(node: Node) -> bool:
@@ -123,6 +131,19 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
 
 
+def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    shown, dry, done = [first.shoal(*shlex.split(line)[1:]) for line in examples("store")]
+    assert shown.returncode == dry.returncode == done.returncode == 0, (shown, dry, done)
+    assert f"{REPOSITORY} (6.7 MB) on second: may go" in shown.stdout
+    assert f"would delete {REPOSITORY}" in dry.stdout
+    assert done.stdout.count(f"deleted {REPOSITORY}") == 1
+    assert "no other node that is here has the whole of it" in done.stdout
+    assert sorted(map(is_whole, nodes)) == [False, True]
+
+
 @pytest.mark.parametrize("turn", range(3))
 def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     nodes: tuple[Node, Node], turn: int
@@ -141,3 +162,29 @@ def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     assert len(answers) == 2
     gone = [one for answer in answers for one in answer["nodes"][0]["let_go"]]
     assert len(gone) == 1 and sorted(map(is_whole, nodes)) == [False, True], answers
+
+
+def test_a_store_keeps_everything_and_others_copy_from_it_and_let_theirs_go(
+    nodes: tuple[Node, Node], shared: dict[str, str]
+) -> None:
+    first, second = nodes
+    assert first.shoal("pull", REPOSITORY).returncode == 0
+    third = Node(**shared, **joining(first), SHOAL_NODE_NAME="third", SHOAL_STORE="true")
+    third.move(first.base_port + 40)
+    try:
+        third.up(240)
+        eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
+        assert first.shoal("pull", REPOSITORY, "--to", "third").returncode == 0
+        eventually(lambda: having(second) == 2, 30, "two copies are known")
+        assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
+        eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+        note = second.home / "data" / "models" / REPOSITORY / ".shoal-origin.json"
+        assert json.loads(note.read_text())["sources"] == [third.node_id()]
+        told = {one["name"]: one for one in purged(first, node="all")["nodes"]}
+        assert [one["kept_by"] for one in told["first"]["let_go"]] == [third.node_id()]
+        assert [one["kept_by"] for one in told["second"]["let_go"]] == [third.node_id()]
+        (kept,) = told["third"]["stays"]
+        assert kept["why"] == "this node keeps everything (store = true)"
+        assert [is_whole(node) for node in (first, second, third)] == [False, False, True]
+    finally:
+        third.close()
