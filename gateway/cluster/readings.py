@@ -158,10 +158,6 @@ class ClusterReadings:
         """Return the fresh readings of what nodes fetch."""
         return self.fresh(WeightsReading, now)
 
-    def storage(self, now: float) -> list[StorageReading]:
-        """Return what lies on nodes' disks, and what they would let go next."""
-        return self.fresh(StorageReading, now, STORAGE_TTL_S)
-
     def links(self, now: float) -> list[LinkReading]:
         """Return what nodes measured towards each other in the last ten minutes."""
         return self.fresh(LinkReading, now, LINK_TTL_S)
@@ -195,6 +191,11 @@ def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
     was heard of it."""
     found = readings.fresh(PoolReading, now, POOL_TTL_S)
     return max(found, key=lambda one: one.term, default=None)
+
+
+def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
+    """Return what lies on nodes' disks, and what they would let go next."""
+    return readings.fresh(StorageReading, now, STORAGE_TTL_S)
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:

@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.client import BusClient
-from bus.model_folders import (
-    FolderKept,
-    delete_aside,
-    own_folder,
-    put_aside,
-    put_back,
-    why_held,
-)
+from bus.held_models import FolderKept, why_held
+from bus.model_folders import delete_aside, own_folder, put_aside, put_back
 from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading

@@ -6,7 +6,7 @@ another one has granted it, which keeps its own.
 from worker.eviction.choice import fetched_bytes, plan
 from worker.eviction.evictions import Evictions
 from worker.eviction.folders import NotLetGo, added_to, is_whole, put_away
-from worker.eviction.grants import Granted, Grants, Refused
+from worker.eviction.grants import Granted, Grants, NotGranted
 from worker.eviction.holdings import Holding, Surroundings, holdings_of
 from worker.eviction.known import Near, StoreSettings
 
@@ -16,8 +16,8 @@ __all__ = [
     "Grants",
     "Holding",
     "Near",
+    "NotGranted",
     "NotLetGo",
-    "Refused",
     "StoreSettings",
     "Surroundings",
     "added_to",

@@ -14,18 +14,19 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from bus.model_folders import FolderKept, delete_aside, put_back
+from bus.held_models import FolderKept
+from bus.model_folders import delete_aside, put_back
 from bus.process.clock import wall
 from bus.wire.messages.weights import LetGo, PurgeAsked, StorageReading
 from bus.wire.topics import reading_topic
 from worker.eviction.choice import fetched_bytes, plan
-from worker.eviction.folders import NotLetGo, put_away
-from worker.eviction.grants import Granted, Refused
+from worker.eviction.folders import NotLetGo, content_of, put_away
+from worker.eviction.grants import Granted, NotGranted
 from worker.eviction.holdings import Holding, holdings_of
 from worker.eviction.keeping import Keeping
-from worker.eviction.known import Known, Near, StoreSettings
+from worker.eviction.known import Knowledge, Near, StoreSettings
 from worker.eviction.report import WHY_CHARACTERS, Told, reading_of, stored
-from worker.eviction.rounds import Round, Rounds
+from worker.eviction.rounds import Round, StoreRounds
 from worker.transfer.disk_thread import DiskThread
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ class Evictions:
         self._settings = settings
         self._near = near
         now, node = client.reactor.now(), client.speaker.node
-        self._rounds = Rounds(-1 if settings.keeps_all else settings.limit_bytes, now)
+        self._rounds = StoreRounds(-1 if settings.keeps_all else settings.limit_bytes, now)
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = DiskThread("evicting", self._news.put)
-        self._known = Known(client, settings, near, self._thread)
+        self._knowledge = Knowledge(client, settings, near, self._thread)
         self._keeping = Keeping(client, self._thread, self._copy_of)
         self._grants = self._keeping.grants
         self._going: _Going | None = None
@@ -80,15 +81,15 @@ class Evictions:
         while not self._news.empty():
             self._news.get()()
         self._rounds.tick(now)
-        if self._known.unloaded():
+        if self._knowledge.unloaded():
             self._rounds.begin("a model was unloaded", now)
         self._keeping.tick(now)
         if self._going is not None and not self._going.has_begun:
             self._judge(self._going)
         if now - self._look_at >= LOOK_S:
             self._look_at = now
-            self._known.look_at_disk()
-            if self._known.is_ready:
+            self._knowledge.look_at_disk()
+            if self._knowledge.is_ready:
                 self._look(now)
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class Evictions:
             [one for one in cards if one.path not in self._gone],
             [one for one in parts if one.path not in self._gone],
             self._near.used,
-            self._known.around(),
+            self._knowledge.around(),
         )
 
     # --- what goes ---
@@ -144,7 +145,13 @@ class Evictions:
         if one.in_part:
             self._put_away(going, now + PARTS_S)
         else:
-            self._grants.wish(one.model, one.digest, one.keepers, now)
+            folder = Path(one.path)
+            self._thread.add(lambda _stopped: content_of(folder), partial(self._wish, going))
+
+    def _wish(self, going: _Going, content: str | Exception) -> None:
+        one, now = going.holding, self._client.reactor.now()
+        known = content if isinstance(content, str) else ""
+        self._grants.wish(one.model, one.digest, one.keepers, now, content=known)
 
     def _judge(self, going: _Going) -> None:
         """Go by what other nodes said of it."""
@@ -152,7 +159,7 @@ class Evictions:
             case Granted(node=node, until_at=until_at):
                 going.kept_by = node
                 self._put_away(going, until_at)
-            case Refused(why=why):
+            case NotGranted(why=why):
                 self._keep(going, why)
             case None:
                 pass
@@ -187,7 +194,7 @@ class Evictions:
         )
 
     def _in_use(self, going: _Going) -> str:
-        return self._known.around().in_use(going.holding.model)
+        return self._knowledge.around().in_use(going.holding.model)
 
     def _went(self, going: _Going, failed: Exception | None) -> None:
         one, log = going.holding, self._client.log
@@ -225,6 +232,8 @@ class Evictions:
     def _keep(self, going: _Going, why: str) -> None:
         """Note that it is not let go in this round."""
         one = going.holding
+        for node, card in self._knowledge.around().others.items():
+            why = why.replace(node, card.name)
         self._client.log.info("a fetched model stays", model=one.model, folder=one.path, why=why)
         going.round.refused[one.path] = why
         self._end()
@@ -237,7 +246,7 @@ class Evictions:
 
     def _publish(self, holdings: tuple[Holding, ...], now: float) -> None:
         """Publish on change, and each half minute."""
-        self._told.disk_free_bytes = self._known.free_bytes or 0
+        self._told.disk_free_bytes = self._knowledge.free_bytes or 0
         reading = reading_of(self._told, holdings, [one.state for one in self._rounds.purges])
         free, last = {"disk_free_bytes": reading.disk_free_bytes}, self._published
         same = last is not None and last.model_copy(update=free) == reading

@@ -6,6 +6,8 @@ besides when the machine decides that, not a person.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from pathlib import Path
 
 from bus.model_folders import own_folder, put_aside, put_back
@@ -13,6 +15,7 @@ from bus.process.clock import now
 from bus.wire.errors import ShoalError
 from worker.models.files import ORIGIN_FILE, origin_of
 
+HASH_DIGITS = 64
 LATER_NS = 2_000_000_000
 """A file that changed so much later than its model came was changed by a person."""
 OF_SYSTEMS = (ORIGIN_FILE, ".DS_Store")
@@ -38,6 +41,16 @@ def added_to(folder: Path) -> str:
         if path.stat().st_mtime_ns > came_ns + LATER_NS:
             return f"{name} in its folder was changed by a person"
     return ""
+
+
+def content_of(folder: Path) -> str:
+    """Return what tells the weights of a fetched model from others of the same shape, by the hashes
+    that they came with; empty where those are not known."""
+    files = origin_of(folder).files
+    weights = {name: value for name, value in files.items() if name.endswith(".safetensors")}
+    if not weights or any(len(value) != HASH_DIGITS for value in weights.values()):
+        return ""
+    return sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
 
 
 def is_whole(folder: Path, size_bytes: int) -> bool:

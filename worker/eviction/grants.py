@@ -33,7 +33,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotGranted:
     """No node has granted it, and why."""
 
     why: str
@@ -45,13 +45,14 @@ class _Wish:
 
     model: ModelId
     digest: str
+    content: str
     left: list[NodeId]
     node: NodeId | None = None
     question: str = ""
     asked_at: float = 0.0
     said_at: float = 0.0
     whys: list[str] = field(default_factory=list[str])
-    verdict: Granted | Refused | None = None
+    verdict: Granted | NotGranted | None = None
 
 
 class Grants:
@@ -65,10 +66,18 @@ class Grants:
 
     # --- to delete ---
 
-    def wish(self, model: ModelId, digest: str, keepers: Sequence[NodeId], now: float) -> None:
+    def wish(
+        self,
+        model: ModelId,
+        digest: str,
+        keepers: Sequence[NodeId],
+        now: float,
+        *,
+        content: str = "",
+    ) -> None:
         """Want to delete the own copy of a model, of which `keepers` have others; they are asked in
         that order. What was wanted before is forgotten."""
-        self._wish = wish = _Wish(model, digest, list(keepers))
+        self._wish = wish = _Wish(model, digest, content, list(keepers))
         self._next(wish, now)
 
     def due(self, now: float) -> tuple[NodeId, KeepAsked] | None:
@@ -83,7 +92,11 @@ class Grants:
             return None
         wish.said_at = now
         asked = KeepAsked(
-            question=wish.question, asker=self._me, model=wish.model, digest=wish.digest
+            question=wish.question,
+            asker=self._me,
+            model=wish.model,
+            digest=wish.digest,
+            content=wish.content,
         )
         return wish.node, asked
 
@@ -102,7 +115,7 @@ class Grants:
             self._next(wish, now)
 
     @property
-    def verdict(self) -> Granted | Refused | None:
+    def verdict(self) -> Granted | NotGranted | None:
         """Return what came of the wish; None while it is not known, or nothing is wanted."""
         return None if self._wish is None else self._wish.verdict
 
@@ -122,14 +135,16 @@ class Grants:
             elif wish.verdict is None and self._me > asked.asker:
                 why = "it wants to delete its own copy, and has the greater id"
             elif wish.verdict is None:
-                wish.verdict = Refused(f"{asked.asker} wants to delete its own, and has asked here")
+                wish.verdict = NotGranted(
+                    f"{asked.asker} wants to delete its own, and has asked here"
+                )
         return KeepAnswered(question=asked.question, node=self._me, keeps=not why, why=why)
 
     def _next(self, wish: _Wish, now: float) -> None:
         """Turn to the next node that has it."""
         if not wish.left:
             wish.node = None
-            wish.verdict = Refused("; ".join(wish.whys)[:400] or "no other node has it")
+            wish.verdict = NotGranted("; ".join(wish.whys)[:400] or "no other node has it")
             return
         wish.node, wish.question = wish.left.pop(0), self._new_question()
         wish.asked_at, wish.said_at = now, now - REPEAT_S

@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bus.model_folders import why_held
+from bus.held_models import why_held
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import PullReading, WeightsReading
 from bus.wire.messages.weights import StoredKind
-from worker.models.local_models import STAGING
 from worker.transfer.sources import is_store_address
 
 FETCHED = ("copied", "pulled")
@@ -121,7 +120,7 @@ def _whole(card: ModelCard, used_at_s: int, around: Surroundings) -> Holding:
 def _part(part: PartialModel, used_at_s: int, around: Surroundings) -> Holding:
     keepers = tuple(keepers_of(part.model, "", around))
     why = _stays(part.model, keepers, around)
-    if not why and not Path(part.path).is_relative_to(Path(around.models) / STAGING):
+    if not why and not Path(part.path).is_relative_to(around.models):
         why = f"it lies outside of {around.models}"
     if not why and not _is_given(keepers, around):
         why = "no other node gives it"

@@ -64,7 +64,7 @@ class _Heard:
     )
 
 
-class Known:
+class Knowledge:
     """What one node knows. `free_bytes` are the disk's, and `kept` says why folders are kept; both
     as of the last look at the disk, None before the first."""
 

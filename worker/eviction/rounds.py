@@ -58,7 +58,7 @@ class Purge:
         )
 
 
-class Rounds:
+class StoreRounds:
     """The rounds of one node. `limit_bytes` below 0: none begins by itself."""
 
     def __init__(self, limit_bytes: int, now: float) -> None:

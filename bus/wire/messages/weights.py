@@ -124,13 +124,15 @@ class VerifyAsked(Message):
 class KeepAsked(Message):
     """May the asker delete its whole copy of a model, as you have another and want not to delete
     that? `question` is the same in its repeats, and another for each node that is asked. `digest`
-    is that of the asker's copy."""
+    is that of the asker's card, `content` of the hashes that its weights came with; empty: not
+    known."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)
     asker: NodeId
     model: ModelId
     digest: str = Field(default="", max_length=64)
+    content: str = Field(default="", max_length=64)
 
 
 class KeepAnswered(Message):

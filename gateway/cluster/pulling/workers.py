@@ -19,7 +19,7 @@ from bus.wire.messages.readings import PullReading, PullState, VerifyReading, Ve
 from bus.wire.messages.weights import PullAsked, PurgeAsked, PurgeState, VerifyAsked
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.names import PullTarget
-from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.readings import ClusterReadings, storage_of
 
 ASK_S = 1.0
 LOOK_S = 0.1
@@ -112,7 +112,7 @@ class Workers:
         return [one for reading in readings for one in reading.pulls]
 
     def _purges(self) -> list[PurgeState]:
-        readings = self._readings.storage(self._bus.reactor.now())
+        readings = storage_of(self._readings, self._bus.reactor.now())
         return [one for reading in readings for one in reading.purges]
 
     def _verifications(self) -> list[VerifyState]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from falcon.asgi import Request, Response
 
-from bus.model_folders import FolderKept
+from bus.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived

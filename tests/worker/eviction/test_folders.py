@@ -11,6 +11,8 @@ import pytest
 
 from bus.process.clock import now
 from worker.eviction import NotLetGo, added_to, is_whole, put_away
+from worker.eviction.folders import content_of
+from worker.eviction.keeping import lacking
 from worker.models.files import ORIGIN_FILE, Origin, note_origin
 
 FILES = {"config.json": b"{}", "model.safetensors": bytes(64), "1_Pooling/config.json": b"{}"}
@@ -66,6 +68,19 @@ def test_a_folder_is_put_aside_in_time_or_stays(models: Path) -> None:
     assert is_whole(folder, 64)
     real, aside = put_away(folder, models, now() + 60, in_part=False)
     assert not folder.exists() and is_whole(aside, 64) and real == folder.resolve()
+
+
+def test_a_copy_is_kept_for_another_of_the_same_weights_alone(models: Path) -> None:
+    folder = models / "someone" / "model"
+    content = content_of(folder)
+    assert content and lacking(folder, 64, content) == lacking(folder, 64, "") == ""
+    assert lacking(folder, 65, content) == "its copy is not whole"
+    hashes = {"model.safetensors": "0" * 64, "config.json": "1" * 40}
+    note_origin(folder, Origin("pulled", ("o/m",), "c", hashes))
+    assert content_of(folder) not in ("", content)
+    assert lacking(folder, 64, content) == "its copy has another content"
+    note_origin(folder, Origin("pulled", ("o/m",), "c", {"model.safetensors": "1" * 40}))
+    assert content_of(folder) == "" and lacking(folder, 64, content) == ""
 
 
 def test_what_is_not_all_there_is_not_whole(models: Path) -> None:

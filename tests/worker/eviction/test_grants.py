@@ -13,7 +13,7 @@ import pytest
 
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import KeepAnswered, KeepAsked
-from worker.eviction import Granted, Grants, Refused
+from worker.eviction import Granted, Grants, NotGranted
 
 M = ModelId("someone/model")
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -33,8 +33,9 @@ def asks(grants: Grants, now: float) -> KeepAsked:
 
 def test_who_is_granted_it_may_delete_within_the_window_of_its_first_asking() -> None:
     a, b = of(A), of(B)
-    a.wish(M, "d", [B], 10.0)
+    a.wish(M, "d", [B], 10.0, content="c")
     asked = asks(a, 10.0)
+    assert (asked.model, asked.digest, asked.content, asked.asker) == (M, "d", "c", A)
     assert a.due(10.1) is None and asks(a, 11.0) == asked
     a.answered(b.asked(asked, ""), 12.0)
     assert a.verdict == Granted(B, 10.0 + WINDOW_S)
@@ -47,7 +48,7 @@ def test_an_answer_that_comes_late_deletes_nothing() -> None:
     a.answered(answer, 10.0 + WINDOW_S)
     assert a.verdict is None
     assert a.due(10.0 + WINDOW_S) is None
-    assert a.verdict == Refused("b did not answer")
+    assert a.verdict == NotGranted("b did not answer")
 
 
 def test_of_two_that_ask_each_other_the_greater_id_deletes_whatever_comes_first() -> None:
@@ -61,7 +62,7 @@ def test_of_two_that_ask_each_other_the_greater_id_deletes_whatever_comes_first(
                 a.answered(b.asked(questions["a"], ""), 11.0)
             else:
                 b.answered(a.asked(questions["b"], ""), 11.0)
-        assert isinstance(a.verdict, Refused) and b.verdict == Granted(A, 10.0 + WINDOW_S)
+        assert isinstance(a.verdict, NotGranted) and b.verdict == Granted(A, 10.0 + WINDOW_S)
 
 
 def test_who_deletes_its_own_copy_grants_nothing_and_the_next_is_asked() -> None:
@@ -85,7 +86,7 @@ def test_who_has_no_whole_copy_says_so() -> None:
     assert due is not None and due[0] == C
     a.answered(KeepAnswered(question=due[1].question, node=C, keeps=False, why="no"), 10.0)
     words = "b does not grant it: it has no whole copy; c does not grant it: no"
-    assert a.verdict == Refused(words)
+    assert a.verdict == NotGranted(words)
 
 
 class Careless(Grants):
@@ -165,7 +166,7 @@ class World:
                     node.has, self.deleted = False, self.deleted + 1
                 node.goes_at = None
                 node.grants.forget()
-        elif isinstance(verdict, Refused):
+        elif isinstance(verdict, NotGranted):
             node.grants.forget()
         elif due := node.grants.due(self.now):
             self.send(*due)

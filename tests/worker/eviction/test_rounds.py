@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeAsked
-from worker.eviction.rounds import ENDED_S, LEASE_S, ROUND_S, Rounds
+from worker.eviction.rounds import ENDED_S, LEASE_S, ROUND_S, StoreRounds
 
 
 def asked(question: str, *, leaves: bool = False) -> PurgeAsked:
@@ -12,7 +12,7 @@ def asked(question: str, *, leaves: bool = False) -> PurgeAsked:
 
 
 def test_a_start_and_an_unloading_begin_a_round_that_waits_for_what_is_held() -> None:
-    rounds = Rounds(100, 0.0)
+    rounds = StoreRounds(100, 0.0)
     assert rounds.current and rounds.current.cause == "the worker started"
     rounds.exhausted((), 1.0, waits=False)
     assert rounds.current is None
@@ -24,7 +24,7 @@ def test_a_start_and_an_unloading_begin_a_round_that_waits_for_what_is_held() ->
 
 
 def test_a_limit_below_nothing_begins_none_but_a_purge() -> None:
-    rounds = Rounds(-1, 0.0)
+    rounds = StoreRounds(-1, 0.0)
     rounds.begin("a model was unloaded", 1.0)
     assert rounds.current is None
     rounds.asked(asked("q"), 2.0)
@@ -32,7 +32,7 @@ def test_a_limit_below_nothing_begins_none_but_a_purge() -> None:
 
 
 def test_who_asks_meanwhile_joins_and_all_hear_how_it_ended() -> None:
-    rounds = Rounds(-1, 0.0)
+    rounds = StoreRounds(-1, 0.0)
     for at_s, question in ((1.0, "a"), (2.0, "b"), (3.0, "a")):
         rounds.asked(asked(question), at_s)
     (purge,) = rounds.purges
@@ -46,7 +46,7 @@ def test_who_asks_meanwhile_joins_and_all_hear_how_it_ended() -> None:
 
 
 def test_a_purge_that_no_client_waits_for_is_over() -> None:
-    rounds = Rounds(-1, 0.0)
+    rounds = StoreRounds(-1, 0.0)
     rounds.asked(asked("a"), 0.0)
     rounds.asked(asked("b"), 5.0)
     rounds.asked(asked("b", leaves=True), 6.0)

@@ -14,15 +14,14 @@ from urllib.parse import quote
 
 import typer
 
+from bus.held_models import FolderKept, why_held
 from bus.model_folders import (
-    FolderKept,
     cached_repository,
     delete_aside,
     delete_cached,
     own_folder,
     put_aside,
     put_back,
-    why_held,
 )
 from bus.wire.cards import PartialModel, pulls_in_part
 from gateway.cli.command import Invocation

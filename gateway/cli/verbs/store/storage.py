@@ -14,6 +14,8 @@ from gateway.cli.output.amounts import size, span
 from gateway.cli.output.terminal import Output
 
 PURGE_S = 600.0
+TOLD_S = 3_600.0
+"""What was let go is told by `shoal ls` for so long."""
 Row = Mapping[str, Any]
 
 
@@ -83,7 +85,7 @@ def said_of_stores(state: NodeState, output: Output) -> None:
             text = f"{name} has fetched {size(told.fetched_bytes)}, of at most"
             then = f"{going.model} goes next" if going else "none of it may go: `shoal store show`"
             output.note(f"{text} {size(told.limit_bytes)}; {then}")
-        for one in told.let_go:
+        for one in (one for one in told.let_go if wall() - one.at_s < TOLD_S):
             output.note(_gone(name, one.model_dump(mode="json")))
 
 

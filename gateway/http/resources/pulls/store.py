@@ -16,6 +16,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling import Workers
+from gateway.cluster.readings import storage_of
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent
 from gateway.http.middleware import Resource, answer_json
@@ -89,7 +90,7 @@ class PurgeStaging(Resource):
 
 
 def _readings(service: HttpService) -> list[StorageReading]:
-    return sorted(service.readings.storage(service.reactor.now()), key=lambda one: one.node)
+    return sorted(storage_of(service.readings, service.reactor.now()), key=lambda one: one.node)
 
 
 def _named(service: HttpService, node: NodeId) -> dict[str, Any]:
