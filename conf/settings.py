@@ -126,6 +126,8 @@ class Settings(BaseSettings):
     model_folders: Words
     bundled_model: bool
     weights_bytes_per_s: Brisk
+    store_bytes: int
+    store: bool
     offline: bool
     pull_names: PullNames
     pull_on_demand: PullPatterns

@@ -12,6 +12,7 @@ from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
+from worker.eviction import StoreSettings
 from worker.machine.gpu import has_cuda, has_metal
 from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
@@ -60,6 +61,9 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
         pulls=PullSettings(settings.paths.models, settings.offline),
+        store=StoreSettings(
+            settings.paths.models, settings.store_bytes, settings.store, settings.offline
+        ),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
     )

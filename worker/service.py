@@ -19,6 +19,7 @@ from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
+from worker.eviction import Evictions, Near, StoreSettings
 from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
 from worker.machine.node_card import free_bytes, machine_facts
@@ -63,6 +64,7 @@ class WorkerSettings:
     plan_ports: tuple[int, int]
     weights: WeightsSettings
     pulls: PullSettings
+    store: StoreSettings
     launched_by: str = ""
     spare: bool = False
     group_connect_s: float = 20.0
@@ -104,6 +106,9 @@ class Worker:
         seen = RankAddresses(client.speaker.node)
         self._slots = self._slot_control(supervisor, seen, ring_secret)
         self.table = self._slots.table
+        verifying = self._verifications.models
+        near = Near(self._models, self._used, self._downloads, self.table, verifying)
+        self._evictions = Evictions(client, settings.store, near)
         reactor.watch(self._link, self._slots.received)
         reactor.watch_changes(self._link, self._slots.connection)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -125,6 +130,7 @@ class Worker:
         self._looks.close()
         self._pulls.close()
         self._verifications.close()
+        self._evictions.close()
         self._notes.close()
         self._downloads.close()
         self._rdma.close()
@@ -272,6 +278,7 @@ class Worker:
         self._downloads.tick(now)
         self._pulls.tick(now)
         self._verifications.tick(now)
+        self._evictions.tick(now)
         self._look(now)
         self._slots.reconcile()
 

@@ -33,7 +33,14 @@ from bus.wire.messages.readings import (
     VerifyReading,
     WeightsReading,
 )
-from bus.wire.messages.weights import PullAsked, VerifyAsked
+from bus.wire.messages.weights import (
+    KeepAnswered,
+    KeepAsked,
+    PullAsked,
+    PurgeAsked,
+    StorageReading,
+    VerifyAsked,
+)
 from bus.wire.messages.wire import Message
 from bus.wire.pool import PoolReading
 
@@ -76,6 +83,9 @@ TABLE: tuple[Topic, ...] = (
     _said("record.answered", RecordAnswered, "to the gateways that asked; a piece for each time"),
     _said("pull.asked", PullAsked, "to the worker named; each second while a client waits"),
     _said("verify.asked", VerifyAsked, "to the worker named; each second while a client waits"),
+    _said("purge.asked", PurgeAsked, "to the worker named; each second while a client waits"),
+    _said("keep.asked", KeepAsked, "to the worker named; twice a second for 6 s or till answered"),
+    _said("keep.answered", KeepAnswered, "to the worker that asked; one for each time heard"),
     _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
     _kept("reading.node", 15.0, NodeReading, "every second"),
     _kept("reading.runner", 15.0, RunnerReading, "every second"),
@@ -86,6 +96,7 @@ TABLE: tuple[Topic, ...] = (
     _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),
     _kept("reading.pulls", 15.0, PullReading, "twice a second of a pull; on change"),
     _kept("reading.verifies", 15.0, VerifyReading, "twice a second of one; on change"),
+    _kept("reading.storage", 120.0, StorageReading, "every 30 s; on change"),
     _kept("reading.undone", 86_400.0, UndoneReading, "when a log took the place of another"),
     _kept("reading.keys", 604_800.0, KeyUseReading, "every second of use; on change"),
     _kept("reading.collective", 600.0, CollectiveReading, "every second of a test"),

@@ -78,6 +78,11 @@ VERBS: Mapping[str, Verb | Group] = {
                       "verbs.cluster.rdma_test"),
     "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),
     "version": Verb("Tell the version of this program.", "verbs.node.version", here=True),
+    "store": Group("What lies on the nodes' disks, and what may go.", {
+        "show": Verb("Show what was fetched, and what would be let go next.",
+                     "verbs.store.storage"),
+        "purge": Verb("Delete what was fetched and can be had again.", "verbs.store.storage"),
+    }),
     "service": Group("Let the node start with the machine.", {
         "install": Verb("Have the system start the node.", "verbs.node.service", here=True),
         "uninstall": Verb("Stop that, and remove what install wrote.", "verbs.node.service",

@@ -29,6 +29,7 @@ from bus.wire.messages.readings import (
     VerifyReading,
     WeightsReading,
 )
+from bus.wire.messages.weights import StorageReading
 from bus.wire.messages.wire import Message
 from bus.wire.pool import PoolReading, PoolWait
 
@@ -40,6 +41,7 @@ TEST_TTL_S = 600.0
 UNDONE_TTL_S = 86_400.0
 KEYS_TTL_S = 604_800.0
 POOL_TTL_S = 5.0
+STORAGE_TTL_S = 120.0
 TOPICS = (
     "card",
     "reading.node",
@@ -51,6 +53,7 @@ TOPICS = (
     "reading.weights",
     "reading.pulls",
     "reading.verifies",
+    "reading.storage",
     "reading.collective",
     "reading.undone",
     "reading.keys",
@@ -67,6 +70,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     WeightsReading: attrgetter("node"),
     PullReading: attrgetter("node"),
     VerifyReading: attrgetter("node"),
+    StorageReading: attrgetter("node"),
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
     UndoneReading: attrgetter("node"),
@@ -187,6 +191,11 @@ def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
     was heard of it."""
     found = readings.fresh(PoolReading, now, POOL_TTL_S)
     return max(found, key=lambda one: one.term, default=None)
+
+
+def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
+    """Return what lies on nodes' disks, and what they would let go next."""
+    return readings.fresh(StorageReading, now, STORAGE_TTL_S)
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:

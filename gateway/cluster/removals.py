@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.client import BusClient
+from bus.held_models import FolderKept, why_held
+from bus.model_folders import delete_aside, own_folder, put_aside, put_back
 from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
-from gateway.model_folders import (
-    FolderKept,
-    delete_aside,
-    own_folder,
-    put_aside,
-    put_back,
-    why_held,
-)
 
 VERB = "delete_model"
 

@@ -13,6 +13,7 @@ from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import LoadRefused
+from bus.wire.messages.weights import StorageReading
 from worker.models.layer_bytes import Layers
 from worker.slots.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
 from worker.slots.admission import NodeInventory
@@ -275,6 +276,21 @@ def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> 
     sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
     assert sources.stores_with(M, 2.0) == []
     assert sources.living(200.0) == {}
+
+
+def test_a_node_that_keeps_everything_is_the_only_source_where_it_is_preferred() -> None:
+    sources = Sources(ME)
+    for node, at in ((OTHER, "10.0.0.2"), (THIRD, "10.0.0.3")):
+        sources.heard(card(node, "m", weights_addresses=(f"tcp://{at}:24155",)), 0.0)
+    sources.heard_storage(StorageReading(node=OTHER, limit_bytes=0), 0.0)
+    sources.heard_storage(StorageReading(node=THIRD, limit_bytes=0, keeps_all=True), 0.0)
+    sources.heard_storage(StorageReading(node=ME, limit_bytes=0, keeps_all=True), 0.0)
+    assert sources.keeping_all(1.0) == {THIRD}
+    assert [one.node for one in sources.stores_with(M, 1.0)] == [OTHER, THIRD]
+    assert [one.node for one in sources.stores_with(M, 1.0, preferred=True)] == [THIRD]
+    assert sources.stores_with(ModelId("another"), 1.0, preferred=True) == []
+    sources.heard(card(THIRD, at_s=2.0), 1.0)
+    assert [one.node for one in sources.stores_with(M, 1.0, preferred=True)] == [OTHER]
 
 
 def test_a_store_is_reached_by_tcp_at_a_host_and_port_and_no_other_way() -> None:

@@ -31,6 +31,7 @@ from master.consensus.candidate import CandidateSettings
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
+from worker.eviction import StoreSettings
 from worker.models.weights import Shelf, Weights
 from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
@@ -124,6 +125,7 @@ class House:
             plan_ports=(0, 0),
             weights=WeightsSettings(self.folder / "models", self.folder / "hashes"),
             pulls=PullSettings(self.folder / "models", offline=True),
+            store=StoreSettings(self.folder / "models"),
             timing=self.timing,
         )
         return Worker(

@@ -16,6 +16,7 @@ from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
+from bus.wire.messages.weights import StorageReading
 from bus.wire.topics import reading_topic
 from worker.models.layer_bytes import Layers
 from worker.models.local_models import LocalModels
@@ -25,15 +26,20 @@ from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
 PUBLISH_S = 1.0
 FAILED_S = 300.0
+PREFER_S = 10.0
+"""A node that keeps everything is copied from alone, until nothing has come for so long."""
 HEARING_S = 3.0
 """After so long the cards of all nodes that are there have come."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """`looked`: whether the disk was looked at since the model, or its `layers`, came."""
+    """`looked`: whether the disk was looked at since the model, or its `layers`, came. `moved_at`:
+    when more than the `done_bytes` of before had come."""
 
     number: int
+    moved_at: float
+    done_bytes: int = 0
     layers: Layers | None = None
     looked: bool = False
     unreadable: Refusal | None = None
@@ -92,6 +98,7 @@ class Downloads:
         self._offered: dict[ModelId, Path] = {}
         self._readings = _Readings(client)
         client.hear("card", self._heard)
+        client.hear("reading.storage", self._heard)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -116,6 +123,10 @@ class Downloads:
         """Return the nodes that give this model."""
         return tuple(sorted({one.node for one in self._sources.stores_with(model, now)}))
 
+    def stores(self, now: float) -> frozenset[NodeId]:
+        """Return the nodes that keep everything."""
+        return self._sources.keeping_all(now)
+
     def hold(self, model: ModelId, now: float) -> None:
         """Get a whole model though no slot waits for it, until it is let go."""
         self._held.add(model)
@@ -137,7 +148,7 @@ class Downloads:
         if known is None or known.arrived:
             self._count += 1
             self._readings.forget(model)
-            self._attempts[model] = _Attempt(self._count, layers)
+            self._attempts[model] = _Attempt(self._count, now, layers=layers)
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
@@ -180,7 +191,12 @@ class Downloads:
         self._thread.close()
 
     def _want(self, model: ModelId, now: float) -> None:
-        attempt, sources = self._attempts[model], self._sources.stores_with(model, now)
+        attempt, reading = self._attempts[model], self.reading_of(model)
+        done_bytes = 0 if reading is None else reading.done_bytes
+        if done_bytes != attempt.done_bytes:
+            attempt.done_bytes, attempt.moved_at = done_bytes, now
+        preferred = now - attempt.moved_at < PREFER_S
+        sources = self._sources.stores_with(model, now, preferred=preferred)
         self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
@@ -202,3 +218,5 @@ class Downloads:
     def _heard(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, CardReading):
             self._sources.heard(envelope.message.card, self._reactor.now())
+        elif isinstance(envelope.message, StorageReading):
+            self._sources.heard_storage(envelope.message, self._reactor.now())

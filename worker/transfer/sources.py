@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.weights import StorageReading
 from worker.transfer.source import StoreAddress
 
 _ADDRESS = re.compile(
     r"tcp://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,64}(?:%[\w.-]{1,32})?\]):(\d{1,5})"
 )
+STORAGE_TTL_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Sources:
     def __init__(self, me: NodeId) -> None:
         self.me = me
         self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self._storage: dict[NodeId, tuple[StorageReading, float]] = {}
 
     def heard(self, card: NodeCard, now: float) -> None:
         """Take in a card; one's own and older ones change nothing."""
@@ -57,12 +60,28 @@ class Sources:
         if card.node != self.me and card.announced_at_s >= known.announced_at_s:
             self.cards[card.node] = (card, now)
 
-    def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:
-        """Return where the model can be fetched, by node; each node's addresses best first."""
+    def heard_storage(self, reading: StorageReading, now: float) -> None:
+        """Take in what a node says of its store."""
+        self._storage[reading.node] = (reading, now)
+
+    def keeping_all(self, now: float) -> frozenset[NodeId]:
+        """Return the other nodes that keep everything (`store = true`)."""
+        told = self._storage.items()
+        fresh = {node for node, (one, at) in told if one.keeps_all and now - at <= STORAGE_TTL_S}
+        return frozenset(fresh & self.living(now).keys())
+
+    def stores_with(
+        self, model: ModelId, now: float, *, preferred: bool = False
+    ) -> list[StoreAddress]:
+        """Return where the model can be fetched, by node; each node's addresses best first.
+        `preferred`: only from nodes that keep everything, where one of those has it."""
+        living, keeping = self.living(now), self.keeping_all(now)
+        having = {n for n, card in living.items() if any(m.model == model for m in card.models)}
+        first = having & keeping if preferred else frozenset[NodeId]()
         return [
             StoreAddress(node, address)
-            for node, card in sorted(self.living(now).items())
-            if any(one.model == model for one in card.models)
+            for node, card in sorted(living.items())
+            if node in (first or having)
             for address in card.weights_addresses
             if is_store_address(address)
         ]

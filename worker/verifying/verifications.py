@@ -78,6 +78,10 @@ class Verifications:
         ]
         self._publish(now)
 
+    def models(self) -> frozenset[ModelId]:
+        """Return the models that are being verified, or wait for it."""
+        return frozenset(one.model for one in self._live())
+
     def close(self) -> None:
         """Interrupt what is under way, and end the thread."""
         self._thread.close()

@@ -3,7 +3,8 @@ order to make one in fewer bits.
 
 Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
 for as long as a client waits, and a pull that no client repeats is stopped. So is a model that is
-to be verified.
+to be verified, and a purge. What lies on a node's disk is told in a `StorageReading`; before a node
+lets a whole copy go, another one has to grant it, which keeps its own (`KeepAsked`).
 
 Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
 answer for each), so the server never has more to send than was asked for. An answer is an
@@ -118,6 +119,102 @@ class VerifyAsked(Message):
     asker: NodeId
     model: ModelId
     leaves: bool = False
+
+
+class KeepAsked(Message):
+    """May the asker delete its whole copy of a model, as you have another and want not to delete
+    that? `question` is the same in its repeats, and another for each node that is asked. `digest`
+    is that of the asker's card, `content` of the hashes that its weights came with; empty: not
+    known."""
+
+    kind: Literal["keep_asked"] = "keep_asked"
+    question: str = Field(max_length=64)
+    asker: NodeId
+    model: ModelId
+    digest: str = Field(default="", max_length=64)
+    content: str = Field(default="", max_length=64)
+
+
+class KeepAnswered(Message):
+    """Whether `node` grants it, for it has a whole copy and keeps that (`keeps`), and why not."""
+
+    kind: Literal["keep_answered"] = "keep_answered"
+    question: str = Field(max_length=64)
+    node: NodeId
+    keeps: bool
+    why: str = Field(default="", max_length=400)
+
+
+class PurgeAsked(Message):
+    """Delete now all that you fetched and may let go. `question` is new for each client that waits,
+    the same in its repeats. `leaves`: the client waits no longer."""
+
+    kind: Literal["purge_asked"] = "purge_asked"
+    question: str = Field(max_length=64)
+    asker: NodeId
+    leaves: bool = False
+
+
+StoredKind = Literal["fetched", "put", "made", "bundled"]
+"""What lies in a node's store: fetched by shoal, put there by a person (or by other programs, in
+their cache), made here by shoal, brought with shoal."""
+
+
+class StoredModel(Message):
+    """A model, or some layers of it (`in_part`), on a node's disk: its `size_bytes` there, and why
+    it stays, empty where it may go. `used_at_s` is its last use there, or when it came, in seconds
+    since 1970."""
+
+    model: ModelId
+    path: str
+    size_bytes: int = Field(ge=0)
+    what: StoredKind
+    in_part: bool = False
+    used_at_s: int = 0
+    why: str = Field(default="", max_length=400)
+
+
+class LetGo(Message):
+    """A model that a node let go, why, and which node granted it, by a copy of its own (empty for
+    layers alone, which are no copy)."""
+
+    model: ModelId
+    size_bytes: int = Field(ge=0)
+    at_s: float
+    why: str = Field(max_length=400)
+    kept_by: str = ""
+
+
+class PurgeState(Message):
+    """How far a purge is: what it `let_go`, and once it is done what `stays` of what was fetched,
+    with the reasons. `questions` are of those who wait."""
+
+    phase: Literal["waiting", "deleting", "done"]
+    note: str = ""
+    let_go: tuple[LetGo, ...] = ()
+    stays: tuple[StoredModel, ...] = ()
+    questions: tuple[str, ...] = ()
+
+
+class StorageReading(Message):
+    """What lies on a node's disk, and what it would let go next: of `models` what was fetched comes
+    first, in the order in which it would go. What was fetched takes `limit_bytes` at most, below 0:
+    as much as it takes. `keeps_all`: it lets nothing go, and others copy from it first. `let_go`
+    are the last that went."""
+
+    kind: Literal["storage_reading"] = "storage_reading"
+    node: NodeId
+    limit_bytes: int
+    keeps_all: bool = False
+    disk_free_bytes: int = Field(default=0, ge=0)
+    fetched_bytes: int = Field(default=0, ge=0)
+    put_bytes: int = Field(default=0, ge=0)
+    made_bytes: int = Field(default=0, ge=0)
+    bundled_bytes: int = Field(default=0, ge=0)
+    models: tuple[StoredModel, ...] = ()
+    more: int = Field(default=0, ge=0)
+    let_go: tuple[LetGo, ...] = ()
+    purges: tuple[PurgeState, ...] = ()
 
 
 Bits = Literal[4, 6, 8]

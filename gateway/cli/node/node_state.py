@@ -36,6 +36,7 @@ from bus.wire.messages.readings import (
     UndoneReading,
     WeightsReading,
 )
+from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
 from gateway.cli.output.errors import NOT_FOUND, CliError
 
@@ -76,6 +77,7 @@ class NodeState:
     weights: tuple[WeightsReading, ...] = ()
     pulls: tuple[PullReading, ...] = ()
     pool: tuple[PoolReading, ...] = ()
+    storage: tuple[StorageReading, ...] = ()
     undone: tuple[UndoneReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
@@ -219,6 +221,7 @@ def parse_state(body: Any) -> NodeState:
             weights=_all(WeightsReading, telemetry.get("weights", ())),
             pool=_all(PoolReading, telemetry.get("pool", ())),
             pulls=_all(PullReading, telemetry.get("pulls", ())),
+            storage=_all(StorageReading, telemetry.get("storage", ())),
             undone=_all(UndoneReading, telemetry.get("undone", ())),
             links=_by_node(LinkReading, telemetry.get("links", {})),
             health=_by_node(HealthSummary, fields["nodeHealth"]),

@@ -1,4 +1,5 @@
-"""Talks to the workers of all nodes: has one pull or verify a model, and hears how far it is.
+"""Talks to the workers of all nodes: has one pull or verify a model, or purge its store, and
+hears how far it is.
 
 The question is repeated for as long as the client waits, for the plane may drop it; a worker that
 was killed and is back begins again with what it has. What the client waits no longer for is said,
@@ -15,10 +16,10 @@ from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState, VerifyReading, VerifyState
-from bus.wire.messages.weights import PullAsked, VerifyAsked
+from bus.wire.messages.weights import PullAsked, PurgeAsked, PurgeState, VerifyAsked
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.names import PullTarget
-from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.readings import ClusterReadings, storage_of
 
 ASK_S = 1.0
 LOOK_S = 0.1
@@ -67,11 +68,17 @@ class Workers:
         question = VerifyAsked(question=new_name("verify"), asker=own, model=model)
         return self._follow(node, "verify.asked", question, self._verifications)
 
+    def purge(self, node: NodeId) -> AsyncGenerator[PurgeState]:
+        """Have a node let go all that it fetched and may let go; see `_follow`."""
+        own = self._bus.speaker.node
+        question = PurgeAsked(question=new_name("purge"), asker=own)
+        return self._follow(node, "purge.asked", question, self._purges)
+
     async def _follow(
         self,
         node: NodeId,
         topic: str,
-        question: PullAsked | VerifyAsked,
+        question: PullAsked | VerifyAsked | PurgeAsked,
         states: Callable[[], list[State]],
     ) -> AsyncGenerator[State]:
         """Have a node do what is asked, and yield how far it is until it has ended, each state once
@@ -103,6 +110,10 @@ class Workers:
     def _pulls(self) -> list[PullState]:
         readings = self._readings.fresh(PullReading, self._bus.reactor.now())
         return [one for reading in readings for one in reading.pulls]
+
+    def _purges(self) -> list[PurgeState]:
+        readings = storage_of(self._readings, self._bus.reactor.now())
+        return [one for reading in readings for one in reading.purges]
 
     def _verifications(self) -> list[VerifyState]:
         readings = self._readings.fresh(VerifyReading, self._bus.reactor.now())

@@ -13,7 +13,7 @@ from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.readings import pool_of
+from gateway.cluster.readings import pool_of, storage_of
 from gateway.cluster.watch import node_health
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
@@ -58,6 +58,7 @@ class StateResource(Resource):
                     "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
                     "weights": _plain(known.weights(now)),
                     "pulls": _plain(known.fresh(PullReading, now)),
+                    "storage": _plain(storage_of(known, now)),
                     "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {

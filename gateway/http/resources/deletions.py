@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from falcon.asgi import Request, Response
 
+from bus.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived
@@ -27,7 +28,6 @@ from gateway.http.middleware import (
     caller_of,
     read_body,
 )
-from gateway.model_folders import FolderKept
 from gateway.service import HttpService
 
 UNLOADED_S = 30.0

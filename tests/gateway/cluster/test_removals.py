@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bus.held_models import FolderKept
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import (
@@ -24,7 +25,6 @@ from bus.wire.messages.readings import (
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.cluster.removals import Removals
-from gateway.model_folders import FolderKept
 from tests.recorded.specimens import least
 
 M = ModelId("m")
@@ -77,7 +77,7 @@ class Cluster:
                 self.a = made
 
     def load(self) -> None:
-        self.instances["i"] = SimpleNamespace(model=M, status="placed", instance="i")
+        self.instances["i"] = SimpleNamespace(model=M, reads=M, status="placed", instance="i")
 
 
 def test_a_model_goes_from_all_nodes_that_are_there_and_the_others_are_named(

@@ -32,7 +32,7 @@ from gateway.http.resources import collectives, diagnostics, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import pool
-from gateway.http.resources.pulls import pull, verify
+from gateway.http.resources.pulls import pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
@@ -52,6 +52,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
     verify.VerifyBody: (verify, None),
+    store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
     web.OpenUrlBody: (web, None),

@@ -18,6 +18,7 @@ from bus.wire.messages.readings import CardReading, WeightsReading
 from tests.harness.weights_node import StoreNode
 from tests.worker.test_service import DEFAULTS, NODE, House
 from tests.worker.transfer.test_store import big_model, content
+from worker.eviction import StoreSettings
 from worker.models.weights import Shelf, Weights
 from worker.pulling import PullSettings
 from worker.service import Worker, WorkerSettings
@@ -46,6 +47,7 @@ class Household(House):
             plan_ports=(0, 0),
             weights=weights,
             pulls=PullSettings(models, offline=True),
+            store=StoreSettings(models),
         )
         shelf = Weights(Shelf({}, (models,), None, float32=True))
         client = self.client("worker")

@@ -15,6 +15,7 @@ from gateway.cli.output.amounts import size, span
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.resolved import resolved
 from gateway.cli.verbs.models.resolved import rows as settings_rows
+from gateway.cli.verbs.store.storage import said_of_stores
 
 
 def ls(invocation: Invocation) -> None:
@@ -36,6 +37,7 @@ def ls(invocation: Invocation) -> None:
                 {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
             ],
             "passed_over_not_told": state.not_told,
+            "storage": [one.model_dump(mode="json") for one in state.storage],
         }
     )
     rows = [row for one in models for row in _rows(one, state)]
@@ -59,6 +61,7 @@ def ls(invocation: Invocation) -> None:
         output.note(f"{_word(one)}: {one.path} on {node}: {one.why}; {one.remedy}")
     if state.not_told:
         output.note(f"and {state.not_told} more that are not taken, too many to be told")
+    said_of_stores(state, output)
     if not models:
         output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
 

@@ -14,22 +14,21 @@ from urllib.parse import quote
 
 import typer
 
-from bus.wire.cards import PartialModel, pulls_in_part
-from gateway.cli.command import Invocation
-from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.amounts import size
-from gateway.cli.output.errors import CliError
-from gateway.cli.output.terminal import Output
-from gateway.model_folders import (
-    FolderKept,
+from bus.held_models import FolderKept, why_held
+from bus.model_folders import (
     cached_repository,
     delete_aside,
     delete_cached,
     own_folder,
     put_aside,
     put_back,
-    why_held,
 )
+from bus.wire.cards import PartialModel, pulls_in_part
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 
 FETCHED = ("copied", "pulled", "derived")
 """Where what can be had again comes from."""

@@ -1,6 +1,9 @@
-"""Talks to clients who have a node pull a model from a hub, or verify one that lies on its disk."""
+"""Talks to clients who have a node pull a model from a hub, verify one that lies on its disk, or
+let go what it fetched.
+"""
 
 from gateway.http.resources.pulls.pull import ModelToFetch, PullBody, PullEvent, PullModel
+from gateway.http.resources.pulls.store import PurgeBody, PurgeStaging, StorageResource
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
@@ -8,6 +11,9 @@ __all__ = [
     "PullBody",
     "PullEvent",
     "PullModel",
+    "PurgeBody",
+    "PurgeStaging",
+    "StorageResource",
     "VerifyBody",
     "VerifyEvent",
     "VerifyModel",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model_folders import FolderKept, delete_aside, own_folder, put_aside
+from bus.held_models import FolderKept
+from bus.model_folders import delete_aside, own_folder, put_aside
 
 
 def delete(folder: Path, models: Path) -> None:

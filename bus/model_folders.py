@@ -1,8 +1,8 @@
 """Talks to this node's disk: deletes a model's folder, where it is this home's own.
 
-The one rule for `shoal rm` and for clients: a model that is held stays (`why_held`, pure), and what
-lies in a cache of other programs, or in a folder that the settings name, is not this home's to
-delete from.
+The one rule for `shoal rm`, for clients and for a worker that lets go what it fetched: a model that
+is held stays (`bus.held_models`), and what lies in a cache of other programs, or in a folder that
+the settings name, is not this home's to delete from.
 """
 
 from __future__ import annotations
@@ -12,56 +12,14 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bus.wire.errors import ShoalError
-from bus.wire.instances import Instance
-from bus.wire.messages.readings import PullReading, WeightsReading
+from bus.held_models import FolderKept
 
 ASIDE = ".staging"
 """Below the folder of models; workers sweep it when they start."""
 LOCK = "lock"
 """In the folder of a pull that did not end, locked while one goes on there."""
-
-
-class FolderKept(ShoalError):
-    """A folder that is not deleted: why, and what to do."""
-
-    def __init__(self, message: str, *, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
-
-    @property
-    def words(self) -> str:
-        """Return both, in one line."""
-        return f"{self.message}; {self.remedy}"
-
-
-def why_held(
-    model: str,
-    instances: Iterable[Instance],
-    weights: Iterable[WeightsReading],
-    pulls: Iterable[PullReading],
-    names: Mapping[str, str],
-) -> FolderKept | None:
-    """Return why a model is not to be deleted now: its copies, loaded or being loaded, or that it
-    is on its way to a node, as readings say; None where it may be. `names` are those of nodes."""
-    held = [one for one in instances if one.model == model and one.status != "failed"]
-    if held:
-        copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
-        text = f"{model} is loaded or being loaded ({copies})"
-        return FolderKept(text, remedy=f"`shoal stop {model}` unloads it")
-    moving = [
-        *((reading.node, one) for reading in weights for one in reading.fetches),
-        *((reading.node, one) for reading in pulls for one in reading.pulls),
-    ]
-    for node, one in moving:
-        if one.model == model and one.phase not in ("done", "failed"):
-            text = f"{model} is on its way to {names.get(node, node)}"
-            return FolderKept(text, remedy="wait, or stop that first")
-    return None
 
 
 def own_folder(folder: Path, models: Path) -> Path:

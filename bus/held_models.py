@@ -1,0 +1,54 @@
+"""Which models are held: loaded, worked on, or on their way to a node, so that no copy
+of theirs is deleted.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bus.wire.errors import ShoalError
+from bus.wire.instances import Instance
+from bus.wire.messages.readings import PullReading, WeightsReading
+
+
+class FolderKept(ShoalError):
+    """A folder that is not deleted: why, and what to do."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    @property
+    def words(self) -> str:
+        """Return both, in one line."""
+        return f"{self.message}; {self.remedy}"
+
+
+def why_held(
+    model: str,
+    instances: Iterable[Instance],
+    weights: Iterable[WeightsReading],
+    pulls: Iterable[PullReading],
+    names: Mapping[str, str],
+) -> FolderKept | None:
+    """Return why a model is not to be deleted now: its copies, loaded or being loaded, work that
+    reads or makes it, or that it is on its way to a node, as readings say; None where it may be.
+    `names` are those of nodes."""
+    named = (one for one in instances if model in (one.model, one.reads))
+    held = [one for one in named if one.status != "failed"]
+    if held:
+        copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
+        text = f"{model} is loaded or being loaded ({copies})"
+        return FolderKept(text, remedy=f"`shoal stop {model}` unloads it")
+    moving = [
+        *((reading.node, one) for reading in weights for one in reading.fetches),
+        *((reading.node, one) for reading in pulls for one in reading.pulls),
+    ]
+    for node, one in moving:
+        if one.model == model and one.phase not in ("done", "failed"):
+            text = f"{model} is on its way to {names.get(node, node)}"
+            return FolderKept(text, remedy="wait, or stop that first")
+    return None

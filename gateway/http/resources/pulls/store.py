@@ -1,0 +1,136 @@
+"""Talks to clients about what lies on nodes' disks: how much of it shoal fetched, what would be let
+go next, and the word to let go now all that may.
+
+Who may have models let go is who may delete them. A node that is asked goes by its own rules; a dry
+run tells what its worker said last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from falcon.asgi import Request, Response
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
+from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.pulling import Workers
+from gateway.cluster.readings import storage_of
+from gateway.dialects.body import Closed
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent
+from gateway.http.middleware import Resource, answer_json
+from gateway.http.resources.deletions import check_owner
+from gateway.http.resources.pulls.target import node_named
+from gateway.service import HttpService
+
+ALL = "all"
+
+
+class PurgeBody(Closed):
+    """`POST /store/purge-staging`: `node` is a node by its id or name, `all` are all of them, one
+    after the other; without, the one that is asked. `dry_run`: nothing is deleted."""
+
+    node: str | None = None
+    dry_run: bool = False
+
+
+class StorageResource(Resource):
+    """`GET /store/storage`: what lies on the disks of all nodes."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with each node's bytes by kind, its limit, and its models."""
+        told = _readings(self.service)
+        answer_json(resp, {"nodes": [_storage(self.service, one) for one in told]})
+
+
+class PurgeStaging(Resource):
+    """`POST /store/purge-staging`: let go now what may go."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Have it done, and answer with what went, what stays, and why."""
+        asked = await self.read(req, PurgeBody)
+        service = self.service
+        await service.catalog.wait_known()
+        told = self._nodes(asked.node)
+        found: list[dict[str, Any]] = []
+        if not asked.dry_run:
+            await check_owner(service, req)
+        for reading in told:
+            if asked.dry_run:
+                going, stays = _fetched(reading)
+                state = PurgeState(phase="done", stays=tuple(stays))
+            else:
+                going, state = [], await self._purged(reading.node)
+            found.append({**_named(service, reading.node), **_outcome(state, going)})
+        answer_json(resp, {"dry_run": asked.dry_run, "nodes": found})
+
+    def _nodes(self, word: str | None) -> Sequence[StorageReading]:
+        """Return what the nodes that are meant told last. Raises HttpFaultRaised (404, 503)."""
+        service, told = self.service, _readings(self.service)
+        if word == ALL:
+            return told
+        own = service.bus.speaker.node
+        node = own if word is None else node_named(service, word, "node")
+        mine = [one for one in told if one.node == node]
+        if not mine:
+            text = "the node has not told yet what lies on its disk; is its worker running?"
+            raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=2.0))
+        return mine
+
+    async def _purged(self, node: NodeId) -> PurgeState:
+        """Return the end of a node's purge. Raises HttpFaultRaised (504)."""
+        service, state = self.service, PurgeState(phase="waiting")
+        try:
+            async for told in Workers(service.bus, service.readings).purge(node):
+                state = told
+        except OwnerSilent as silent:
+            raise HttpFaultRaised(owner_silent(silent.owner, silent.waited_s)) from None
+        return state
+
+
+def _readings(service: HttpService) -> list[StorageReading]:
+    return sorted(storage_of(service.readings, service.reactor.now()), key=lambda one: one.node)
+
+
+def _named(service: HttpService, node: NodeId) -> dict[str, Any]:
+    cards = service.readings.cards(service.reactor.now())
+    name = next((card.name for card in cards if card.node == node), node)
+    return {"node": node, "name": name}
+
+
+def _fetched(reading: StorageReading) -> tuple[list[StoredModel], list[StoredModel]]:
+    """Return what was fetched and may go, in order, and what of it stays."""
+    fetched = [one for one in reading.models if one.what == "fetched"]
+    return [one for one in fetched if not one.why], [one for one in fetched if one.why]
+
+
+def _storage(service: HttpService, reading: StorageReading) -> dict[str, Any]:
+    going, _ = _fetched(reading)
+    over_bytes = max(0, reading.fetched_bytes - reading.limit_bytes)
+    return {
+        **_named(service, reading.node),
+        "store_bytes": reading.limit_bytes,
+        "store": reading.keeps_all,
+        "over_bytes": 0 if reading.limit_bytes < 0 or reading.keeps_all else over_bytes,
+        "disk_free_bytes": reading.disk_free_bytes,
+        "bytes": {
+            "fetched": reading.fetched_bytes,
+            "put": reading.put_bytes,
+            "made": reading.made_bytes,
+            "bundled": reading.bundled_bytes,
+        },
+        "next": going[0].model if going else None,
+        "models": [one.model_dump(mode="json") for one in reading.models],
+        "more": reading.more,
+        "let_go": [one.model_dump(mode="json") for one in reading.let_go],
+    }
+
+
+def _outcome(state: PurgeState, going: Sequence[StoredModel]) -> dict[str, Any]:
+    return {
+        "let_go": [one.model_dump(mode="json") for one in state.let_go],
+        "would_go": [one.model_dump(mode="json") for one in going],
+        "stays": [one.model_dump(mode="json") for one in state.stays],
+        "bytes": sum(one.size_bytes for one in (*state.let_go, *going)),
+    }

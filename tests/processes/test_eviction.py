@@ -1,0 +1,190 @@
+"""What real nodes let go: at an unloading, by a purge, and two of them at the same moment. Whatever
+they do, one of them still has the model whole."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.hub import HubServer, files_of
+from tests.harness.nodes import MODEL, Node, eventually
+from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.typed_lines import examples
+
+pytestmark = pytest.mark.nodes
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of all nodes, with a hub."""
+    hub = HubServer({REPOSITORY: tiny()})
+    yield {
+        "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path_factory.mktemp("hf")), "HF_TOKEN": "",
+        "SHOAL_PRELOAD": "", "SHOAL_RUNNER__SPARE": "false",
+    }  # fmt: skip
+    hub.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(shared: dict[str, str]) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster; the second has no room for what it fetches."""
+    first = Node(**shared, SHOAL_NODE_NAME="first")
+    second = Node(**shared, **joining(first), SHOAL_NODE_NAME="second", SHOAL_STORE_BYTES="0")
+    second.move(first.base_port + 20)
+    try:
+        first.up(240)
+        second.up(240)
+        eventually(lambda: "second" in first.shoal("nodes").stdout, 240, "two nodes")
+        yield first, second
+    finally:
+        second.close()
+        first.close()
+
+
+def joining(first: Node) -> dict[str, str]:
+    return {"SHOAL_CLUSTER__PEERS": f"127.0.0.1:{first.base_port + 4}"}
+
+
+def is_whole(node: Node) -> bool:
+    """Whether the model's copy on this node's disk is what the hub has, byte for byte."""
+    folder = node.home / "data" / "models" / REPOSITORY
+    if not folder.exists():
+        return False
+    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
+    assert found == tiny(), "half a model"
+    return True
+
+
+def get_both(first: Node, second: Node) -> None:
+    """Have the model on both nodes, and known there."""
+    for name in ("first", "second"):
+        said = first.shoal("pull", REPOSITORY, "--to", name)
+        assert said.returncode == 0, said.stdout + said.stderr
+    eventually(lambda: having(first) == having(second) == 2, 30, "two copies are known")
+
+
+def having(node: Node) -> int:
+    """How many copies of the model are told of, as this node hears it."""
+    told = node.http.get("/store/storage").json()["nodes"]
+    return sum(one["model"] == REPOSITORY for each in told for one in each["models"])
+
+
+def purged(asked: Node, **body: Any) -> dict[str, Any]:
+    answer = asked.http.post("/store/purge-staging", json=body, timeout=90)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_what_is_unloaded_goes_where_there_is_no_room_and_the_last_copy_stays(
+    nodes: tuple[Node, Node],
+) -> None:
+    first, second = nodes
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    assert first.shoal("load", REPOSITORY).returncode == 0
+    eventually(lambda: second.state()["instances"], 30, "the second node knows of the copy")
+    (kept,) = purged(second)["nodes"][0]["stays"]
+    assert "is loaded or being loaded" in kept["why"] and is_whole(second)
+    assert first.shoal("stop", REPOSITORY).returncode == 0
+    eventually(lambda: not is_whole(second), 60, "the second node let it go")
+    assert is_whole(first)
+    eventually(lambda: having(first) == 1, 30, "one copy is known")
+    shown = eventually(lambda: _let_go(first), 30, "the page of models says so")
+    assert "a model was unloaded, and store_bytes is 0" in shown
+    logged = second.shoal("logs", "worker").stdout
+    assert "let a fetched model go" in logged and f"kept_by={first.node_id()}" in logged
+    (last,) = purged(first)["nodes"][0]["stays"]
+    assert last["why"] == "no other node that is here has the whole of it" and is_whole(first)
+
+
+def _would_go(node: Node) -> list[str]:
+    told = json.loads(node.shoal("store", "purge", "--dry-run", "--json").stdout)
+    assert is_whole(node), "a dry run deletes nothing"
+    return [one["model"] for one in told["nodes"][0]["would_go"]]
+
+
+def _let_go(node: Node) -> str:
+    said = node.shoal("ls").stderr
+    return said if f"second let {REPOSITORY}" in said else ""
+
+
+def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    get_both(first, second)
+    models = second.home / "data" / "models"
+    mine = models / REPOSITORY / "card.toml"
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    mine.write_text('aliases = ["mine"]\n')
+    try:
+        (kept,) = purged(first, node="second")["nodes"][0]["stays"]
+        assert kept["why"] == "card.toml in its folder was put there by a person"
+        assert mine.exists()
+    finally:
+        mine.unlink()
+    told = first.http.get("/store/storage").json()["nodes"]
+    what = {one["model"]: one["what"] for one in told[0]["models"]}
+    assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
+
+
+def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    shown, dry, done = [first.shoal(*shlex.split(line)[1:]) for line in examples("store")]
+    assert shown.returncode == dry.returncode == done.returncode == 0, (shown, dry, done)
+    assert f"{REPOSITORY} (6.7 MB) on second: may go" in shown.stdout
+    assert f"would delete {REPOSITORY}" in dry.stdout
+    assert done.stdout.count(f"deleted {REPOSITORY}") == 1
+    assert "no other node that is here has the whole of it" in done.stdout
+    assert sorted(map(is_whole, nodes)) == [False, True]
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
+    nodes: tuple[Node, Node], turn: int
+) -> None:
+    first, second = nodes
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    answers: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda node=node: answers.append(purged(node))) for node in nodes
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(answers) == 2
+    gone = [one for answer in answers for one in answer["nodes"][0]["let_go"]]
+    assert len(gone) == 1 and sorted(map(is_whole, nodes)) == [False, True], answers
+
+
+def test_a_store_keeps_everything_and_others_copy_from_it_and_let_theirs_go(
+    nodes: tuple[Node, Node], shared: dict[str, str]
+) -> None:
+    first, second = nodes
+    assert first.shoal("pull", REPOSITORY).returncode == 0
+    third = Node(**shared, **joining(first), SHOAL_NODE_NAME="third", SHOAL_STORE="true")
+    third.move(first.base_port + 40)
+    try:
+        third.up(240)
+        eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
+        assert first.shoal("pull", REPOSITORY, "--to", "third").returncode == 0
+        eventually(lambda: having(second) == 2, 30, "two copies are known")
+        assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
+        eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+        note = second.home / "data" / "models" / REPOSITORY / ".shoal-origin.json"
+        assert json.loads(note.read_text())["sources"] == [third.node_id()]
+        told = {one["name"]: one for one in purged(first, node="all")["nodes"]}
+        assert [one["kept_by"] for one in told["first"]["let_go"]] == [third.node_id()]
+        assert [one["kept_by"] for one in told["second"]["let_go"]] == [third.node_id()]
+        (kept,) = told["third"]["stays"]
+        assert kept["why"] == "this node keeps everything (store = true)"
+        assert [is_whole(node) for node in (first, second, third)] == [False, False, True]
+    finally:
+        third.close()

@@ -1,0 +1,160 @@
+"""What lies in a node's store, and for each model why it stays, or that it may go.
+
+Pure. May go what shoal fetched itself, nothing has to do with, another node has whole, and can be
+had again: from a node that gives it or, of what was pulled, from the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus.held_models import why_held
+from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.readings import PullReading, WeightsReading
+from bus.wire.messages.weights import StoredKind
+from worker.transfer.sources import is_store_address
+
+FETCHED = ("copied", "pulled")
+STAYS: Mapping[str, tuple[StoredKind, str]] = {
+    "bundled": ("bundled", "it comes with shoal"),
+    "put": ("put", "a person put it there"),
+    "cache": ("put", "it lies in Hugging Face's cache, which is not shoal's"),
+    "derived": ("made", "it was made here"),
+}
+"""What stays for where it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A model, or some layers of it (`in_part`), on this disk. `used_at_s` is its last use here, or
+    when it came. `why` it stays, empty where it may go. `keepers` are the nodes that have the whole
+    of it, in the order in which they are to be asked to keep theirs."""
+
+    model: ModelId
+    path: str
+    size_bytes: int
+    what: StoredKind
+    used_at_s: int = 0
+    in_part: bool = False
+    why: str = ""
+    digest: str = ""
+    keepers: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known beside this disk, of this node's folder `models` and of the cluster.
+
+    `others` are the cards of other nodes, `stores` those of them that keep everything. `seated` are
+    models whose runners are still there, `verifying` those that are being read. `kept` says by
+    folder why it is kept, as the disk has it.
+    """
+
+    models: str
+    instances: Collection[Instance] = ()
+    pins: Collection[str] = ()
+    weights: Collection[WeightsReading] = ()
+    pulls: Collection[PullReading] = ()
+    others: Mapping[NodeId, NodeCard] = field(default_factory=dict[NodeId, NodeCard])
+    stores: Collection[NodeId] = ()
+    seated: Collection[ModelId] = ()
+    verifying: Collection[ModelId] = ()
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+    keeps_all: bool = False
+    offline: bool = False
+
+    def in_use(self, model: ModelId) -> str:
+        """Return what has to do with a model now, for which it is not deleted; empty: nothing."""
+        if model in self.pins:
+            return "it is pinned"
+        names = {str(node): card.name for node, card in self.others.items()}
+        held = why_held(model, self.instances, self.weights, self.pulls, names)
+        if held is not None:
+            return held.message
+        if model in self.seated:
+            return "a runner of this node that has it is not gone yet"
+        if model in self.verifying:
+            return "it is being verified"
+        return ""
+
+
+def holdings_of(
+    cards: Collection[ModelCard],
+    parts: Collection[PartialModel],
+    used: Mapping[ModelId, int],
+    around: Surroundings,
+) -> tuple[Holding, ...]:
+    """Return what lies here, each with why it stays."""
+    return (
+        *(_whole(card, used.get(card.model, 0), around) for card in cards),
+        *(_part(part, used.get(part.model, 0), around) for part in parts),
+    )
+
+
+def _whole(card: ModelCard, used_at_s: int, around: Surroundings) -> Holding:
+    what, why = STAYS.get(card.origin, ("fetched", ""))
+    if not why and not Path(card.path).is_relative_to(around.models):
+        what, why = "put", f"it lies outside of {around.models}"
+    keepers = tuple(keepers_of(card.model, card.digest, around))
+    why = why or around.kept.get(card.path, "") or _stays(card.model, keepers, around)
+    if not why and card.origin != "pulled" and not _is_given(keepers, around):
+        why = "no other node gives it"
+    elif not why and around.offline and not _is_given(keepers, around):
+        why = "no other node gives it, and no hub is asked (offline = true)"
+    return Holding(
+        model=card.model,
+        path=card.path,
+        size_bytes=card.size_bytes + sum(one.size_bytes for one in card.adapters),
+        what=what,
+        used_at_s=max(used_at_s, card.modified_at_s),
+        why=why,
+        digest=card.digest,
+        keepers=keepers,
+    )
+
+
+def _part(part: PartialModel, used_at_s: int, around: Surroundings) -> Holding:
+    keepers = tuple(keepers_of(part.model, "", around))
+    why = _stays(part.model, keepers, around)
+    if not why and not Path(part.path).is_relative_to(around.models):
+        why = f"it lies outside of {around.models}"
+    if not why and not _is_given(keepers, around):
+        why = "no other node gives it"
+    return Holding(
+        model=part.model,
+        path=part.path,
+        size_bytes=part.have_bytes,
+        what="fetched",
+        used_at_s=used_at_s,
+        in_part=True,
+        why=why,
+        keepers=keepers,
+    )
+
+
+def _stays(model: ModelId, keepers: Collection[NodeId], around: Surroundings) -> str:
+    if around.keeps_all:
+        return "this node keeps everything (store = true)"
+    if using := around.in_use(model):
+        return using
+    return "" if keepers else "no other node that is here has the whole of it"
+
+
+def keepers_of(model: ModelId, digest: str, around: Surroundings) -> Iterator[NodeId]:
+    """Yield the nodes that have a whole copy of the same content: first those that keep everything,
+    then those where it was not fetched, then the others, by node id."""
+    found: list[tuple[bool, bool, NodeId]] = []
+    for node, card in around.others.items():
+        copy = next((one for one in card.models if one.model == model), None)
+        if copy is not None and (not digest or not copy.digest or digest == copy.digest):
+            found.append((node not in around.stores, copy.origin in FETCHED, node))
+    yield from (node for _, _, node in sorted(found))
+
+
+def _is_given(keepers: Collection[NodeId], around: Surroundings) -> bool:
+    addresses = (one for node in keepers for one in around.others[node].weights_addresses)
+    return any(map(is_store_address, addresses))

@@ -1,0 +1,156 @@
+"""Talks to the bus and to a thread: what a node has to know before it lets a model go.
+
+Hears how models move between nodes, notices when one was unloaded, and has the thread look which
+folders hold what was not fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import disk_usage
+from typing import TYPE_CHECKING
+
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import PullReading, WeightsReading
+from worker.eviction.folders import added_to
+from worker.eviction.holdings import FETCHED, Surroundings
+from worker.transfer.disk_thread import DiskThread
+
+if TYPE_CHECKING:
+    from bus.client import BusClient
+    from bus.wire.codec import Envelope
+    from worker.models.local_models import LocalModels
+    from worker.slots.table import SlotTable
+    from worker.transfer.downloads import Downloads
+
+DISK_S = 10.0
+FRESH_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What was fetched may take `limit_bytes` in the folder `models`; below 0: as much as it takes.
+    `keeps_all`: nothing goes. `offline`: no hub is asked for anything."""
+
+    models: Path
+    limit_bytes: int = -1
+    keeps_all: bool = False
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What else this node knows: what lies on its disk, and when it was `used`; other nodes' cards
+    (`downloads`); its slots, and what is `verifying`."""
+
+    here: LocalModels
+    used: Mapping[ModelId, int]
+    downloads: Downloads
+    table: SlotTable
+    verifying: Callable[[], Collection[ModelId]]
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What nodes told last, each with the time at which it was heard."""
+
+    weights: dict[NodeId, tuple[WeightsReading, float]] = field(
+        default_factory=dict[NodeId, tuple[WeightsReading, float]]
+    )
+    pulls: dict[NodeId, tuple[PullReading, float]] = field(
+        default_factory=dict[NodeId, tuple[PullReading, float]]
+    )
+
+
+class Knowledge:
+    """What one node knows. `free_bytes` are the disk's, and `kept` says why folders are kept; both
+    as of the last look at the disk, None before the first."""
+
+    def __init__(
+        self, client: BusClient, settings: StoreSettings, near: Near, thread: DiskThread
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._near = near
+        self._thread = thread
+        self._heard = _Heard()
+        self._reads: dict[str, ModelId] = {}
+        self._disk_at: float | None = None
+        self.free_bytes: int | None = None
+        self._kept: Mapping[str, str] = {}
+        for kind in ("weights", "pulls"):
+            client.hear(f"reading.{kind}", self._hear)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether state, other nodes' cards and the disk are known."""
+        elsewhere = self._near.downloads.elsewhere(self._client.reactor.now())
+        return elsewhere.has_heard and self._client.mirror.live and self.free_bytes is not None
+
+    def unloaded(self) -> bool:
+        """Return whether a copy of a model, or work on one, is gone since this was asked last."""
+        seated = self._seated()
+        instances = self._client.state.instances
+        known = {key: one.reads for key, one in instances.items() if one.test is None}
+        gone = self._reads.keys() - known.keys()
+        self._reads = known | {key: self._reads[key] for key in gone & seated}
+        return bool(gone - seated)
+
+    def around(self) -> Surroundings:
+        """Return what is known now."""
+        state, near, now = self._client.state, self._near, self._client.reactor.now()
+        return Surroundings(
+            models=str(self._settings.models),
+            instances=tuple(state.instances.values()),
+            pins=state.pins,
+            weights=tuple(one for one, at in self._heard.weights.values() if now - at < FRESH_S),
+            pulls=tuple(one for one, at in self._heard.pulls.values() if now - at < FRESH_S),
+            others=near.downloads.elsewhere(now).cards,
+            stores=near.downloads.stores(now),
+            seated={self._reads[one] for one in self._seated() & self._reads.keys()},
+            verifying=near.verifying(),
+            kept=self._kept,
+            keeps_all=self._settings.keeps_all,
+            offline=self._settings.offline,
+        )
+
+    def look_at_disk(self) -> None:
+        """Have the disk looked at, where it is time."""
+        now = self._client.reactor.now()
+        if self._disk_at is not None and now - self._disk_at < DISK_S:
+            return
+        self._disk_at = now
+        cards = self._near.here.cards.values()
+        folders = [Path(card.path) for card in cards if card.origin in FETCHED]
+        models = self._settings.models
+        self._thread.add(
+            lambda _stopped: (disk_usage(models).free, dict(_kept_folders(folders))), self._looked
+        )
+
+    def _looked(self, seen: tuple[int, dict[str, str]] | Exception) -> None:
+        if not isinstance(seen, Exception):
+            self.free_bytes, self._kept = seen
+
+    def _hear(self, _topic: str, envelope: Envelope) -> None:
+        reading, now = envelope.message, self._client.reactor.now()
+        if isinstance(reading, WeightsReading):
+            self._heard.weights[reading.node] = (reading, now)
+        elif isinstance(reading, PullReading):
+            self._heard.pulls[reading.node] = (reading, now)
+
+    def _seated(self) -> set[str]:
+        slots = self._near.table.slots.values()
+        return {slot.task.instance for slot in slots if slot.task is not None}
+
+
+def _kept_folders(folders: Iterable[Path]) -> Iterable[tuple[str, str]]:
+    """Yield the folders that hold what was not fetched, with what that is."""
+    for folder in folders:
+        try:
+            why = added_to(folder)
+        except OSError as error:
+            why = f"its folder cannot be read: {error.strerror}"
+        if why:
+            yield str(folder), why
