@@ -15,8 +15,7 @@ from bus.wire.embedding_models import EmbeddingModel
 from bus.wire.ids import ModelId
 from bus.wire.kv import KvKind
 from worker.models.embedding_card import embedding_card
-from worker.models.files.card_file import Notes
-from worker.models.files.tensors import Tensor
+from worker.models.files import Notes, Tensor
 from worker.models.layers import expert_share
 from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, model_card
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from falcon.asgi import Request, Response
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
@@ -27,7 +27,7 @@ from gateway.http.middleware import (
     read_body,
     tell_ignored,
 )
-from gateway.http.resources.pulls.plan import plan_of
+from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
@@ -72,6 +72,11 @@ class PullEvent(Closed):
     sources: list[str]
     note: str
     unreckoned: str
+
+
+class PullAnswer(RootModel[PullEvent | PullPlan]):
+    """What `POST /models/pull` answers whole: the end of a pull, or with `dry_run` what one would
+    bring."""
 
 
 @dataclass(frozen=True)
