@@ -110,6 +110,14 @@ def partial_folder(models: Path, listing: HubListing) -> Path:
     return models / PULLING / f"{owner}--{name}@{listing.commit}"
 
 
+def pieces_here(models: Path, listing: HubListing) -> Mapping[str, bytes]:
+    """Return of each file of a listing the pieces that an earlier pull left; makes nothing. Raises
+    OSError."""
+    sizes = {one.path: one.size_bytes for one in listing.files}
+    files = GrowingFiles(partial_folder(models, listing), sizes)
+    return {path: files.noted(path)[:-1] for path in sizes}
+
+
 def pulled_revision(folder: Path) -> str | None:
     """Return the commit that the model in a folder was pulled at; None where it was not pulled."""
     return origin_of(folder).revision or None

@@ -6,7 +6,6 @@ What cannot be told is said in the forecast, and fails nothing: the pull itself 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -18,11 +17,12 @@ from bus.wire.cards import ModelCard
 from bus.wire.embedding_models import embedding_model
 from bus.wire.kv import KvKind
 from bus.wire.messages.readings import PullForecast
-from worker.models.files import grown_bytes, installed_families
+from worker.models.files import installed_families
 from worker.models.passed_over import CONFIG, weights_among
+from worker.pulling.files import PullFiles
 from worker.pulling.forecast.listed_card import listed_card, why_no_speed
 from worker.pulling.listing import HubFile, HubListing, PullFailed
-from worker.pulling.partial import partial_folder
+from worker.pulling.partial import pieces_here
 
 MAX_CONFIG_BYTES = 16 << 20
 
@@ -51,13 +51,11 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
         why = f"its {CONFIG} has no {error.args[0]}"
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         why = f"its {CONFIG} cannot be read as a language model's: {error}"
-    have_bytes = 0
-    with contextlib.suppress(OSError):
-        have_bytes, _ = grown_bytes(partial_folder(shelving.models, listing))
+    have_bytes = PullFiles(listing, pieces_here(shelving.models, listing)).done_bytes
     return PullForecast(
         card=card,
         why=why,
-        lacking_bytes=max(0, listing.total_bytes - have_bytes),
+        lacking_bytes=listing.total_bytes - have_bytes,
         disk_free_bytes=shutil.disk_usage(shelving.models).free,
         no_speed=no_speed,
     )
