@@ -200,6 +200,44 @@ def test_what_no_nodes_could_hold_is_refused_before_its_weights_come_and_pulled_
     assert node.shoal("rm", "someone/wide").returncode == 0
 
 
+def test_a_dry_run_waits_for_no_turn_and_a_pull_does(node: Node, hub: HubServer) -> None:
+    names = ("someone/one", "someone/two", "someone/three")
+    hub.repositories |= {name: tiny() for name in names}
+    hub.faults.bytes_per_s = 0.1 * MB
+    first, second = (typed(node, "pull", name) for name in names[:2])
+    third = None
+    try:
+        eventually(lambda: len(coming(node)) == 2, 60, "two come")
+        planned = node.shoal("pull", names[2], "--dry-run", "--json")
+        assert planned.returncode == 0 and json.loads(planned.stdout)["fits"] == "now", planned
+        third = typed(node, "pull", names[2])
+        eventually(lambda: names[2] in pulls(node), 20, "the third is asked for")
+        eventually(lambda: pulls(node)[names[2]] == "waiting", 20, "it waits for its turn")
+        assert coming(node) == set(names[:2])
+        first.send_signal(signal.SIGINT)
+        eventually(lambda: names[2] in coming(node), 30, "its turn came")
+        hub.faults.bytes_per_s = 0.0
+        assert third.wait(60) == 0
+    finally:
+        for process in (first, second, third):
+            if process is not None:
+                process.kill()
+                process.communicate()
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+
+
+def pulls(node: Node) -> dict[str, str]:
+    """How far each pull of the node is that has not ended, by model."""
+    told = node.http.get("/state").json()["telemetry"]["pulls"]
+    found = [one for reading in told for one in reading["pulls"]]
+    return {one["model"]: one["phase"] for one in found if one["phase"] not in ("done", "failed")}
+
+
+def coming(node: Node) -> set[str]:
+    """The models of which bytes come."""
+    return {model for model, phase in pulls(node).items() if phase == "fetching"}
+
+
 def test_what_cannot_be_reckoned_is_said_and_pulled(node: Node, hub: HubServer) -> None:
     files = {**tiny(), "config.json": b'{"model_type": "unheard_of"}'}
     hub.repositories["someone/strange"] = files

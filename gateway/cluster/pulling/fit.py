@@ -61,6 +61,14 @@ def refused_pull(state: PullState, fit: Fit) -> PullState:
     )
 
 
+def too_late(state: PullState, waited_s: float) -> PullState:
+    """Return how a dry run ends that was not told in time what would come."""
+    note = f" ({state.note})" if state.note else ""
+    text = f"the node did not learn within {waited_s:g} s what would come{note}; ask again"
+    failed = {"phase": "failed", "reason": "unreachable", "message": text}
+    return state.model_copy(update=failed)
+
+
 def unreckoned(state: PullState, fit: Fit) -> PullState:
     """Return the state of a pull that goes on though it is not known whether its model fits: the
     forecast says why."""

@@ -22,13 +22,15 @@ from bus.wire.messages.commands import (
     SupposedModel,
 )
 from bus.wire.messages.readings import NodeReading, PullForecast, PullState
-from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, unreckoned
+from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
 from gateway.cluster.pulling.names import PullTarget
 from gateway.cluster.pulling.workers import Hold, Workers
 from gateway.cluster.readings import ClusterReadings
 
 ANSWER_S = 6.0
 """Less than a worker waits for a question to be repeated."""
+FORECAST_S = 60.0
+"""A dry run is not waited for any longer, whatever the hub asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,16 @@ class Fitting:
 
     async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
         """Return what a pull would bring, or how it ended without: the model is here already, or
-        the pull failed. Raises OwnerSilent."""
+        the pull failed, or was not heard of for `FORECAST_S`. Raises OwnerSilent."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + FORECAST_S
         async with contextlib.aclosing(self._workers.pull(node, target, Hold(holds=True))) as told:
             async for state in told:
                 if state.forecast is not None or state.phase in ("done", "failed"):
                     return HeldPull(self._copied(node, state), await self._fit(node, state))
+                if loop.time() > give_up_at:
+                    late = too_late(state, FORECAST_S)
+                    return HeldPull(late, Fit("unknown", why=late.message))
         raise AssertionError("a pull is followed until it has ended")
 
     def _copied(self, node: NodeId, state: PullState) -> PullState:

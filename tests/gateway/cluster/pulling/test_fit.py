@@ -10,7 +10,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused
 from bus.wire.messages.readings import PullForecast, PullState
-from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, unreckoned
+from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
 from gateway.dialects.faults import of_pull
 
 N1 = NodeId("n1")
@@ -65,6 +65,13 @@ def test_a_hopeless_pull_ends_typed_with_the_sum_and_the_way_out() -> None:
     assert (ended.phase, fault.status, fault.code) == ("failed", 507, "model_too_large")
     assert "it needs 4 TB" in fault.message and "--anyway" in fault.message
     assert ended.forecast is None and fault.retry_after_s is None
+
+
+def test_a_dry_run_that_is_not_told_in_time_ends_with_what_is_waited_for() -> None:
+    state = PullState(model=ModelId("a/b"), phase="listing", note="waits 200 s: 429")
+    fault = of_pull(too_late(state, 60.0))
+    assert fault.status == 502 and fault.retry_after_s is not None
+    assert "within 60 s" in fault.message and "waits 200 s: 429" in fault.message
 
 
 def test_what_could_not_be_reckoned_is_said_beside_the_pull() -> None:
