@@ -32,6 +32,8 @@ ANSWER_S = 6.0
 FORECAST_S = 60.0
 """A dry run is not waited for any longer, whatever the hub asks for."""
 
+UNDER_WAY = ("copying", "fetching", "checking", "publishing")
+
 
 @dataclass(frozen=True, slots=True)
 class HeldPull:
@@ -57,7 +59,9 @@ class Fitting:
         hold = Hold(holds=not anyway)
         async with contextlib.aclosing(self._workers.pull(node, target, hold)) as states:
             async for state in states:
-                if hold.holds and state.forecast is not None:
+                if hold.holds and state.sources:
+                    hold.holds = False  # a node of the cluster has it already
+                elif hold.holds and state.forecast is not None:
                     fit = await self._fit(node, state)
                     if fit.verdict == "never":
                         yield refused_pull(state, fit)
@@ -77,6 +81,8 @@ class Fitting:
             async for state in told:
                 if state.forecast is not None or state.phase in ("done", "failed"):
                     return HeldPull(self._copied(node, state), await self._fit(node, state))
+                if state.phase in UNDER_WAY:
+                    return HeldPull(state, Fit("unknown", why="it is being pulled already"))
                 if loop.time() > give_up_at:
                     late = too_late(state, FORECAST_S)
                     return HeldPull(late, Fit("unknown", why=late.message))
