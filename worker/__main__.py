@@ -60,7 +60,9 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ring_ports=(settings.port_of("ring"), PORTS["ring"].count),
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
-        pulls=PullSettings(settings.paths.models, settings.offline),
+        pulls=PullSettings(
+            settings.paths.models, settings.offline, float32=_float32(), kv=settings.runner.kv
+        ),
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline
         ),
@@ -76,11 +78,16 @@ def shelf(settings: Settings) -> Shelf:
         bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
-        float32=not (has_metal() or has_cuda()),
+        float32=_float32(),
         kv=settings.runner.kv,
         families=installed_families(),
         still_s=STILL_S,
     )
+
+
+def _float32() -> bool:
+    """Return whether floating-point weights are cast to 32 bits when they are loaded."""
+    return not (has_metal() or has_cuda())
 
 
 def main() -> int:

@@ -92,6 +92,7 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "unfit": _Row(400, "unsupported"),
     "conflict": _Row(409, "conflict"),
     "disk_full": _Row(507, "insufficient_storage"),
+    "too_large": _Row(507, "model_too_large"),
     "spoilt": _Row(502, "hub_spoilt"),
     "changed": _Row(502, "hub_changed"),
     "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),

@@ -264,9 +264,11 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
                 return _kept(command, instance, scene.state)
     spec = placement.PlacementSpec(command.model, **dict(conditions_of(command)))
     links = placement.Links(scene.observed.living_links(scene.now))
+    if command.supposed is not None and not (command.dry_run and command.previews):
+        text = "supposed: only a dry run that previews may suppose a model"
+        return Refusal(reason="bad_request", message=text, field="supposed")
     if command.dry_run and command.previews:
-        found = placement.previews(spec, scene.nodes(), scene.policy.sizing, links)
-        return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
+        return _preview(command, spec, scene, links)
     claim = claim_of(scene, command)
     chosen = choose(scene, spec, claim)
     if isinstance(chosen, pool.Hopeless):
@@ -285,6 +287,24 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         if old.model == command.model and old.status == "failed"
     )
     return Decided((*swept, InstancePlaced(instance=instance)), fresh)
+
+
+def _preview(
+    command: PlaceModel, spec: placement.PlacementSpec, scene: Scene, links: placement.Links
+) -> Decision:
+    """Return every way to place a model, which may be supposed to lie on a node's disk. Of such a
+    one it is not said that it never fits before all nodes were heard of."""
+    nodes, supposed = scene.nodes(), command.supposed
+    if supposed is not None:
+        nodes = placement.supposing(nodes, supposed.node, supposed.card)
+    found = placement.previews(spec, nodes, scene.policy.sizing, links)
+    if isinstance(found, Refusal):
+        return found
+    if supposed is not None and found["chosen"] is None:
+        gathering = _still_gathering(scene)
+        if gathering is not None:
+            return gathering
+    return Known(scene.state.index, plan=found)
 
 
 def _still_gathering(scene: Scene) -> Refusal | None:

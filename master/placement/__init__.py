@@ -4,7 +4,12 @@ Pure arithmetic, polynomial in the number of nodes. Knows cards, nodes and links
 """
 
 from master.placement.availability import PlacementSpec
-from master.placement.capacity import NodeCapacity, node_capacities, resolve_backend
+from master.placement.capacity import (
+    NodeCapacity,
+    node_capacities,
+    resolve_backend,
+    supposing,
+)
 from master.placement.explain import PENDING_RETRY_S, Crowded
 from master.placement.memory_cost import FIXED_BYTES, RunnerSizing, gb
 from master.placement.pipeline_search import MAX_RANKS
@@ -17,4 +22,5 @@ __all__ = [
     "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "Links",
     "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
     "place", "plan_of", "previews", "resolve_backend", "single_costs",
+    "supposing",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
@@ -118,6 +118,18 @@ def node_capacities(
         )
         for node, card in sorted(cards.items())
     ]
+
+
+def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> list[NodeCapacity]:
+    """Return the nodes as if one of them had a model on its disk whole, in the place of what it or
+    others have under that name."""
+    found: list[NodeCapacity] = []
+    for one in nodes:
+        models = tuple(known for known in one.card.models if known.model != card.model)
+        if one.id == node:
+            models = (*models, card)
+        found.append(replace(one, card=one.card.model_copy(update={"models": models})))
+    return found
 
 
 def computes_in_vram(card: NodeCard) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
-from master.placement.availability import Kind, PlacementSpec
+from master.placement.availability import Kind, LocalCopy, PlacementSpec
 from master.placement.capacity import NodeCapacity
 from master.placement.explain import Crowded
 from master.placement.memory_cost import RunnerSizing, cost_text
@@ -50,7 +50,8 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
 def previews(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> dict[str, Any] | Refusal:
-    """Return each size and kind with its plan or refusal, and the verdict of placing now."""
+    """Return each size and kind with its plan or refusal, what a whole copy takes on each node that
+    could run one, and the verdict of placing now."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return problem
@@ -61,6 +62,7 @@ def previews(
     return {
         "model": spec.model,
         "previews": [preview_of(*found, chosen, links) for found in alternatives(problem, size)],
+        "nodes": [_alone(copy) for copy in problem.copies],
         "blocked": dict(problem.blocked),
         "chosen": None if chosen is None else plan_of(chosen, links),
         "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
@@ -83,6 +85,27 @@ def preview_of(
         "chosen": placed is not None and _seats(placed) == _seats(chosen),
         "plan": None if placed is None else plan_of(placed, links),
         "refusal": found.model_dump(mode="json") if isinstance(found, Refusal) else None,
+    }
+
+
+def _alone(copy: LocalCopy) -> dict[str, Any]:
+    """Return what a whole copy takes on one node, and what is missing there now and for ever."""
+    node, need = copy.node, copy.costs.whole
+    return {
+        "node": node.id,
+        "name": node.name,
+        "backend": copy.backend,
+        "weights_bytes": need.weights,
+        "kv_bytes": need.kv,
+        "kv": copy.kv,
+        "context_tokens": need.context_tokens,
+        "need_bytes": need.total,
+        "arithmetic": cost_text(need),
+        "usable_bytes": node.usable_bytes,
+        "ceiling_bytes": node.ceiling_bytes,
+        "missing_bytes": max(0, need.total - node.usable_bytes),
+        "never_bytes": max(0, need.total - node.ceiling_bytes),
+        "has_slot": node.has_slot,
     }
 
 

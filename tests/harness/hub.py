@@ -79,6 +79,8 @@ class HubServer:
 
     def __init__(self, repositories: dict[str, dict[str, bytes]]) -> None:
         self.repositories = repositories
+        self.sizes: dict[str, dict[str, int]] = {}
+        """Of repositories, files that are listed as so large whatever they hold."""
         self.commit = "0123456789abcdef0123456789abcdef01234567"
         self.faults = Faults()
         self.sent = Sent()
@@ -112,14 +114,15 @@ class HubServer:
             return self.faults.listing
         found: list[dict[str, Any]] = []
         for name, content in self.repositories[repository].items():
+            size = self.sizes.get(repository, {}).get(name, len(content))
             one: dict[str, Any] = {
                 "rfilename": name,
-                "size": len(content),
+                "size": size,
                 "blobId": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(),
             }
             if name.endswith(LFS_SUFFIXES):
                 sha256 = hashlib.sha256(content).hexdigest()
-                one["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 134}
+                one["lfs"] = {"sha256": sha256, "size": size, "pointerSize": 134}
             found.append(one)
         return found
 

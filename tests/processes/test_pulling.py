@@ -73,6 +73,19 @@ def listed(node: Node) -> dict[str, Any]:
     return {one["model"]: one for one in models}
 
 
+def wide() -> dict[str, bytes]:
+    """The bundled model, as if each token took so much KV that no machine holds its context."""
+    files = tiny()
+    config = json.loads(files["config.json"])
+    files["config.json"] = json.dumps({**config, "num_key_value_heads": 10**7}).encode()
+    return files
+
+
+def weights_sent(hub: HubServer) -> int:
+    """Bytes of weights that the hub was asked for."""
+    return sum(count for path, count in hub.sent.of.items() if path.endswith(".safetensors"))
+
+
 def pulling(node: Node) -> list[psutil.Process]:
     """The processes of the node that pull."""
     found: list[psutil.Process] = []
@@ -131,6 +144,110 @@ def test_ollama_pulls_a_name_that_people_know_and_asks_by_it(node: Node, hub: Hu
     body = {"model": "qwen3:0.6b", "prompt": "hi", "stream": False, "options": {"num_predict": 4}}
     answer = node.http.post("/api/generate", json=body)
     assert answer.status_code == 200, answer.text
+
+
+def test_a_dry_run_fetches_no_weights_and_says_where_a_model_would_fit(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories["someone/fits"] = tiny()
+    shown = node.shoal("pull", "someone/fits", "--dry-run", "--json")
+    assert shown.returncode == 0, shown.stderr
+    plan = json.loads(shown.stdout)
+    assert set(hub.sent.of) == {"config.json"} and weights_sent(hub) == 0
+    assert (plan["fits"], plan["revision"], plan["note"]) == ("now", hub.commit, "")
+    assert plan["fetch_bytes"] == plan["total_bytes"] == total_of(hub, "someone/fits")
+    assert plan["disk"]["free_bytes"] > 0 == plan["disk"]["missing_bytes"]
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+    assert "someone/fits" not in listed(node)
+    assert not list((node.home / "data" / "models").glob(".pulling/someone--fits*"))
+    told = node.shoal("pull", "someone/fits", "--dry-run").stdout
+    assert "tokens/s, a prediction" in told and plan["bill"]["arithmetic"] in told
+    # once it is here, placement says the same of it, but for the headers of its files
+    assert node.shoal("pull", "someone/fits").returncode == 0
+    here = json.loads(node.shoal("pull", "someone/fits", "--dry-run", "--json").stdout)
+    placed = json.loads(node.shoal("place", "someone/fits", "--dry-run", "--json").stdout)
+    assert here["note"] == "it is here already" and here["fetch_bytes"] == 0
+    assert here["bill"]["need_bytes"] == placed["chosen"]["need_bytes"]
+    assert here["bill"]["kv_bytes"] == plan["bill"]["kv_bytes"] > 0
+    assert abs(here["bill"]["need_bytes"] / plan["bill"]["need_bytes"] - 1) < 0.01
+    assert abs(here["tokens_per_s"] / plan["tokens_per_s"] - 1) < 0.05
+
+
+def test_what_no_nodes_could_hold_is_refused_before_its_weights_come_and_pulled_anyway(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories["someone/wide"] = hub.repositories["wanted/wide"] = wide()
+    plan = node.http.post("/models/pull", json={"model": "someone/wide", "dry_run": True}).json()
+    (alone,) = plan["nodes"]
+    assert plan["fits"] == "never" and plan["tokens_per_s"] is None and plan["placement"] is None
+    assert alone["never_bytes"] == alone["need_bytes"] - alone["ceiling_bytes"] > 0
+    refused = node.shoal("pull", "someone/wide")
+    assert refused.returncode == 5 and plan["bill"]["arithmetic"] in refused.stderr, refused
+    assert "--anyway" in refused.stderr
+    streamed = node.http.post("/models/pull", json={"model": "someone/wide"})
+    assert streamed.status_code == 507
+    assert streamed.json()["error"]["code"] == "model_too_large"
+    ollama = node.http.post("/api/pull", json={"model": "someone/wide"})
+    assert ollama.status_code == 507 and plan["bill"]["arithmetic"] in ollama.json()["error"]
+    asked = {"model": "wanted/wide", "messages": [{"role": "user", "content": "Hi"}]}
+    waited = node.http.post("/v1/chat/completions", json=asked)
+    assert waited.status_code == 507 and waited.json()["error"]["code"] == "model_too_large"
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+    assert weights_sent(hub) == 0
+    done = node.shoal("pull", "someone/wide", "--anyway")
+    assert done.returncode == 0, done.stderr
+    assert "someone/wide" in listed(node) and weights_sent(hub) > 0
+    assert node.shoal("rm", "someone/wide").returncode == 0
+
+
+def test_a_dry_run_waits_for_no_turn_and_a_pull_does(node: Node, hub: HubServer) -> None:
+    names = ("someone/one", "someone/two", "someone/three")
+    hub.repositories |= {name: tiny() for name in names}
+    hub.faults.bytes_per_s = 0.1 * MB
+    first, second = (typed(node, "pull", name) for name in names[:2])
+    third = None
+    try:
+        eventually(lambda: len(coming(node)) == 2, 60, "two come")
+        planned = node.shoal("pull", names[2], "--dry-run", "--json")
+        assert planned.returncode == 0 and json.loads(planned.stdout)["fits"] == "now", planned
+        third = typed(node, "pull", names[2])
+        eventually(lambda: names[2] in pulls(node), 20, "the third is asked for")
+        eventually(lambda: pulls(node)[names[2]] == "waiting", 20, "it waits for its turn")
+        assert coming(node) == set(names[:2])
+        first.send_signal(signal.SIGINT)
+        eventually(lambda: names[2] in coming(node), 30, "its turn came")
+        hub.faults.bytes_per_s = 0.0
+        assert third.wait(60) == 0
+    finally:
+        for process in (first, second, third):
+            if process is not None:
+                process.kill()
+                process.communicate()
+    eventually(lambda: not pulling(node), 20, "nothing pulls any more")
+
+
+def pulls(node: Node) -> dict[str, str]:
+    """How far each pull of the node is that has not ended, by model."""
+    told = node.http.get("/state").json()["telemetry"]["pulls"]
+    found = [one for reading in told for one in reading["pulls"]]
+    return {one["model"]: one["phase"] for one in found if one["phase"] not in ("done", "failed")}
+
+
+def coming(node: Node) -> set[str]:
+    """The models of which bytes come."""
+    return {model for model, phase in pulls(node).items() if phase == "fetching"}
+
+
+def test_what_cannot_be_reckoned_is_said_and_pulled(node: Node, hub: HubServer) -> None:
+    files = {**tiny(), "config.json": b'{"model_type": "unheard_of"}'}
+    hub.repositories["someone/strange"] = files
+    plan = node.shoal("pull", "someone/strange", "--dry-run")
+    assert plan.returncode == 0 and "could not be reckoned" in plan.stdout, plan
+    assert "unheard_of" in plan.stdout and weights_sent(hub) == 0
+    pulled = node.shoal("pull", "someone/strange")
+    assert "without knowing whether it fits: mlx-lm" in pulled.stderr
+    assert weights_sent(hub) == len(files["model.safetensors"])
+    assert "is no model that can be run here" in pulled.stderr
 
 
 def test_each_line_of_the_page_runs_as_printed(node: Node) -> None:
@@ -224,6 +341,7 @@ def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) 
     try:
         other.up()
         eventually(lambda: "second" in node.shoal("nodes").stdout, 60, "two nodes")
+        assert_copy_is_foretold(node, other)
         done = node.shoal("pull", REPOSITORY, "--to", "second", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         last = json.loads(done.stdout)
@@ -255,6 +373,15 @@ def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) 
         assert hub.sent.body_bytes == total_of(hub, OTHER)
     finally:
         other.close()
+
+
+def assert_copy_is_foretold(node: Node, other: Node) -> None:
+    """A dry run says that the second node would copy the model, and copies nothing."""
+    planned = node.shoal("pull", REPOSITORY, "--to", "second", "--dry-run", "--json")
+    plan = json.loads(planned.stdout)
+    assert (plan["sources"], plan["fits"]) == ([node.node_id()], "now")
+    assert plan["fetch_bytes"] == listed(node)[REPOSITORY]["size_bytes"]
+    assert not (other.home / "data" / "models" / REPOSITORY).exists()
 
 
 def test_an_offline_node_asks_no_hub(hub: HubServer, tmp_path: Path) -> None:

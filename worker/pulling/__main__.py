@@ -1,7 +1,8 @@
 """Talks to the worker that started it: pulls one model, `python -P -m worker.pulling`.
 
-The first line of its input is the order, in JSON; the end of its input is that of the pull, so that
-it never outlives its worker. Each line of its output is how far it is (`PullState`).
+The first line of its input is the order, in JSON, a further one has a pull that holds go on; the
+end of its input is that of the pull, so that it never outlives its worker. Each line of its output
+is how far it is (`PullState`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from worker.pulling.order import order_of
 from worker.pulling.session import PullSession
 
 
-def _end_with_worker() -> None:
-    sys.stdin.buffer.read()
+def _heed_worker(goes: threading.Event) -> None:
+    while sys.stdin.buffer.readline():
+        goes.set()
     os._exit(0)
 
 
@@ -29,8 +31,9 @@ def _tell(state: PullState) -> None:
 def main() -> int:
     """Pull what is ordered, and tell how it ended."""
     order = order_of(json.loads(sys.stdin.buffer.readline()))
-    threading.Thread(target=_end_with_worker, daemon=True).start()
-    _tell(PullSession(order, _tell).run())
+    goes = threading.Event()
+    threading.Thread(target=_heed_worker, args=(goes,), daemon=True).start()
+    _tell(PullSession(order, _tell, goes).run())
     return 0
 
 

@@ -39,9 +39,8 @@ class Partial:
     def __init__(self, models: Path, listing: HubListing) -> None:
         self._models = models
         self._listing = listing
-        owner, _, name = listing.model.partition("/")
-        self._name = f"{owner}--{name}"
-        self._folder = models / PULLING / f"{self._name}@{listing.commit}"
+        self._folder = partial_folder(models, listing)
+        self._name = self._folder.name.removesuffix(f"@{listing.commit}")
         sizes = {one.path: one.size_bytes for one in listing.files}
         self._files = GrowingFiles(self._folder, sizes)
         self._lock = _locked(self._folder, listing)
@@ -103,6 +102,20 @@ class Partial:
             return json.loads((self._folder / "pull.json").read_text())
         except (OSError, ValueError):
             return None
+
+
+def partial_folder(models: Path, listing: HubListing) -> Path:
+    """Return where the partial model of a listing grows."""
+    owner, _, name = listing.model.partition("/")
+    return models / PULLING / f"{owner}--{name}@{listing.commit}"
+
+
+def pieces_here(models: Path, listing: HubListing) -> Mapping[str, bytes]:
+    """Return of each file of a listing the pieces that an earlier pull left; makes nothing. Raises
+    OSError."""
+    sizes = {one.path: one.size_bytes for one in listing.files}
+    files = GrowingFiles(partial_folder(models, listing), sizes)
+    return {path: files.noted(path)[:-1] for path in sizes}
 
 
 def pulled_revision(folder: Path) -> str | None:

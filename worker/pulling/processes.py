@@ -13,16 +13,13 @@ import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from bus.wire.messages.readings import PullState
+from worker.pulling.order import GO, PullOrder
 
-if TYPE_CHECKING:
-    from worker.pulling.order import PullOrder
-
-MAX_LINE_BYTES = 64 << 10
+MAX_LINE_BYTES = 1 << 20
 END_S = 5.0
 QUIET = dict.fromkeys(
     ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1"
@@ -42,6 +39,14 @@ class PullProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="pull", daemon=True)
         self._thread.start()
+
+    def go(self) -> None:
+        """Have a pull that holds go on."""
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.write(GO)
+                process.stdin.flush()
 
     def stop(self) -> None:
         """End it; what came so far stays."""

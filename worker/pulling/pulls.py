@@ -2,7 +2,8 @@
 
 A pull is wanted for as long as one of those who asked repeats it; who asks for a model that is
 being pulled joins. A model that another node gives is copied from there, unless a revision is asked
-for. `Pulls.tick` and `looked` are called by the worker; how each pull stands is published.
+for. A pull that all who asked have it hold tells what would come, and waits. `Pulls.tick` and
+`looked` are called by the worker; how each pull stands is published.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.readings import PullPhase, PullReading, PullRefusal, PullState
+from bus.wire.kv import KvKind
+from bus.wire.messages.readings import PullForecast, PullPhase, PullReading, PullRefusal, PullState
 from bus.wire.messages.weights import PullAsked
 from bus.wire.topics import reading_topic
 from worker.pulling.order import HERE_ALREADY, PullOrder
@@ -40,22 +42,28 @@ MOST_QUESTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """`models` is the folder that pulled models go to. `offline`: no hub is asked for anything."""
+    """`models` is the folder that pulled models go to. `offline`: no hub is asked for anything.
+    `float32` and `kv` are how this node has its models in memory."""
 
     models: Path
     offline: bool = False
+    float32: bool = False
+    kv: KvKind = "full"
 
 
 @dataclass(slots=True)
 class _Pull:
-    """One pull. `heard` says of each question when it was repeated last; `ended_at` is set at the
-    end, `came` once the files are in their place and the disk was not looked at since."""
+    """One pull. `heard` says of each question when it was repeated last; `goes` is set once one of
+    them has it not hold, and `released` once its process was told; `ended_at` is set at the end,
+    `came` once the files are in their place and the disk was not looked at since."""
 
     model: ModelId
     revision: str
     state: PullState
     heard: dict[str, float] = field(default_factory=dict[str, float])
     process: PullProcess | None = None
+    goes: bool = False
+    released: bool = False
     no_copy: bool = False
     came: bool = False
     ended_at: float | None = None
@@ -118,6 +126,7 @@ class Pulls:
         known = next((p for p in self._pulls if asked.question in p.heard), None)
         if known is not None:
             known.heard[asked.question] = now
+            known.goes = known.goes or not (asked.holds or asked.leaves)
             if asked.leaves and known.ended_at is None:
                 del known.heard[asked.question]
         elif not asked.leaves:
@@ -133,9 +142,11 @@ class Pulls:
             and len(same.heard) < MOST_QUESTIONS
         ):
             same.heard[asked.question] = now
+            same.goes = same.goes or not asked.holds
             return
         state = PullState(model=asked.model, phase="waiting")
         pull = _Pull(asked.model, asked.revision, state, {asked.question: now})
+        pull.goes = not asked.holds
         self._pulls.append(pull)
         if same is not None and same.revision != asked.revision:
             other = same.revision or "the newest"
@@ -161,6 +172,7 @@ class Pulls:
     def _go_on(self, pull: _Pull, now: float) -> None:
         if pull.process is not None:
             self._heard(pull, pull.process)
+            self._release(pull, pull.process)
         elif pull.state.phase == "copying":
             self._copied(pull)
         else:
@@ -176,20 +188,53 @@ class Pulls:
             if not self._downloads.elsewhere(now).has_heard:
                 return
             if givers := self._downloads.givers(pull.model, now):
+                if not pull.goes:
+                    told = {"forecast": PullForecast(), "sources": givers}
+                    pull.state = pull.state.model_copy(update=told)
+                    return
                 self._client.log.info("copies a model that it is to pull", model=pull.model)
                 self._downloads.hold(pull.model, now)
-                pull.state = pull.state.model_copy(update={"phase": "copying", "sources": givers})
+                pull.state = pull.state.model_copy(
+                    update={"phase": "copying", "sources": givers, "forecast": None}
+                )
                 return
         if self._settings.offline:
             text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
             self._fail(pull, "offline", text)
-        elif sum(one.process is not None for one in self._live()) < AT_ONCE:
+        elif self._has_turn(pull):
             self._pull(pull)
 
+    def _has_turn(self, pull: _Pull) -> bool:
+        """Return whether a pull may have a process: those that hold take no turn of the others."""
+        busy = [one for one in self._live() if one.process is not None and one is not pull]
+        return sum(one.released == pull.goes for one in busy) < AT_ONCE
+
+    def _release(self, pull: _Pull, process: PullProcess) -> None:
+        """Have a pull that told what would come go on, once it may; where it has no turn yet, it
+        begins anew when it has."""
+        if not pull.goes or pull.released or pull.state.forecast is None:
+            return
+        pull.state = pull.state.model_copy(update={"forecast": None})
+        if self._has_turn(pull):
+            pull.released = True
+            process.go()
+        else:
+            process.stop()
+            pull.process = None
+            pull.state = PullState(model=pull.model, phase="waiting")
+
     def _pull(self, pull: _Pull) -> None:
-        card = self._here.cards.get(pull.model)
-        here = "" if card is None else card.path
-        order = PullOrder(pull.model, pull.revision, str(self._settings.models), here)
+        card, settings = self._here.cards.get(pull.model), self._settings
+        order = PullOrder(
+            pull.model,
+            pull.revision,
+            str(settings.models),
+            "" if card is None else card.path,
+            holds=not pull.goes,
+            float32=settings.float32,
+            kv=settings.kv,
+        )
+        pull.released = pull.goes
         self._client.log.info("pulls a model", model=pull.model, revision=pull.revision)
         pull.process = PullProcess(order)
 
@@ -268,9 +313,14 @@ class Pulls:
         pulls = tuple(
             pull.state.model_copy(update={"questions": tuple(pull.heard)}) for pull in self._pulls
         )
-        marks = [(one.model, one.phase, one.questions, one.note) for one in pulls]
-        known = [(one.model, one.phase, one.questions, one.note) for one in self._published]
-        if marks != known or (self._live() and now - self._published_at >= PUBLISH_S):
+        if list(map(_mark, pulls)) != list(map(_mark, self._published)) or (
+            self._live() and now - self._published_at >= PUBLISH_S
+        ):
             self._published, self._published_at = pulls, now
             node = self._client.speaker.node
             self._client.publish(reading_topic("pulls", node), PullReading(node=node, pulls=pulls))
+
+
+def _mark(state: PullState) -> tuple[object, ...]:
+    """Return what of a state is more than a figure."""
+    return state.model, state.phase, state.questions, state.note, state.forecast is None

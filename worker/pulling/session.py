@@ -12,13 +12,14 @@ import hashlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bus.wire.messages.readings import PullPhase, PullState
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.pulling.files import PieceRun, PullFiles
+from worker.pulling.forecast import Shelving, forecast_of
 from worker.pulling.hub import Hub
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.order import HERE_ALREADY, PullOrder
@@ -32,7 +33,7 @@ HASH_BYTES_AT_ONCE = 8 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class _FileHash:
+class FileHash:
     """The hash of a file's first `done_bytes`."""
 
     def __init__(self, file: HubFile) -> None:
@@ -52,11 +53,15 @@ class _FileHash:
 
 
 class PullSession:
-    """One pull. `tell` is called in the thread of `run`."""
+    """One pull. `tell` is called in the thread of `run`; an order that holds goes on once `goes` is
+    set."""
 
-    def __init__(self, order: PullOrder, tell: Callable[[PullState], None]) -> None:
+    def __init__(
+        self, order: PullOrder, tell: Callable[[PullState], None], goes: threading.Event
+    ) -> None:
         self._order = order
         self._tell = tell
+        self._goes = goes
         self._hub = Hub()
         self._patience = Patience(time.monotonic(), order.timing)
         self._received = ReceivedBytes()
@@ -64,6 +69,7 @@ class PullSession:
         self._listing: HubListing | None = None
         self._files: PullFiles | None = None
         self._end: PullFailed | None = None
+        self._read: dict[HubFile, bytes] = {}
 
     def run(self) -> PullState:
         """Pull; return how it ended."""
@@ -83,12 +89,15 @@ class PullSession:
         if order.here:
             self._check_here(listing)
             return
-        partial = Partial(models, listing)
-        self._files = files = PullFiles(listing, *partial.open())
-        self._check_room(models, files)
         reader = RangeReader(
             order.model, listing.commit, self._hub.address, self._hub.headers(), order.connections
         )
+        if order.holds:
+            self._hold(listing, reader)
+        partial = Partial(models, listing)
+        have, checked = partial.open()
+        self._files = files = PullFiles(listing, self._with_read(partial, have), checked)
+        self._check_room(models, files)
         by_path = {one.path: one for one in listing.files}
         work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
             (self._fetch_runs, (reader, partial, by_path))
@@ -121,6 +130,38 @@ class PullSession:
             while time.monotonic() < self._patience.paused_until_at:
                 self._tell(self._state("listing"))
                 time.sleep(TELL_S)
+
+    def _hold(self, listing: HubListing, reader: RangeReader) -> None:
+        """Tell what would come, and wait for the word to go on. Raises PullFailed, OSError."""
+        order = self._order
+        shelving = Shelving(Path(order.models), order.float32, order.kv)
+
+        def read(file: HubFile) -> bytes:
+            """Return the content of a small file. Raises PullFailed."""
+            url = self._hub.url_of(listing, file.path)
+            content = b"".join(reader.read(url, file, 0, file.size_bytes))
+            hashed = FileHash(file)
+            hashed.add(content)
+            if hashed.digest() != file.digest:
+                raise PullFailed("spoilt", f"{file.path} came with another hash than listed")
+            self._read[file] = content
+            return content
+
+        forecast = forecast_of(listing, read, shelving)
+        self._tell(self._state("listing").model_copy(update={"forecast": forecast}))
+        self._goes.wait()
+        self._patience.came(time.monotonic())
+
+    def _with_read(self, partial: Partial, have: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Put what was read while the pull held into the partial model; return the pieces that are
+        there then. Raises OSError."""
+        found = dict(have)
+        for file, content in self._read.items():
+            if 0 < len(content) <= PIECE_BYTES and not any(found[file.path]):
+                partial.write(file, 0, content)
+                found[file.path] = b"\1"
+                self._received.total += len(content)
+        return found
 
     def _check_here(self, listing: HubListing) -> None:
         """Raise PullFailed where the model that lies here is not of the commit asked for."""
@@ -232,9 +273,9 @@ class PullSession:
                 index, left = index + 1, left - length
 
     def _hash_files(self, partial: Partial) -> None:
-        hashes: dict[str, _FileHash] = {}
+        hashes: dict[str, FileHash] = {}
         while (file := self._next_to_hash(hashes)) is not None:
-            known = hashes.setdefault(file.path, _FileHash(file))
+            known = hashes.setdefault(file.path, FileHash(file))
             with self._changed:
                 ready = self._plan().hashable(file.path)
             with open(partial.path(file), "rb") as opened:
@@ -248,7 +289,7 @@ class PullSession:
                     self._plan().check(file.path, digest)
                     self._changed.notify_all()
 
-    def _next_to_hash(self, hashes: dict[str, _FileHash]) -> HubFile | None:
+    def _next_to_hash(self, hashes: dict[str, FileHash]) -> HubFile | None:
         """Return a file of which more came than was hashed, once there is one; None at the end."""
         with self._changed:
             while self._end is None and not self._plan().complete:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bus.wire.api_keys import HASH_PATTERN, ApiKey
+from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import DRAIN_S
@@ -21,13 +22,20 @@ from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
 
+class SupposedModel(Message):
+    """A model that is not on any disk yet, as if it were on that node's."""
+
+    node: NodeId
+    card: ModelCard
+
+
 class PlaceModel(Message):
     """Load a copy of a model. With `dry_run` nothing changes and the plan is answered.
 
     `if_absent`: an existing placed or ready instance of the model is the answer instead.
     `sharding` is forced where given. `layers` by node (id or name), in the order of the stages,
-    is a split by hand. `previews`: a dry run's plan tells of every candidate. `kv` None: as the
-    model's card has it.
+    is a split by hand. `previews`: a dry run's plan tells of every candidate; with `supposed` it is
+    reckoned as if a node had the model already. `kv` None: as the model's card has it.
     """
 
     kind: Literal["place_model"] = "place_model"
@@ -45,6 +53,7 @@ class PlaceModel(Message):
     layers: dict[str, int] = {}
     previews: bool = False
     kv: KvKind | None = None
+    supposed: SupposedModel | None = None
 
 
 class DeleteInstance(Message):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.cards import NodeCard
+from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.messages.control import Phase
 from bus.wire.messages.wire import Message
@@ -216,13 +216,29 @@ PullRefusal = Literal[
     "unfit",
     "conflict",
     "disk_full",
+    "too_large",
     "spoilt",
     "changed",
     "busy",
     "broken",
 ]
-"""Why a pull failed. `unfit`: what is there is no model that can be run; `changed`: the hub's files
-are not those that it listed; `broken`: this node could not, for a reason of its own."""
+"""Why a pull failed. `unfit`: what is there is no model that can be run; `too_large`: no nodes of
+the cluster could ever hold it in memory; `changed`: the hub's files are not those that it listed;
+`broken`: this node could not, for a reason of its own."""
+
+
+class PullForecast(Message):
+    """What a pull would bring, before any of its weights came. `card` is the model's as its node
+    would announce it, made from its configuration and the sizes of its files; None where it could
+    not be made, for the reason in `why`, or where other nodes have the model. `lacking_bytes` of
+    the files are still to come to a disk of which `disk_free_bytes` are free. `no_speed` says why
+    no speed can be predicted from the card; empty: it can."""
+
+    card: ModelCard | None = None
+    why: str = ""
+    lacking_bytes: int = Field(default=0, ge=0)
+    disk_free_bytes: int = Field(default=0, ge=0)
+    no_speed: str = ""
 
 
 class PullState(Message):
@@ -230,7 +246,7 @@ class PullState(Message):
     `digest` names exactly these files. `bytes_per_s` is over the last 5 s; `received_bytes` came
     over the network in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`
     says what is waited for. `questions` are of those who wait; a failure has `reason` and
-    `message`."""
+    `message`. `forecast` is there while it is held, for those who asked so."""
 
     model: ModelId
     phase: PullPhase
@@ -248,6 +264,7 @@ class PullState(Message):
     reason: PullRefusal | None = None
     message: str = ""
     retry_after_s: float | None = None
+    forecast: PullForecast | None = None
 
 
 class PullReading(Message):

@@ -98,8 +98,9 @@ class WeightsRefused(Message):
 
 class PullAsked(Message):
     """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
-    each client that waits and the same in its repeats; `revision` empty: the newest. `leaves`: the
-    client waits no longer, and what came so far is kept."""
+    each client that waits and the same in its repeats; `revision` empty: the newest. `holds`: once
+    you have told what would come (`PullState.forecast`), wait with it until a client asks without.
+    `leaves`: the client waits no longer, and what came so far is kept."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -107,6 +108,7 @@ class PullAsked(Message):
     model: ModelId
     revision: str = Field(default="", max_length=200)
     leaves: bool = False
+    holds: bool = False
 
 
 class VerifyAsked(Message):

@@ -92,6 +92,7 @@ PULLED_IN_VAIN = {
     "hub_unreachable": AGAIN,
     "hub_spoilt": "pull again; where it stays so, tell the hub, or whoever runs your proxy",
     "hub_changed": "pull again, with another revision if it stays so",
+    "model_too_large": "add `--dry-run` to see it node by node, `--anyway` to pull it all the same",
     "insufficient_storage": f"make room (`shoal rm MODEL`), or pull `--to` another node; {AGAIN}",
     "offline": "set offline = false in shoal.toml, or copy the model's folder into <data>/models",
 }
@@ -101,7 +102,8 @@ PULLED_IN_VAIN = {
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
     """Return what an HTTP error of the node means here: its remedy and exit code."""
     if error_code in PULLED_IN_VAIN:
-        code = NOT_FOUND if status == 404 else REFUSED if status in (409, 429) else FAILED
+        is_refused = status in (409, 429) or error_code == "model_too_large"
+        code = NOT_FOUND if status == 404 else REFUSED if is_refused else FAILED
         return CliError(message, remedy=PULLED_IN_VAIN[error_code], code=code)
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"

@@ -4,6 +4,8 @@ on a node's disk verified there.
 What a name means is pure; who pulls or verifies and how far it is, the workers say.
 """
 
+from gateway.cluster.pulling.fit import Fit, Verdict
+from gateway.cluster.pulling.fitting import Fitting, HeldPull
 from gateway.cluster.pulling.names import (
     KNOWN_NAMES,
     PullTarget,
@@ -18,8 +20,12 @@ from gateway.cluster.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
+    "Fit",
+    "Fitting",
+    "HeldPull",
     "PullTarget",
     "PullsOnDemand",
+    "Verdict",
     "Workers",
     "demanded_repository",
     "is_revision",

@@ -16,8 +16,8 @@ from bus.client import BusClient
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
 from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.pulling.fitting import Fitting
 from gateway.cluster.pulling.names import PullTarget, demanded_repository
-from gateway.cluster.pulling.workers import Workers
 from gateway.cluster.readings import ClusterReadings
 
 LISTED_S = 15.0
@@ -34,7 +34,7 @@ class PullsOnDemand:
         self._bus = bus
         self._readings = readings
         self._patterns = pull_on_demand
-        self._workers = Workers(bus, readings)
+        self._fitting = Fitting(bus, readings)
         self._tasks: dict[ModelId, asyncio.Task[None]] = {}
         self._states: dict[ModelId, PullState] = {}
 
@@ -68,7 +68,8 @@ class PullsOnDemand:
     async def _pull(self, model: ModelId) -> None:
         node, target = self._node_for(model), PullTarget(model)
         try:
-            async with contextlib.aclosing(self._workers.pull(node, target)) as states:
+            pulled = self._fitting.pull(node, target, anyway=False)
+            async with contextlib.aclosing(pulled) as states:
                 async for state in states:
                     self._states[model] = state
             # who waits for it sees it listed, and leaves

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bus.client import BusClient
@@ -45,6 +46,14 @@ class _Told(Protocol):
 State = TypeVar("State", bound=_Told)
 
 
+@dataclass(slots=True)
+class Hold:
+    """Whether a pull is to wait once its worker has told what would come; who asked for it may
+    change that at any time."""
+
+    holds: bool = False
+
+
 class Workers:
     """The workers, as those who pull and verify."""
 
@@ -52,33 +61,40 @@ class Workers:
         self._bus = bus
         self._readings = readings
 
-    def pull(self, node: NodeId, target: PullTarget) -> AsyncGenerator[PullState]:
-        """Have a node pull; see `_follow`."""
+    def pull(
+        self, node: NodeId, target: PullTarget, hold: Hold | None = None
+    ) -> AsyncGenerator[PullState]:
+        """Have a node pull, held for as long as `hold` says so; see `_follow`."""
         question = PullAsked(
             question=new_name("pull"),
             asker=self._bus.speaker.node,
             model=target.model,
             revision=target.revision,
         )
-        return self._follow(node, "pull.asked", question, self._pulls)
+
+        def asked() -> PullAsked:
+            """Return what is asked now."""
+            return question.model_copy(update={"holds": hold is not None and hold.holds})
+
+        return self._follow(node, "pull.asked", asked, self._pulls)
 
     def verify(self, node: NodeId, model: ModelId) -> AsyncGenerator[VerifyState]:
         """Have a node verify a model on its disk; see `_follow`."""
         own = self._bus.speaker.node
         question = VerifyAsked(question=new_name("verify"), asker=own, model=model)
-        return self._follow(node, "verify.asked", question, self._verifications)
+        return self._follow(node, "verify.asked", lambda: question, self._verifications)
 
     def purge(self, node: NodeId) -> AsyncGenerator[PurgeState]:
         """Have a node let go all that it fetched and may let go; see `_follow`."""
         own = self._bus.speaker.node
         question = PurgeAsked(question=new_name("purge"), asker=own)
-        return self._follow(node, "purge.asked", question, self._purges)
+        return self._follow(node, "purge.asked", lambda: question, self._purges)
 
     async def _follow(
         self,
         node: NodeId,
         topic: str,
-        question: PullAsked | VerifyAsked | PurgeAsked,
+        asked: Callable[[], PullAsked | VerifyAsked | PurgeAsked],
         states: Callable[[], list[State]],
     ) -> AsyncGenerator[State]:
         """Have a node do what is asked, and yield how far it is until it has ended, each state once
@@ -86,10 +102,12 @@ class Workers:
         Raises OwnerSilent."""
         loop = asyncio.get_running_loop()
         asked_at, heard_at, said_at, last = loop.time() - ASK_S, loop.time(), 0.0, None
+        question = asked()
         try:
             while True:
                 now = loop.time()
-                if now - asked_at >= ASK_S:
+                if now - asked_at >= ASK_S or asked() != question:
+                    question = asked()
                     self._bus.publish(f"{topic}.{node}", question)
                     asked_at = now
                 mine = (one for one in states() if question.question in one.questions)

@@ -9,7 +9,7 @@ from bus.replica.state import ClusterState, apply
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.commands import DeleteInstance, KeepAlive, PlaceModel
+from bus.wire.messages.commands import DeleteInstance, KeepAlive, PlaceModel, SupposedModel
 from bus.wire.messages.events import (
     EventBody,
     GenerationOpened,
@@ -502,3 +502,58 @@ def test_instances_are_placed_with_what_the_command_asked(stage: Stage) -> None:
     placed = body.instance
     assert placed.context_tokens == 512
     assert (placed.shards[0].first_layer, placed.shards[0].last_layer) == (0, 4)
+
+
+# --- models that are on no disk yet ---
+
+
+def suppose(
+    stage: Stage, card: ModelCard, *, dry_run: bool = True, previews: bool = True
+) -> Decision:
+    supposed = SupposedModel(node=N1, card=card)
+    command = PlaceModel(
+        command_id=CommandId("c"), model=card.model, supposed=supposed, dry_run=dry_run,
+        previews=previews,
+    )  # fmt: skip
+    scene = Scene(stage.state, stage.view, stage.policy, stage.now)
+    return decide(command, scene, InstanceId("fresh"))
+
+
+def test_a_supposed_model_is_reckoned_as_one_that_is_there() -> None:
+    stage, card = Stage(), model("a/b")
+    stage.announce()
+    found = suppose(stage, card)
+    stage.announce(card)
+    command = PlaceModel(command_id=CommandId("c"), model=card.model, dry_run=True, previews=True)
+    known = decide(
+        command, Scene(stage.state, stage.view, stage.policy, stage.now), InstanceId("fresh")
+    )
+    assert isinstance(found, Known) and isinstance(known, Known)
+    assert found.plan == known.plan and found.plan is not None
+    assert found.plan["chosen"]["node"] == N1
+    (alone,) = found.plan["nodes"]
+    assert alone["need_bytes"] == int(1.30 * GB) + 4_096 * 1_000 + 256_000_000
+    assert alone["missing_bytes"] == alone["never_bytes"] == 0
+
+
+def test_of_a_supposed_model_it_is_told_what_each_node_lacks_now_and_for_ever() -> None:
+    stage = Stage()
+    stage.announce(free=2 * GB)
+    tells = suppose(stage, model("a/b", 5 * GB))
+    assert isinstance(tells, Known) and tells.plan is not None
+    (alone,) = tells.plan["nodes"]
+    assert alone["missing_bytes"] == alone["need_bytes"] - 2 * GB and not alone["never_bytes"]
+    assert tells.plan["refusal"]["reason"] == "no_capacity"
+    never = suppose(stage, model("a/b", 50 * GB))
+    assert isinstance(never, Known) and never.plan is not None
+    (alone,) = never.plan["nodes"]
+    assert alone["never_bytes"] == alone["need_bytes"] - 12 * GB
+    assert never.plan["refusal"]["reason"] == "insufficient_memory"
+
+
+@pytest.mark.parametrize("fields", [{"dry_run": False}, {"previews": False}])
+def test_a_supposed_model_is_never_placed(fields: dict[str, bool]) -> None:
+    stage = Stage()
+    stage.announce()
+    refused = suppose(stage, model("a/b"), **{"dry_run": True, "previews": True, **fields})
+    assert isinstance(refused, Refusal) and refused.field == "supposed"

@@ -103,6 +103,27 @@ def test_what_a_model_needs_comes_and_nothing_else(hub: HubServer, models: Path)
     assert phases[0] == "listing" and phases[-2:] == ["publishing", "done"]
 
 
+def test_a_pull_that_holds_tells_what_would_come_and_asks_for_no_weights(
+    hub: HubServer, models: Path
+) -> None:
+    states = pull(hub, models, kill_when=lambda one: one.forecast is not None, holds=True)
+    forecast = states[-1].forecast
+    assert states[-1].phase == "listing" and forecast is not None
+    assert "num_hidden_layers" in forecast.why, "its configuration says too little"
+    assert forecast.lacking_bytes == states[-1].total_bytes == needed_bytes(hub)
+    assert set(hub.sent.of) == {"config.json"} and hub.sent.lists == 1
+    assert_nothing_taken(models)
+
+
+def test_a_pull_that_holds_counts_what_came_before(hub: HubServer, models: Path) -> None:
+    hub.faults.bytes_per_s = 2.0 * MB
+    states = pull(hub, models, kill_when=lambda one: one.done_bytes > 0.4 * one.total_bytes > 0)
+    hub.faults.bytes_per_s = 0.0
+    held = pull(hub, models, kill_when=lambda one: one.forecast is not None, holds=True)
+    assert held[-1].forecast is not None
+    assert held[-1].forecast.lacking_bytes <= needed_bytes(hub) - states[-1].done_bytes
+
+
 def test_a_killed_pull_goes_on_where_it_was(hub: HubServer, models: Path) -> None:
     hub.faults.bytes_per_s = 2.0 * MB
     states = pull(hub, models, kill_when=lambda one: one.done_bytes > 0.4 * one.total_bytes > 0)

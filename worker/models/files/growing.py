@@ -44,12 +44,18 @@ class GrowingFiles:
             pass
         return False
 
+    def noted(self, name: str) -> bytes:
+        """Return what `begin` would find noted of a file, and make nothing; empty where it would
+        make both anew. Raises OSError."""
+        has_notes = self.fits(name) and not self.path(name).is_symlink()
+        return self._note(name).read_bytes() if has_notes else b""
+
     def begin(self, name: str) -> bytes:
         """Return what is noted of a file: a byte for each piece and one for the whole. Where that,
         or the file, is not as it has to be, both are made anew. Raises OSError."""
+        if noted := self.noted(name):
+            return noted
         path, note = self.path(name), self._note(name)
-        if self.fits(name) and not path.is_symlink():
-            return note.read_bytes()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._have.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import FAILED, NOT_FOUND, CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
+from gateway.cli.verbs.store.pull_plan import show_plan
 
 EVERYWHERE = "all"
 REMARK_S = 10.0
@@ -42,30 +43,45 @@ def pull(
             "--to", metavar="NODE|all", help="The node whose disk it goes to, else this one."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only show what would come, and where it would fit."),
+    ] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Pull it even where no nodes could ever hold it in memory."),
+    ] = False,
 ) -> None:
     """Get a model from the Hugging Face hub, or from a node that has it. Ctrl-C stops it; what came
     is kept, and the same verb goes on with it."""
     output = invocation.output
-    if to == EVERYWHERE:
-        output.document(_to_all(invocation, model))
+    if dry_run:
+        if to == EVERYWHERE:
+            remedy = "name one: `--to NODE`, or none for this node"
+            raise CliError("--dry-run tells of one node, not of all", remedy=remedy, code=2)
+        body = {"model": model, "to": to, "dry_run": True}
+        show_plan(output, cast(dict[str, Any], invocation.api().post("/models/pull", body)))
         return
-    last = _to_one(invocation, model, to)
+    if to == EVERYWHERE:
+        output.document(_to_all(invocation, model, anyway=anyway))
+        return
+    last = _to_one(invocation, model, to, anyway=anyway)
     output.document(last)
     if not last["note"]:
         output.note(f'`shoal run {last["model"]} "..."` asks it something')
 
 
-def _to_all(invocation: Invocation, model: str) -> list[dict[str, Any]]:
+def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
     """Pull a model to this node, then to each other, which copies it; return the last word of each.
     Raises CliError where one failed, after the others."""
     state = invocation.state()
     others = sorted((card.name, card.node) for card in state.cards if card.node != state.asked)
-    ended = [_to_one(invocation, model, None)]
+    ended = [_to_one(invocation, model, None, anyway=anyway)]
     failed: list[str] = []
     for name, node in others:
         invocation.output.note(f"to {name}")
         try:
-            ended.append(_to_one(invocation, model, node))
+            ended.append(_to_one(invocation, model, node, anyway=anyway))
         except CliError as error:
             failed.append(f"{name}: {error}")
     if failed:
@@ -73,13 +89,13 @@ def _to_all(invocation: Invocation, model: str) -> list[dict[str, Any]]:
     return ended
 
 
-def _to_one(invocation: Invocation, model: str, to: str | None) -> dict[str, Any]:
+def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool) -> dict[str, Any]:
     """Pull a model to one node, None for the one that is asked, and say what came of it."""
     api, output = invocation.api(), invocation.output
     last: dict[str, Any] = {}
     try:
         with (
-            api.json_lines("/models/pull", {"model": model, "to": to}) as events,
+            api.json_lines("/models/pull", {"model": model, "to": to, "anyway": anyway}) as events,
             output.progress(f"pulling {model}", DownloadColumn(), PaceColumn()) as show,
         ):
             remarks = _Remarks(output)
@@ -87,6 +103,8 @@ def _to_one(invocation: Invocation, model: str, to: str | None) -> dict[str, Any
                 if not last and event["known_as"]:
                     output.note(f"{event['known_as']} stands for {event['model']}")
                 last = event
+                if event["unreckoned"]:
+                    output.note(f"pulled without knowing whether it fits: {event['unreckoned']}")
                 remarks.say(event)
                 show(
                     _words(event),

@@ -2,15 +2,24 @@
 let go what it fetched.
 """
 
-from gateway.http.resources.pulls.pull import ModelToFetch, PullBody, PullEvent, PullModel
+from gateway.http.resources.pulls.plan import PullPlan
+from gateway.http.resources.pulls.pull import (
+    ModelToFetch,
+    PullAnswer,
+    PullBody,
+    PullEvent,
+    PullModel,
+)
 from gateway.http.resources.pulls.store import PurgeBody, PurgeStaging, StorageResource
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
     "ModelToFetch",
+    "PullAnswer",
     "PullBody",
     "PullEvent",
     "PullModel",
+    "PullPlan",
     "PurgeBody",
     "PurgeStaging",
     "StorageResource",

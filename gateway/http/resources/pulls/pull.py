@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from falcon.asgi import Request, Response
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
-from gateway.cluster.pulling import PullTarget, Workers, pull_target
+from gateway.cluster.pulling import Fitting, PullTarget, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
@@ -27,6 +27,7 @@ from gateway.http.middleware import (
     read_body,
     tell_ignored,
 )
+from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
@@ -37,18 +38,23 @@ NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
 
 
 class PullBody(Closed):
-    """`POST /models/pull`: `to` is a node, by its id or name; without, the one that is asked."""
+    """`POST /models/pull`: `to` is a node, by its id or name; without, the one that is asked.
+    `dry_run`: only what would come is told, and whether it would fit. `anyway`: pulled even where
+    no nodes could ever hold it in memory."""
 
     model: str = Field(min_length=1, max_length=400)
     revision: str = Field(default="", max_length=200)
     to: str | None = None
     stream: bool = True
+    dry_run: bool = False
+    anyway: bool = False
 
 
 class PullEvent(Closed):
     """A line of the stream of `POST /models/pull`, and, with the last `status`, its answer of one
     piece. `eta_s` is known while bytes come; `sources` are the nodes that it is copied from;
-    `known_as` is the name of the table that stands for `model`."""
+    `known_as` is the name of the table that stands for `model`. `unreckoned`: why it could not be
+    told whether the model fits into the memory of the cluster; it is pulled all the same."""
 
     status: PullPhase
     model: str
@@ -65,6 +71,12 @@ class PullEvent(Closed):
     eta_s: float | None
     sources: list[str]
     note: str
+    unreckoned: str
+
+
+class PullAnswer(RootModel[PullEvent | PullPlan]):
+    """What `POST /models/pull` answers whole: the end of a pull, or with `dry_run` what one would
+    bring."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +106,7 @@ class ModelToFetch(Resource):
             # clients of this API know a name that means nothing by its 404
             fault = HttpFault(404, "model_not_found", error.message, error.field)
             raise HttpFaultRaised(fault) from None
-        states = Workers(self.service.bus, self.service.readings).pull(
-            self.service.bus.speaker.node, target
-        )
+        states = _fitting(self.service).pull(self.service.bus.speaker.node, target, anyway=False)
         listed = partial(_listed, self.service, target)
         running = RunningWork(
             req,
@@ -142,7 +152,11 @@ class PullModel(Resource):
             """Return a line."""
             return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
 
-        states = Workers(self.service.bus, self.service.readings).pull(node, target)
+        if asked.dry_run:
+            found = await plan_of(_fitting(self.service), node, target)
+            resp.data = json_bytes(found.model_dump(mode="json"))
+            return
+        states = _fitting(self.service).pull(node, target, anyway=asked.anyway)
         listed = partial(_listed, self.service, target)
         telling = Telling(faults.of_pull, told, error_line, listed=listed)
         running = RunningWork(req, states, telling)
@@ -150,6 +164,10 @@ class PullModel(Resource):
             await running.stream(resp)
         else:
             resp.data = told(await running.whole())
+
+
+def _fitting(service: HttpService) -> Fitting:
+    return Fitting(service.bus, service.readings)
 
 
 async def _listed(service: HttpService, target: PullTarget) -> None:
@@ -180,4 +198,5 @@ def _event(state: PullState, node: NodeId, target: PullTarget) -> PullEvent:
         eta_s=round(left / state.bytes_per_s, 1) if knows else None,
         sources=list(state.sources),
         note=state.note,
+        unreckoned="" if state.forecast is None else state.forecast.why,
     )

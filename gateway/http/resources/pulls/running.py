@@ -134,10 +134,15 @@ class RunningWork(Generic[State]):
                         await self._telling.listed()
                     yield state
         except OwnerSilent as silent:
-            text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
-            raise HttpFaultRaised(HttpFault(504, "owner_silent", text)) from None
+            raise HttpFaultRaised(owner_silent(silent)) from None
         finally:
             self._gone.cancel()
+
+
+def owner_silent(silent: OwnerSilent) -> HttpFault:
+    """Return the fault of a worker that does not answer."""
+    text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
+    return HttpFault(504, "owner_silent", text)
 
 
 def error_line(fault: HttpFault) -> bytes:

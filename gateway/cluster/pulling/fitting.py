@@ -1,0 +1,135 @@
+"""Talks to the holder and the workers: pulls that are held until it is known whether any nodes of
+the cluster could hold the model; what could not be reckoned holds nothing up.
+
+The holder reckons, as for a model on a disk, with the card that the pulling node made of the
+model's configuration and its files' sizes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from bus.client import BusClient
+from bus.process.identity import new_name
+from bus.wire.ids import CommandId, ModelId, NodeId
+from bus.wire.messages.commands import (
+    Acknowledged,
+    CommandRefused,
+    PlaceModel,
+    SupposedModel,
+)
+from bus.wire.messages.readings import NodeReading, PullForecast, PullState
+from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
+from gateway.cluster.pulling.names import PullTarget
+from gateway.cluster.pulling.workers import Hold, Workers
+from gateway.cluster.readings import ClusterReadings
+
+ANSWER_S = 6.0
+"""Less than a worker waits for a question to be repeated."""
+FORECAST_S = 60.0
+"""A dry run is not waited for any longer, whatever the hub asks for."""
+
+UNDER_WAY = ("copying", "fetching", "checking", "publishing")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPull:
+    """A pull that told what would come, and what the holder made of that."""
+
+    state: PullState
+    fit: Fit
+
+
+class Fitting:
+    """Pulls, each held against the memory of the cluster before any of its weights come."""
+
+    def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
+        self._bus = bus
+        self._readings = readings
+        self._workers = Workers(bus, readings)
+
+    async def pull(
+        self, node: NodeId, target: PullTarget, *, anyway: bool
+    ) -> AsyncGenerator[PullState]:
+        """Have a node pull, and yield how far it is; a model that fits nowhere has failed before
+        its weights are asked for, unless it is pulled `anyway`. Raises OwnerSilent."""
+        hold = Hold(holds=not anyway)
+        async with contextlib.aclosing(self._workers.pull(node, target, hold)) as states:
+            async for state in states:
+                if hold.holds and state.sources:
+                    hold.holds = False  # a node of the cluster has it already
+                elif hold.holds and state.forecast is not None:
+                    fit = await self._fit(node, state)
+                    if fit.verdict == "never":
+                        yield refused_pull(state, fit)
+                        return
+                    hold.holds = False
+                    if fit.why and fit.verdict == "unknown":
+                        yield unreckoned(state, fit)
+                    continue
+                yield state
+
+    async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
+        """Return what a pull would bring, or how it ended without: the model is here already, or
+        the pull failed, or was not heard of for `FORECAST_S`. Raises OwnerSilent."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + FORECAST_S
+        async with contextlib.aclosing(self._workers.pull(node, target, Hold(holds=True))) as told:
+            async for state in told:
+                if state.forecast is not None or state.phase in ("done", "failed"):
+                    return HeldPull(self._copied(node, state), await self._fit(node, state))
+                if state.phase in UNDER_WAY:
+                    return HeldPull(state, Fit("unknown", why="it is being pulled already"))
+                if loop.time() > give_up_at:
+                    late = too_late(state, FORECAST_S)
+                    return HeldPull(late, Fit("unknown", why=late.message))
+        raise AssertionError("a pull is followed until it has ended")
+
+    def _copied(self, node: NodeId, state: PullState) -> PullState:
+        """Return the state with what a copy from other nodes would bring, as those say it."""
+        now = self._bus.reactor.now()
+        card = self._readings.models(now).get(state.model)
+        if not state.sources or card is None:
+            return state
+        found = self._readings.fresh(NodeReading, now)
+        free_bytes = next((one.disk_free_bytes for one in found if one.node == node), 0)
+        forecast = PullForecast(lacking_bytes=card.size_bytes, disk_free_bytes=free_bytes)
+        return state.model_copy(update={"forecast": forecast, "total_bytes": card.size_bytes})
+
+    async def _fit(self, node: NodeId, state: PullState) -> Fit:
+        """Return what the holder says of a model that is on a disk, or would come to this one."""
+        forecast = state.forecast
+        supposed = None
+        if forecast is not None and not state.sources:
+            if forecast.card is None:
+                return Fit("unknown", why=forecast.why)
+            supposed = SupposedModel(node=node, card=forecast.card)
+        if state.phase == "failed":
+            return Fit("unknown", why=state.message)
+        return fit_of(await self._asked(state.model, supposed), node)
+
+    async def _asked(
+        self, model: ModelId, supposed: SupposedModel | None
+    ) -> Acknowledged | CommandRefused:
+        waiting: asyncio.Future[Acknowledged | CommandRefused] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def answered(answer: Acknowledged | CommandRefused) -> None:
+            """Give the waiting its answer, if it still waits."""
+            if not waiting.done():
+                waiting.set_result(answer)
+
+        command = PlaceModel(
+            command_id=CommandId(new_name("cmd")),
+            model=model,
+            if_absent=False,
+            dry_run=True,
+            previews=True,
+            supposed=supposed,
+        )
+        self._bus.command(command, answered, deadline_s=ANSWER_S)
+        return await waiting

@@ -1,0 +1,100 @@
+"""Talks to a hub and the disk: reads the configuration of a listed model, and tells what a pull of
+it would bring. No byte of its weights is asked for.
+
+What cannot be told is said in the forecast, and fails nothing: the pull itself finds out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bus.wire.cards import ModelCard
+from bus.wire.embedding_models import embedding_model
+from bus.wire.kv import KvKind
+from bus.wire.messages.readings import PullForecast
+from worker.models.files import installed_families
+from worker.models.passed_over import CONFIG, weights_among
+from worker.pulling.files import PullFiles
+from worker.pulling.forecast.listed_card import listed_card, why_no_speed
+from worker.pulling.listing import HubFile, HubListing, PullFailed
+from worker.pulling.partial import pieces_here
+
+MAX_CONFIG_BYTES = 16 << 20
+
+ReadFile = Callable[[HubFile], bytes]
+"""Returns the whole content of a small file of the listing. Raises PullFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelving:
+    """How models lie on the node that pulls: below which folder, with floating-point weights cast
+    to 32 bits or not, and their KV held as `kv` where nothing else is said."""
+
+    models: Path
+    float32: bool
+    kv: KvKind
+
+
+def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> PullForecast:
+    """Return what pulling a listing would bring. Raises OSError."""
+    card, why, no_speed = None, "", ""
+    try:
+        card, no_speed = _card(listing, read, shelving)
+    except PullFailed as failure:
+        why = failure.message
+    except KeyError as error:
+        why = f"its {CONFIG} has no {error.args[0]}"
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        why = f"its {CONFIG} cannot be read as a language model's: {error}"
+    have_bytes = PullFiles(listing, pieces_here(shelving.models, listing)).done_bytes
+    return PullForecast(
+        card=card,
+        why=why,
+        lacking_bytes=listing.total_bytes - have_bytes,
+        disk_free_bytes=shutil.disk_usage(shelving.models).free,
+        no_speed=no_speed,
+    )
+
+
+def _card(listing: HubListing, read: ReadFile, shelving: Shelving) -> tuple[ModelCard, str]:
+    """Return the card, and why it tells no speed. Raises PullFailed, and what `listed_card`
+    raises."""
+    files = {one.path: one for one in listing.files}
+
+    def read_json(name: str) -> object:
+        """Return what a JSON file of the listing holds; None where there is none."""
+        file = files.get(name)
+        if file is None:
+            return None
+        if file.size_bytes > MAX_CONFIG_BYTES:
+            raise ValueError(f"{name} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+        return json.loads(read(file))
+
+    said = read_json(CONFIG)
+    if said is None:
+        raise PullFailed("unfit", f"it has no {CONFIG}")
+    if not isinstance(said, dict):
+        raise ValueError(f"{CONFIG} is not a JSON object")
+    config = cast(dict[str, Any], said)
+    embeds = embedding_model(config, read_json)
+    families = installed_families()
+    strange = families.unfit(config) if families is not None and embeds is None else None
+    if strange is not None:
+        raise PullFailed("unfit", strange.why)
+    weights = set(weights_among([one for one in files if "/" not in one]))
+    sizes = [file.size_bytes for path, file in files.items() if path in weights]
+    card = listed_card(
+        listing.model,
+        config,
+        sizes,
+        path=str(shelving.models / listing.model),
+        float32=shelving.float32,
+        kv=shelving.kv,
+        embeds=embeds,
+    )
+    return card, why_no_speed(config)

@@ -1,0 +1,96 @@
+"""The card of a model whose weights are not here, by what makes the card of one that is.
+
+Pure. In the place of the tensors that the headers of its weights would name stand one or two for
+each file, as large as that: which of its bytes are numbers that may be cast is told by the
+configuration. What lies in which layer is not known, and counts as equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from bus.wire.cards import ModelCard
+from bus.wire.embedding_models import EmbeddingModel
+from bus.wire.ids import ModelId
+from bus.wire.kv import KvKind
+from worker.models.embedding_card import embedding_card
+from worker.models.files import Notes, Tensor
+from worker.models.layers import expert_share
+from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, model_card
+
+MIXTURE = "which of its experts' bytes a token reads is known once its weights are here"
+_NUMBERS = {2: "BF16", 4: "F32", 8: "F64"}
+PACKED = "U32"
+OPAQUE = "U8"
+"""Values that stay as they are stored."""
+
+
+def listed_tensors(config: Mapping[str, Any], sizes: Sequence[int]) -> list[Tensor]:
+    """Return what stands for the tensors of weights whose files have these sizes."""
+    return [one for size in sizes for one in _tensors(config, size)]
+
+
+def listed_card(
+    model: ModelId,
+    config: Mapping[str, Any],
+    sizes: Sequence[int],
+    *,
+    path: str,
+    float32: bool,
+    kv: KvKind,
+    embeds: EmbeddingModel | None = None,
+) -> ModelCard:
+    """Return the card that a node announces once it has the model; `sizes` are of the files of its
+    weights. Raises KeyError, ValueError, TypeError, AttributeError or ArithmeticError for a
+    configuration that lacks what placement needs."""
+    card = model_card(
+        model,
+        path=path,
+        config=config,
+        tensors=listed_tensors(config, sizes),
+        template="",
+        notes=Notes(),
+        adapters=FoundAdapters(),
+        size_bytes=sum(sizes),
+        digest="",
+        modified_at_s=0,
+        float32=float32,
+        bundled=False,
+        kv=kv,
+    )
+    return card if embeds is None else embedding_card(card, embeds)
+
+
+def why_no_speed(config: Mapping[str, Any]) -> str:
+    """Return why no speed can be predicted from such a card; empty where it can."""
+    text = cast(Mapping[str, Any], config.get("text_config") or config)
+    return MIXTURE if expert_share(text) < 1.0 else ""
+
+
+def _tensors(config: Mapping[str, Any], size: int) -> Iterator[Tensor]:
+    """Yield what stands for the tensors of one file."""
+    quant = cast(
+        Mapping[str, Any], config.get("quantization") or config.get("quantization_config") or {}
+    )
+    word = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+    width = CONFIG_DTYPES.get(word, 2)
+    scales = size
+    if quant:
+        scales = int(size * _share_of_scales(quant, width))
+        kind = PACKED if "bits" in quant else OPAQUE
+        packed = size - scales
+        yield Tensor("packed", kind, packed // (4 if kind == PACKED else 1), 0, packed)
+    if scales:
+        name = "numbers.scales" if quant else "numbers"
+        yield Tensor(name, _NUMBERS[width], scales // width, 0, scales)
+
+
+def _share_of_scales(quant: Mapping[str, Any], width: int) -> float:
+    """Return the share of a quantised model's bytes that are scales and offsets: one of each for a
+    group of its values, in MLX's affine kind; none that is cast in others."""
+    bits, group = int(quant.get("bits") or 0), int(quant.get("group_size") or 0)
+    if not bits or not group or quant.get("mode", "affine") != "affine":
+        return 0.0
+    beside = 2 * 8 * width
+    return beside / (bits * group + beside)
