@@ -88,6 +88,10 @@ def waiting(node: Node) -> Iterator[None]:
         unload(node, "second")
 
 
+def pins(node: Node) -> list[str]:
+    return [one["model"] for one in node.http.get("/pool").json()["pins"]]
+
+
 def loads(node: Node) -> list[Any] | None:
     """Return what the gateway has noted; None while it does not answer."""
     with contextlib.suppress(httpx.HTTPError):
@@ -154,11 +158,11 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     page.get_by_role("button", name="Pin first", exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="first stays in memory")).to_be_visible()
-    assert [one["model"] for one in node.http.get("/pool").json()["pins"]] == ["first"]
+    eventually(lambda: pins(node) == ["first"], 20, "it is pinned")
     page.get_by_role("button", name="Unpin first", exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="may leave memory")).to_be_visible()
-    assert node.http.get("/pool").json()["pins"] == []
+    eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
