@@ -23,6 +23,8 @@ from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
+from bus.replica.mirror import Move
+from bus.replica.state import ClusterState
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
@@ -39,7 +41,7 @@ from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.cluster.removals import Removals
-from gateway.cluster.watch import ClusterSeen, SnapshotFeed, snapshot_of
+from gateway.cluster.watch import ClusterSeen, LoadTimeline, SnapshotFeed, snapshot_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
@@ -148,7 +150,10 @@ class HttpService:
             models=self.catalog,
         )
         self.tools = open_tools(options, self.log)
-        self.watch = SnapshotFeed(self._snapshot, self.reactor)
+        self.watch, self.loads = (
+            SnapshotFeed(self._snapshot, self.reactor),
+            _load_timeline(self.bus),
+        )
         self.running = 0  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = contextlib.ExitStack()
@@ -328,6 +333,20 @@ def _job_bounds(options: Options) -> JobBounds:
         running=options.jobs_running,
         ttl_s=options.job_ttl_s,
     )
+
+
+def _load_timeline(bus: BusClient) -> LoadTimeline:
+    """Return a record of loads that takes how the bus's replica moves, from now on."""
+    timeline, moves = LoadTimeline(), list[Move]()
+    bus.mirror.moves = moves
+
+    def moved(_state: ClusterState) -> None:
+        """Take the moves, and hold them no longer."""
+        timeline.moved(moves, wall())
+        moves.clear()
+
+    bus.on_state.append(moved)
+    return timeline
 
 
 def _everyone(service: HttpService) -> set[NodeId]:

@@ -68,6 +68,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "rm": Verb("Delete models from this node's disk, or all.", "verbs.store.removal"),
     "requests": Verb("Show the requests that ended last, and what they took.",
                      "verbs.models.requests"),
+    "monitor": Verb("Go on showing what the cluster does.", "verbs.monitor"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
     "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
     "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),
@@ -133,6 +134,7 @@ MEANT = {
     "info": "show",
     "generate": "run",
     "benchmark": "bench",
+    "top": "monitor",
     "check": "doctor",
 }
 """What others call our verbs; too far off for a guess by spelling."""

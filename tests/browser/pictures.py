@@ -1,4 +1,5 @@
-"""Writes the pictures of the page in `docs/pictures/`: each view, of a cluster of three at work.
+"""Writes the pictures of the page in `docs/pictures/`: each view, of a cluster of three at work;
+that of the pool, of a node with three models and memory for one.
 
 `python -m tests.browser.pictures [FOLDER]`; `make pictures` runs it. It starts the nodes, has them
 asked by several clients, and takes each view at the width of a desk and of a phone.
@@ -6,22 +7,32 @@ asked by several clients, and takes each view at the width of a desk and of a ph
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.browsing import PHONE, WIDE, Tab, launched, opened
 from tests.harness.clusters import Cluster
-from tests.harness.nodes import MODEL, ROOT, Node
+from tests.harness.nodes import MODEL, ROOT, Node, running_node
 
 FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("reef", "kelp", "tide")
 VIEWS = ("cluster", "models", "requests", "watch")
 QUESTIONS = ("What is shoal?", "How do nodes find each other?", "What is a shard?", "Hello!")
 WATCHED_S = 75.0
+OF_POOL = {"writer": "normal", "coder": "high", "helper": "batch"}
+"""Models that want the same memory, and how urgent requests for each are."""
+POOL_WATCHED_S = 150.0
+POOL_HEIGHT = 1400
+"""So high that the last hour is in the picture."""
 MOST_BYTES = 2_000_000
 
 
@@ -77,6 +88,63 @@ def take(tab: Tab, folder: Path, kind: str) -> list[Path]:
     return found
 
 
+@contextmanager
+def busy_pool() -> Iterator[Node]:
+    """Yield a node with three models and memory for one, all of which are asked."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in OF_POOL:
+            ignored = shutil.ignore_patterns("make", "*.py")
+            shutil.copytree(ROOT / "conf" / "tiny", Path(folder) / name, ignore=ignored)
+        with running_node(
+            SHOAL_NODE_NAME=NAMES[0],
+            SHOAL_MODEL_FOLDERS=folder,
+            SHOAL_SLOTS="1",
+            SHOAL_PRELOAD="",
+            SHOAL_POOL__TURN_S="10",
+            SHOAL_POOL__TURN_LOADS="0",
+        ) as node:
+            over = threading.Event()
+
+            def ask(model: str, priority: str) -> None:
+                """Ask again and again, as urgently as that."""
+                for turn in itertools.count():
+                    if over.wait(0.3 if priority == "normal" else 9.0):
+                        return
+                    node.chat(
+                        QUESTIONS[turn % len(QUESTIONS)],
+                        model=model, x_priority=priority, max_tokens=300, ignore_eos=True,
+                    )  # fmt: skip
+
+            askers = [
+                threading.Thread(target=ask, args=one) for one in OF_POOL.items() for _ in range(3)
+            ]
+            for asker in askers:
+                asker.start()
+            try:
+                yield node
+            finally:
+                over.set()
+                for asker in askers:
+                    asker.join(90)
+
+
+def take_pool(browser: Browser, folder: Path) -> list[Path]:
+    """Take the pictures of the pool, when something waits; return the files."""
+    found: list[Path] = []
+    with busy_pool() as node:
+        time.sleep(POOL_WATCHED_S)
+        for size, scheme in ((WIDE, "light"), (PHONE, "dark")):
+            with opened(browser, node.url, (size[0], POOL_HEIGHT), scheme) as tab:
+                tab.open("/#pool")
+                tab.page.wait_for_selector(".plan-card")
+                tab.page.wait_for_selector("td .pill.good:has-text('in use')")
+                path = folder / f"pool-{size[0]}.png"
+                tab.page.screenshot(path=path)
+                found.append(path)
+                tab.check()
+    return found
+
+
 def main(arguments: list[str]) -> int:
     """Write the pictures; 1 where they are too many bytes."""
     folder = Path(arguments[0]) if arguments else FOLDER
@@ -106,6 +174,10 @@ def main(arguments: list[str]) -> int:
             askers.stop()
     finally:
         cluster.close()
+    with sync_playwright() as playwright:
+        browser = launched(playwright)
+        taken += take_pool(browser, folder)
+        browser.close()
     size = sum(path.stat().st_size for path in taken)
     print(f"{len(taken)} pictures, {size} bytes, in {folder}")
     return int(size > MOST_BYTES)

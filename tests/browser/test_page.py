@@ -15,7 +15,7 @@ from tests.harness.javascript import Installed, NotInstalled, installed
 from tests.harness.missing import missing
 from tests.harness.nodes import MODEL, Node, eventually, kill
 
-VIEWS = ("chat", "cluster", "models", "requests", "watch")
+VIEWS = ("chat", "cluster", "models", "pool", "requests", "watch")
 MOST_FILES, MOST_BYTES = 15, 300_000
 WEATHER = [
     {
@@ -179,7 +179,7 @@ def test_what_a_model_writes_stays_text(tab: Tab) -> None:
     page = tab.page
     page.evaluate(
         """async () => {
-          const { prose } = await import("/dashboard/prose.js");
+          const { prose } = await import("/dashboard/answer.js");
           const text = "<img src=x onerror=alert(1)>\\n\\n```js\\n<b>hi</b>\\n```\\n" +
             "- a\\n- **b** `c`\\n1. d";
           const shown = document.createElement("div");

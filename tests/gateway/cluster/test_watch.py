@@ -12,7 +12,13 @@ from bus.links.reactor import AsyncioReactor
 from bus.replica.state import ClusterState
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
-from bus.wire.messages.readings import DemandReading, ModelDemand, NodeReading, RunnerReading
+from bus.wire.messages.readings import (
+    ClassDemand,
+    DemandReading,
+    ModelDemand,
+    NodeReading,
+    RunnerReading,
+)
 from gateway.cluster.counters import HistogramTotals, NodeTotals
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.watch import (
@@ -20,6 +26,7 @@ from gateway.cluster.watch import (
     FeedBounds,
     FeedFull,
     SnapshotFeed,
+    queue_of,
     snapshot_of,
 )
 
@@ -136,6 +143,46 @@ def test_what_is_not_known_is_none_and_a_dead_generation_counts_for_nothing() ->
     assert found["running"] == 0 and found["nodes"] == []
     [copy] = found["instances"]
     assert copy["running"] is None and copy["phase"] is None
+
+
+def demand(node: str, process: str, *models: ModelDemand) -> DemandReading:
+    return DemandReading(node=NodeId(node), process=process, models=models)
+
+
+def wanted(model: str, *classes: tuple[int, int, float]) -> ModelDemand:
+    """Demand of these (priority, waiting, oldest_s)."""
+    told = tuple(ClassDemand(priority=p, waiting=w, oldest_s=s) for p, w, s in classes)
+    return ModelDemand(
+        model=ModelId(model), waiting=sum(w for _, w, _ in classes), best_priority=classes[0][0],
+        oldest_s=max(s for _, _, s in classes), classes=told,
+    )  # fmt: skip
+
+
+def test_the_queue_sums_processes_and_is_in_order_of_priority() -> None:
+    known = ClusterReadings()
+    known.heard(demand("a", "gateway:0", wanted("x", (5, 2, 1.0), (10, 1, 9.0))), 0.0)
+    known.heard(demand("a", "gateway:1", wanted("x", (10, 4, 3.0))), 0.0)
+    known.heard(demand("b", "gateway:0", wanted("y", (10, 1, 20.0))), 0.0)
+    at_runner = runner_reading("a", 0).model_copy(update={"best_waiting_priority": 0})
+    known.heard(at_runner, 0.0)
+    known.heard(runner_reading("b", 1).model_copy(update={"best_waiting_priority": 0}), 0.0)
+    rows = [
+        (one["priority"], one["model"], one["at"], one["waiting"], one["oldest_s"])
+        for one in queue_of(known, {"i": instance()}, 1.0)
+    ]
+    assert rows == [
+        (0, "m", "runner", 1, None),
+        (5, "x", "gateway", 2, 1.0),
+        (10, "y", "gateway", 1, 20.0),
+        (10, "x", "gateway", 5, 9.0),
+    ]
+
+
+def test_a_gateway_that_tells_no_priorities_apart_has_its_best() -> None:
+    known = ClusterReadings()
+    old = ModelDemand(model=ModelId("x"), waiting=3, best_priority=7, oldest_s=2.0)
+    known.heard(demand("a", "gateway:0", old), 0.0)
+    assert [(one["priority"], one["waiting"]) for one in queue_of(known, {}, 1.0)] == [(7, 3)]
 
 
 Run = Callable[[SnapshotFeed, list[int]], Coroutine[Any, Any, None]]

@@ -1,10 +1,9 @@
 // Talking to a model: the stream of one answer at a time, its parameters, and chats that are kept in
 // this browser alone.
 
-import { bodyOf, stream } from "./answer.js";
+import { bodyOf, prose, stream } from "./answer.js";
 import { h, number, show, span } from "./dom.js";
 import { live } from "./live.js";
-import { prose } from "./prose.js";
 import { T } from "./texts.js";
 
 const CHATS = "shoal.chats";

@@ -10,6 +10,7 @@ from pydantic import Field
 from bus.process.clock import wall
 from bus.wire.messages.commands import PinModel
 from gateway.cluster.readings import pool_of
+from gateway.cluster.watch import queue_of
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json, key_id
 from gateway.http.resources.instances import acknowledged
@@ -24,10 +25,11 @@ class PinBody(Closed):
 
 
 class PoolResource(Resource):
-    """`GET /pool`: what waits for memory and why, how copies stand, what is pinned."""
+    """`GET /pool`: what waits and why, how copies stand, what is pinned, the last hour's loads."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what the holder says of the pool, and the pins."""
+        """Answer with what the holder says of the pool, the pins, the queue by priority, and
+        what was loaded and unloaded in the last hour."""
         service = self.service
         answer_json(resp, pool_told(service))
 
@@ -57,9 +59,11 @@ class PinResource(Resource):
 
 
 def pool_told(service: HttpService) -> dict[str, Any]:
-    """Return how the pool stands, for JSON; while no holder is heard, the pins alone."""
-    reading = pool_of(service.readings, service.reactor.now())
-    pins = service.bus.state.pins
+    """Return how the pool stands, for JSON; while no holder is heard, without what that
+    says."""
+    now, state = service.reactor.now(), service.bus.state
+    reading = pool_of(service.readings, now)
+    pins = state.pins
     told: dict[str, Any] = {"node": None, "waits": [], "copies": []}
     if reading is not None:
         told = reading.model_dump(mode="json", exclude={"kind", "term"})
@@ -68,4 +72,6 @@ def pool_told(service: HttpService) -> dict[str, Any]:
         "waits": told["waits"],
         "copies": told["copies"],
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
+        "queue": queue_of(service.readings, state.instances, now),
+        "loads": service.loads.told(wall()),
     }

@@ -1,0 +1,127 @@
+"""What the last minute's answers took, from the counts that a gateway tells.
+
+Pure. Counts only grow while a gateway lives; where one went back the gateway began anew, and so
+does the minute. Percentiles of a histogram are read as Prometheus does: evenly within a bucket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Counters = Mapping[str, Any]
+SPELL_S = 60.0
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySpread:
+    """The median, the 95th and the 99th percentile of a number of values, in seconds; infinity is
+    beyond the last bound that is counted by."""
+
+    count: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+    def plain(self) -> dict[str, float | None]:
+        """Return it as plain values; infinity as None."""
+        told = {"p50_s": self.p50_s, "p95_s": self.p95_s, "p99_s": self.p99_s}
+        finite = {name: value if math.isfinite(value) else None for name, value in told.items()}
+        return {"count": self.count, **finite}
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """What a gateway did in the last `seconds`; None: since it started. A spread is None where
+    nothing was counted."""
+
+    seconds: float | None
+    ttft: LatencySpread | None
+    itl: LatencySpread | None
+    requests: Mapping[str, int]
+    http_errors: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "seconds": self.seconds,
+            "ttft": self.ttft and self.ttft.plain(),
+            "itl": self.itl and self.itl.plain(),
+            "requests": dict(self.requests),
+            "http_errors": self.http_errors,
+        }
+
+
+class LastMinute:
+    """The counts of a minute, oldest first."""
+
+    def __init__(self, spell_s: float = SPELL_S) -> None:
+        self._spell_s = spell_s
+        self._held: deque[tuple[float, Counters]] = deque()
+
+    def add(self, at_s: float, counters: Counters) -> Spell:
+        """Take the counts of now, and return what the spell up to now had. Raises KeyError for
+        counts that lack one."""
+        if self._held and _went_back(self._held[-1][1], counters):
+            self._held.clear()
+        self._held.append((at_s, counters))
+        while len(self._held) > 2 and self._held[1][0] <= at_s - self._spell_s:
+            self._held.popleft()
+        first_at_s, first = self._held[0]
+        if len(self._held) == 1:
+            return _spell(None, None, counters)
+        return _spell(at_s - first_at_s, first, counters)
+
+
+def percentile(bounds: Sequence[float | None], counts: Sequence[int], ratio: float) -> float:
+    """Return the value below which `ratio` of those counted lie. `bounds` are upper ones, None the
+    last: infinity. NaN where nothing was counted."""
+    total = sum(counts)
+    if not total:
+        return math.nan
+    wanted, below, lower = ratio * total, 0, 0.0
+    for bound, count in zip(bounds, counts, strict=True):
+        if count and below + count >= wanted:
+            if bound is None:
+                return math.inf
+            return lower + (bound - lower) * max(0.0, wanted - below) / count
+        below += count
+        lower = math.inf if bound is None else bound
+    return math.inf
+
+
+def _went_back(before: Counters, now: Counters) -> bool:
+    counted = ("prompt_tokens", "generation_tokens", "http_errors")
+    return any(now[name] < before[name] for name in counted) or any(
+        _total(now[name]) < _total(before[name]) for name in ("ttft_s", "itl_s")
+    )
+
+
+def _total(histogram: Mapping[str, Any]) -> int:
+    return sum(histogram["counts"])
+
+
+def _spell(seconds: float | None, first: Counters | None, now: Counters) -> Spell:
+    before: Mapping[str, int] = {} if first is None else first["requests"]
+    requests = {name: count - before.get(name, 0) for name, count in now["requests"].items()}
+    return Spell(
+        seconds=seconds,
+        ttft=_spread(None if first is None else first["ttft_s"], now["ttft_s"]),
+        itl=_spread(None if first is None else first["itl_s"], now["itl_s"]),
+        requests={name: count for name, count in requests.items() if count},
+        http_errors=now["http_errors"] - (0 if first is None else first["http_errors"]),
+    )
+
+
+def _spread(first: Mapping[str, Any] | None, now: Mapping[str, Any]) -> LatencySpread | None:
+    counts: list[int] = list(now["counts"])
+    if first is not None and first["counts"]:  # a gateway that has counted nothing has no buckets
+        counts = [count - before for count, before in zip(counts, first["counts"], strict=True)]
+    if not sum(counts):
+        return None
+    p50, p95, p99 = (percentile(now["bounds"], counts, ratio) for ratio in QUANTILES)
+    return LatencySpread(sum(counts), p50, p95, p99)

@@ -1,0 +1,364 @@
+"""The picture of a cluster, as lines that fit a terminal; and the same in one line, for a pipe.
+
+Pure. What a gateway tells comes as it is told, checked by being read: a KeyError or a TypeError
+says that it is of another version. What is not known is "-", never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.cli.output.amounts import size, span
+from gateway.cli.verbs.monitor.figures import LatencySpread, Spell
+from gateway.cli.verbs.monitor.tables import Column, Line, Piece, TableRow, Tone, cut, folded, table
+from gateway.cli.verbs.monitor.words import UNKNOWN, copies_of, count, delay, number, part_of, rate
+
+Told = Mapping[str, Any]
+SILENT_S = 2.4
+"""Nodes tell of themselves each second: one that was not heard of for so long is silent."""
+BAR_CELLS = 14
+WITH_BARS = 72
+"""So wide a terminal is told what bars mean; narrower ones have none."""
+BLOCKS, ASCII = "█▒▓·", "#:=."
+"""A bar of memory: measured in models, all else that is used, promised beyond, free."""
+HEALTH: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "error": "bad"}
+STATUS: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """One look: the snapshot, the pool, and what the last minute had. `remark` is what is to be
+    said of the connection; it is lost where `is_lost`, and all else is of before."""
+
+    cluster: Told
+    pool: Told
+    spell: Spell
+    remark: str = ""
+    is_lost: bool = False
+
+
+def picture(seen: ClusterLook, width: int, height: int, *, blocks: str = BLOCKS) -> list[Line]:
+    """Return at most `height` lines, none wider than `width`: where there are too many, rows of
+    the longest table are left out, and counted."""
+    parts = [
+        [[line] for line in _head(seen, width)],
+        _nodes(seen.cluster, width, blocks),
+        _copies(seen.cluster, seen.pool, width),
+        _queue(seen.pool, width),
+        [*_latencies(seen.spell, width), *([[_legend(blocks)]] if width >= WITH_BARS else [])],
+    ]
+    left_out = [0] * len(parts)
+    while _height(parts, left_out) > height and (longest := _longest(parts)) is not None:
+        parts[longest].pop()
+        left_out[longest] += 1
+    lines: list[Line] = []
+    for at, groups in enumerate(parts):
+        if at:
+            lines.append(())
+        lines += [line for group in groups for line in group]
+        if left_out[at]:
+            lines.append(((f"… and {left_out[at]} more", "dim"),))
+    return lines[:height]
+
+
+def sentence(seen: ClusterLook) -> str:
+    """Return the same in one line."""
+    cluster, spell = seen.cluster, seen.spell
+    ill = [_named_health(one) for one in cluster["nodes"] if _health(one)[0] != "ok"]
+    ready = sum(one["status"] == "ready" for one in cluster["instances"])
+    how = f"({', '.join(ill)})" if ill else "ok"
+    parts = [
+        f"{count(len(cluster['nodes']), 'node')} {how}",
+        f"{copies_of(len(cluster['instances']))}, {ready} ready",
+        f"{cluster['running']} running",
+        f"{cluster['waiting']} waiting{_of_queue(seen.pool)}",
+        f"{rate(cluster['generation_tokens_per_s'])} tokens/s",
+        f"ttft {_pair(spell.ttft)}",
+        f"itl {_pair(spell.itl)}",
+        _errors(spell),
+    ]
+    return "; ".join(([seen.remark] if seen.remark else []) + parts)
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def _head(seen: ClusterLook, width: int) -> list[Line]:
+    cluster = seen.cluster
+    names = {one["node"]: one["name"] for one in cluster["nodes"]}
+    holder = cluster["holder"]
+    term = f"term {cluster['term']}, held by {names.get(holder, holder)}"
+    who = names.get(cluster["node"], cluster["node"])
+    kv = f"KV {size(cluster['kv_bytes'])} of {size(cluster['kv_limit_bytes'])}"
+    lines: list[Line] = [
+        (
+            (f"shoal at {who}", "head"),
+            (f"  {term if holder else 'no node holds the term'}", "dim" if holder else "warn"),
+            ("" if cluster["live"] else "  the state is not known yet", "warn"),
+        ),
+        (
+            (f"{cluster['running']} running, {cluster['waiting']} waiting", ""),
+            (f"  {rate(cluster['generation_tokens_per_s'])} tokens/s", "head"),
+            (f"  prompts {rate(cluster['prompt_tokens_per_s'])}/s  {kv}", "dim"),
+        ),
+    ]
+    if seen.remark:
+        lines.insert(1, ((seen.remark, "bad" if seen.is_lost else "good"),))
+    return [cut(line, width) for line in lines]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def _nodes(cluster: Told, width: int, blocks: str) -> list[list[Line]]:
+    columns = (
+        Column("node", gives=True),
+        Column("health"),
+        *((Column("memory", spare=2),) if width >= WITH_BARS else ()),
+        Column("used of", right=True),
+        Column("promised", right=True, spare=1),
+        Column("models", right=True, spare=3),
+        Column("cpu", right=True, spare=4),
+    )
+    return table(columns, (_node_row(one, blocks, width) for one in cluster["nodes"]), width)
+
+
+def _node_row(node: Told, blocks: str, width: int) -> TableRow:
+    word, tone, why = _health(node)
+    total, free = node["memory_total_bytes"], node["memory_available_bytes"]
+    used = UNKNOWN if total is None else f"{size(total - free)} of {size(total)}"
+    cpu = UNKNOWN if node["cpu_ratio"] is None else f"{node['cpu_ratio']:.0%}"
+    notes: tuple[Line, ...] = (((why, tone),),) if why else ()
+    name = f"{node['name']} (draining)" if node["draining"] else node["name"]
+    return TableRow(
+        cells=(
+            (name, "head"),
+            (word, tone),
+            *(((bar(node, blocks), ""),) if width >= WITH_BARS else ()),
+            (used, ""),
+            (size(node["promised_bytes"]), ""),
+            (size(node["used_bytes"]), ""),
+            (cpu, ""),
+        ),
+        notes=folded(notes, width),
+    )
+
+
+def bar(node: Told, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
+    """Return a bar of a node's memory; blanks where that is not known."""
+    total, free = node["memory_total_bytes"], node["memory_available_bytes"]
+    if not total:
+        return " " * cells
+    in_use = total - free
+    models = min(node["used_bytes"], in_use)
+    promised = max(0, min(node["promised_bytes"] - models, free))
+    ends = [round(cells * part / total) for part in (models, in_use, in_use + promised, total)]
+    text, at = "", 0
+    for block, end in zip(blocks, ends, strict=True):
+        text += block * (end - at)
+        at = max(at, end)
+    return text
+
+
+def _legend(blocks: str) -> Line:
+    models, others, promised, free = blocks
+    text = f"memory: {models} models {others} all else {promised} promised beyond {free} free"
+    return ((text, "dim"),)
+
+
+def _health(node: Told) -> tuple[str, Tone, str]:
+    """Return a word, its tone, and why; the worst reason alone is told."""
+    silent_s, health = node["silent_s"], node["health"]
+    why = "; next: ".join(filter(None, (health["message"], health["remediation"])))
+    if silent_s is None or silent_s >= SILENT_S:
+        since = "silent" if silent_s is None else f"silent {span(silent_s)}"
+        return since, "bad", why
+    return health["status"], HEALTH[health["status"]], why
+
+
+def _named_health(node: Told) -> str:
+    word, _, _ = _health(node)
+    why = node["health"]["message"]
+    return f"{node['name']} {word}{f': {why}' if why else ''}"
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
+    copies = cluster["instances"]
+    if not copies:
+        return [[(("no model is in memory", "dim"),)]]
+    names = {one["node"]: one["name"] for one in cluster["nodes"]}
+    stands = {one["instance"]: one for one in pool["copies"]}
+    columns = (
+        Column("copy of", gives=True),
+        Column("status"),
+        Column("nodes", spare=2, gives=True),
+        Column("rows", right=True),
+        Column("waiting", right=True, spare=1),
+        Column("tokens/s", right=True),
+        Column("KV", right=True, spare=3),
+        Column("memory", right=True, spare=4),
+        Column("", spare=5),
+    )
+    rows = (_copy_row(one, stands.get(one["instance"]), names, width) for one in copies)
+    return table(columns, rows, width)
+
+
+def _copy_row(copy: Told, stand: Told | None, names: Mapping[str, str], width: int) -> TableRow:
+    nodes = [names.get(rank["node"], rank["node"]) for rank in copy["ranks"]]
+    promised = sum(rank["promised_bytes"] for rank in copy["ranks"])
+    used = [rank["used_bytes"] for rank in copy["ranks"]]
+    known = [one for one in used if one is not None]
+    kv = copy["kv_limit_bytes"]
+    return TableRow(
+        cells=(
+            (copy["model"], "head"),
+            (_status(copy), STATUS.get(copy["status"], "warn")),
+            (", ".join(dict.fromkeys(nodes)), ""),
+            (part_of(copy["running"], copy["max_running"]), ""),
+            (number(copy["waiting"]), "warn" if copy["waiting"] else ""),
+            (rate(copy["generation_tokens_per_s"]), ""),
+            (f"{copy['kv_bytes'] / kv:.0%}" if kv else UNKNOWN, ""),
+            (f"{size(sum(known)) if known else UNKNOWN} of {size(promised)}", ""),
+            (_standing(copy, stand), "dim"),
+        ),
+        notes=folded((((copy["why"], "bad"),),), width) if copy["status"] == "failed" else (),
+    )
+
+
+def _status(copy: Told) -> str:
+    if copy["status"] == "placed":
+        part = copy["to_load_bytes"]
+        how_far = f" {copy['loaded_bytes'] / part:.0%}" if part else ""
+        return f"{copy['phase'] or 'loading'}{how_far}"
+    return copy["status"]
+
+
+def _standing(copy: Told, stand: Told | None) -> str:
+    if stand is None:
+        return "pinned" if copy["pinned"] else ""
+    parts = [
+        f"yields to {stand['yields_to']}" if stand["yields_to"] else "",
+        "pinned" if stand["pinned_by"] is not None else "",
+        f"turn {span(stand['turn_left_s'])}" if stand["turn_left_s"] else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+# --- the queue ------------------------------------------------------------------------------------
+
+
+def _queue(pool: Told, width: int) -> list[list[Line]]:
+    queue = pool["queue"]
+    waits = {one["model"]: one for one in pool["waits"]}
+    if not queue and not waits:
+        return [[(("nothing waits", "dim"),)]]
+    columns = (
+        Column("priority", right=True),
+        Column("waits for", gives=True),
+        Column("requests", right=True),
+        Column("oldest", right=True, spare=1),
+        Column("where", spare=2),
+    )
+    rows = [_queue_row(one, waits.pop(one["model"], None), width) for one in queue]
+    rows += [_wait_row(wait, width) for wait in waits.values()]  # asked, pinned: no request waits
+    return table(columns, rows, width)
+
+
+def _queue_row(row: Told, wait: Told | None, width: int) -> TableRow:
+    oldest = UNKNOWN if row["oldest_s"] is None else span(row["oldest_s"])
+    cells: tuple[Piece, ...] = (
+        (str(row["priority"]), ""),
+        (row["model"], "head"),
+        (str(row["waiting"]), ""),
+        (oldest, ""),
+        ("for memory" if row["at"] == "gateway" else "for a row", "dim"),
+    )
+    return TableRow(cells, folded(_why(wait), width))
+
+
+def _wait_row(wait: Told, width: int) -> TableRow:
+    cells: tuple[Piece, ...] = (
+        (str(wait["priority"]), ""),
+        (wait["model"], "head"),
+        (UNKNOWN, ""),
+        (span(wait["waited_s"]), ""),
+        ("for memory", "dim"),
+    )
+    return TableRow(cells, folded(_why(wait), width))
+
+
+def _why(wait: Told | None) -> Sequence[Line]:
+    if wait is None:
+        return ()
+    parts = [f"{wait['phase']}: {wait['why']}"]
+    if wait["ready_in_s"] is not None:
+        parts.append(f"ready in about {span(wait['ready_in_s'])}")
+    if wait["ahead"]:
+        parts.append(f"{wait['ahead']} go first")
+    tone: Tone = "bad" if wait["phase"] in ("refused", "hopeless") else "warn"
+    return ((("; ".join(parts), tone),),)
+
+
+def _of_queue(pool: Told) -> str:
+    """Return who waits at which priority, in a parenthesis; nothing where nothing waits."""
+    queue = [f"{one['model']} {one['waiting']} at {one['priority']}" for one in pool["queue"]]
+    whys = [f"{one['model']}: {one['why']}" for one in pool["waits"]]
+    return f" ({', '.join([*queue, *whys])})" if queue or whys else ""
+
+
+# --- what answers took ----------------------------------------------------------------------------
+
+
+def _latencies(spell: Spell, width: int) -> list[list[Line]]:
+    since = "since it started" if spell.seconds is None else f"last {span(spell.seconds)}"
+    columns = (
+        Column(f"this gateway, {since}", gives=True),
+        Column("p50", right=True),
+        Column("p95", right=True),
+        Column("p99", right=True, spare=1),
+        Column("of", right=True, spare=2),
+    )
+    rows = [
+        _spread_row("time to first token", spell.ttft, "answers"),
+        _spread_row("between tokens", spell.itl, "tokens"),
+    ]
+    ended = ", ".join(f"{name} {count}" for name, count in sorted(spell.requests.items()))
+    last: Line = (
+        (f"ended: {ended or 'none'}  ", ""),
+        (_errors(spell), "bad" if spell.http_errors else ""),
+    )
+    return [*table(columns, rows, width), [cut(last, width)]]
+
+
+def _spread_row(name: str, spread: LatencySpread | None, what: str) -> TableRow:
+    if spread is None:
+        unknown: Piece = (UNKNOWN, "dim")
+        return TableRow(((name, ""), unknown, unknown, unknown, unknown))
+    values = (spread.p50_s, spread.p95_s, spread.p99_s)
+    told: list[Piece] = [(delay(value), "") for value in values]
+    return TableRow(((name, ""), *told, (f"{spread.count} {what}", "dim")))
+
+
+def _pair(spread: LatencySpread | None) -> str:
+    return UNKNOWN if spread is None else f"{delay(spread.p50_s)} / {delay(spread.p95_s)}"
+
+
+def _errors(spell: Spell) -> str:
+    return count(spell.http_errors, "error")
+
+
+def _height(parts: Sequence[Sequence[Sequence[Line]]], left_out: Sequence[int]) -> int:
+    lines = sum(len(group) for groups in parts for group in groups)
+    return lines + len(parts) - 1 + sum(bool(count) for count in left_out)
+
+
+def _longest(parts: Sequence[Sequence[Sequence[Line]]]) -> int | None:
+    """Return which of the tables between head and foot has the most lines, where one has any row
+    to leave out: its title and first row stay."""
+    able = [at for at in (1, 2, 3) if len(parts[at]) > 2]
+    return max(able, key=lambda at: sum(map(len, parts[at])), default=None)

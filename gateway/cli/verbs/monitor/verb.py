@@ -1,0 +1,218 @@
+"""Talks to the node's API and the terminal: `shoal monitor`, what the cluster does, until Ctrl-C.
+
+A terminal is left as it was, however the verb ends or is suspended. A node that goes away is waited
+for, and how long it is away is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.control import Control
+from rich.screen import Screen
+from rich.text import Text
+
+from bus.process.clock import wall
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.output.amounts import span
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.monitor.figures import LastMinute
+from gateway.cli.verbs.monitor.picture import ASCII, BLOCKS, ClusterLook, picture, sentence
+from gateway.cli.verbs.monitor.tables import Line
+
+ANSWER_S = 5.0
+LOOK_S = 0.1
+BACK_S = 10.0
+STYLES: Mapping[str, str] = {
+    "": "",
+    "head": "bold",
+    "dim": "dim",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "red",
+}
+
+
+def monitor(
+    invocation: Invocation,
+    once: Annotated[bool, typer.Option("--once", help="Say it in one line, once.")] = False,
+    interval_s: Annotated[
+        float,
+        typer.Option("--interval", min=0.2, max=3600.0, metavar="S", help="Look every S seconds."),
+    ] = 1.0,
+) -> None:
+    """Go on showing what the cluster does: nodes, copies, what waits, latencies, errors.
+
+    A picture on a terminal, until Ctrl-C; a line for each look in a pipe. With `--json` each line
+    is an object. A node that goes away is waited for.
+    """
+    watcher = Watcher(invocation.api())
+    output = invocation.output
+    # its first look says whether there is a node at all
+    seen = watcher.look()
+    if once:
+        _say(output, watcher, seen)
+    elif output.as_json or not sys.stdout.isatty() or output.out.is_dumb_terminal:
+        while True:
+            _say(output, watcher, seen)
+            time.sleep(interval_s)
+            seen = watcher.look_again()
+    else:
+        with _ends_by_signal(), Picture() as shown:
+            while True:
+                shown.draw(seen)
+                shown.rest(interval_s, seen)
+                seen = watcher.look_again()
+
+
+class Watcher:
+    """Looks at a node again and again, and knows since when it is away."""
+
+    def __init__(self, api: NodeApi) -> None:
+        self._api = api
+        self._minute = LastMinute()
+        self._last: ClusterLook | None = None
+        self._lost_at: float | None = None
+        self._back: tuple[float, str] | None = None
+        self.trouble = ""
+        self.at_s = 0.0
+
+    def look(self) -> ClusterLook:
+        """Return what the node tells now. Raises CliError."""
+        self.at_s = wall()
+        cluster = self._api.get("/metrics/snapshot", timeout_s=ANSWER_S)
+        pool = self._api.get("/pool", timeout_s=ANSWER_S)
+        try:
+            spell = self._minute.add(cluster["at_s"], cluster["counters"])
+            seen = ClusterLook(cluster, pool, spell)
+            sentence(seen)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CliError(
+                f"what {self._api.url} tells is not what this version of shoal knows ({error!r})",
+                remedy="use the `shoal` of the version that the node runs",
+            ) from error
+        self._last = seen
+        return seen
+
+    def look_again(self) -> ClusterLook:
+        """Return what the node tells now, or told last, with what is to be said of the connection
+        to it."""
+        now = time.monotonic()
+        assert self._last is not None
+        before = self._last
+        try:
+            seen = self.look()
+        except CliError as problem:
+            self._lost_at = now if self._lost_at is None else self._lost_at
+            self.trouble = problem.message
+            remark = f"lost for {span(now - self._lost_at)}, trying again: {problem.message}"
+            return ClusterLook(before.cluster, before.pool, before.spell, remark, is_lost=True)
+        if self._lost_at is not None:
+            self._back = (now, f"the node is back, after {span(now - self._lost_at)}")
+            self._lost_at = None
+        if self._back is None or now - self._back[0] > BACK_S:
+            return seen
+        return ClusterLook(seen.cluster, seen.pool, seen.spell, self._back[1])
+
+
+def _say(output: Output, watcher: Watcher, seen: ClusterLook) -> None:
+    """Write a look as a line; of one in vain that it was."""
+    at = datetime.fromtimestamp(watcher.at_s, tz=UTC).isoformat(timespec="seconds")
+    if output.as_json:
+        told: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "remark": seen.remark}
+        lost = {"cluster": None, "pool": None, "last_minute": None}
+        known = {"cluster": seen.cluster, "pool": seen.pool, "last_minute": seen.spell.plain()}
+        output.line({**told, **(lost if seen.is_lost else known)})
+        return
+    words = seen.remark if seen.is_lost else sentence(seen)
+    output.write(f"{at.replace('+00:00', 'Z')}  {words}\n")
+
+
+class Picture:
+    """A terminal's second screen, which is drawn over in one piece, and gone at the end."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, emoji=False)
+        self._blocks = BLOCKS if "utf" in self._console.encoding else ASCII
+        self._size = self._console.size
+        self._is_suspended = False
+
+    def __enter__(self) -> Picture:
+        self._show(True)
+        self._before = signal.signal(signal.SIGTSTP, self._suspended)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTSTP, self._before)
+        self._show(False)
+
+    def draw(self, seen: ClusterLook) -> None:
+        """Draw a look, in one write."""
+        self._size = self._console.size
+        width, height = self._size
+        lines = picture(seen, width, height, blocks=self._blocks)
+        text = Text("\n", no_wrap=True, overflow="crop").join(
+            _styled(line, faded=seen.is_lost) for line in lines
+        )
+        with self._console as console:
+            console.control(Control.home())
+            console.print(Screen(text), end="")
+
+    def rest(self, seconds: float, seen: ClusterLook) -> None:
+        """Wait so long; a terminal that has another size is drawn at once, and Ctrl-Z suspends."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left))
+            if self._is_suspended:
+                self._suspend()
+                self.draw(seen)
+            elif self._console.size != self._size:
+                self.draw(seen)
+
+    def _show(self, on: bool) -> None:
+        self._console.set_alt_screen(on)
+        self._console.show_cursor(not on)
+
+    def _suspended(self, _number: int, _frame: object) -> None:
+        self._is_suspended = True
+
+    def _suspend(self) -> None:
+        """Give the terminal back, stop, and take it again when this program goes on."""
+        self._is_suspended = False
+        self._show(False)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._show(True)
+
+
+def _styled(line: Line, *, faded: bool) -> Text:
+    text = Text(no_wrap=True, overflow="crop")
+    for piece, tone in line:
+        text.append(piece, style="dim" if faded and tone != "bad" else STYLES[tone])
+    return text
+
+
+@contextlib.contextmanager
+def _ends_by_signal() -> Generator[None]:
+    """Have SIGTERM and SIGHUP end this program as an exception does, so that the screen is left."""
+
+    def end(number: int, _frame: object) -> None:
+        """End, with the exit code that a shell has for the signal."""
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)

@@ -1,0 +1,160 @@
+"""What was loaded and unloaded in the last hour, from the log as this process's replica applied it.
+
+Pure. Times are those of the holders that wrote the events, for people only. Where a snapshot took
+the place of events (at the start, or behind a gap), what was in between is not known: the record is
+whole from then on, and says since when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bus.replica.mirror import Move
+from bus.wire.instances import Instance
+from bus.wire.messages.events import (
+    Event,
+    GenerationOpened,
+    InstanceDraining,
+    InstanceFailed,
+    InstanceRemoved,
+    LoadRefused,
+    RunnerEnded,
+)
+
+SPAN_S = 3600.0
+MOST = 500
+What = Literal["loading", "ready", "lost", "unloading", "failed", "unloaded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A copy of a model became something, by the event of this index. `why` is the event's own; a
+    copy that is lost is loaded anew."""
+
+    index: int
+    at_s: float
+    what: What
+    instance: str
+    model: str
+    nodes: tuple[str, ...]
+    bytes: int
+    why: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "index": self.index,
+            "at_s": self.at_s,
+            "what": self.what,
+            "instance": self.instance,
+            "model": self.model,
+            "nodes": list(self.nodes),
+            "bytes": self.bytes,
+            "why": self.why,
+        }
+
+
+class LoadTimeline:
+    """The changes of the last `span_s`, oldest first, the latest `most` of them."""
+
+    def __init__(self, span_s: float = SPAN_S, most: int = MOST) -> None:
+        self._span_s = span_s
+        self._changes: deque[Change] = deque(maxlen=most)
+        self._held: Mapping[str, Instance] = {}
+        self._since_s: float | None = None
+
+    def moved(self, moves: Iterable[Move], now_s: float) -> None:
+        """Take how the state has moved, by the wall's `now_s`."""
+        for event, state in moves:
+            if event is None:
+                self._since_s = now_s
+            else:
+                self._changes.extend(changes(event, self._held, state.instances))
+            self._held = state.instances
+        self._forget(now_s)
+
+    def told(self, now_s: float) -> dict[str, Any]:
+        """Return it as plain values: `since_s`, from when on it is whole (None: nothing is known
+        yet), and the `changes`, the latest last."""
+        self._forget(now_s)
+        if self._since_s is None:
+            return {"since_s": None, "changes": []}
+        whole = len(self._changes) < (self._changes.maxlen or 0)
+        first = now_s - self._span_s if whole else self._changes[0].at_s
+        return {
+            "since_s": max(self._since_s, first),
+            "changes": [one.plain() for one in self._changes],
+        }
+
+    def _forget(self, now_s: float) -> None:
+        while self._changes and self._changes[0].at_s < now_s - self._span_s:
+            self._changes.popleft()
+
+
+def changes(
+    event: Event, before: Mapping[str, Instance], after: Mapping[str, Instance]
+) -> list[Change]:
+    """Return what an event made of copies of models; nothing of tests and of work on models."""
+    found: list[Change] = []
+    for name in sorted({*before, *after}):
+        was, now = before.get(name), after.get(name)
+        if was is now:
+            continue
+        what = _became(was, now)
+        copy = now or was
+        if what is None or copy is None or not copy.serves:
+            continue
+        found.append(
+            Change(
+                index=event.index,
+                at_s=event.at_s,
+                what=what,
+                instance=copy.instance,
+                model=copy.model,
+                nodes=tuple(dict.fromkeys(shard.node for shard in copy.shards)),
+                bytes=sum(shard.bytes_reserved for shard in copy.shards),
+                why=_why(event),
+            )
+        )
+    return found
+
+
+_WHAT: Mapping[str, What] = {
+    "placed": "loading",
+    "ready": "ready",
+    "draining": "unloading",
+    "failed": "failed",
+}
+
+
+def _became(was: Instance | None, now: Instance | None) -> What | None:
+    if now is None:
+        return "unloaded"
+    if was is None:
+        return _WHAT[now.status]
+    is_anew = was.generation != now.generation and now.status == "placed"
+    if was.status == now.status and not is_anew:
+        return None
+    if was.status == "ready" and now.status == "placed" and not is_anew:
+        return "lost"
+    return _WHAT[now.status]
+
+
+def _why(event: Event) -> str:
+    match event.body:
+        case (
+            GenerationOpened(why=why)
+            | InstanceDraining(why=why)
+            | InstanceFailed(why=why)
+            | InstanceRemoved(why=why)
+        ):
+            return why
+        case RunnerEnded(message=message):
+            return message
+        case LoadRefused(refusal=refusal):
+            return refusal.message
+        case _:
+            return ""
