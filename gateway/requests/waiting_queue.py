@@ -138,7 +138,7 @@ class WaitingQueue:
         most = models.gives_way((coming,))
         if most is None:
             return None
-        theirs = [one for one in mine if one.model == most[0]]
+        theirs = [one for one in reversed(mine) if one.model == most[0]]
         shares = Shares(one.sharer for one in theirs)
         return max(theirs, key=lambda one: (shares.weight(one.sharer), one.priority, one.since_at))
 

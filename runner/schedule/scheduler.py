@@ -107,7 +107,7 @@ class Scheduler:
                 prepared=prepared,
                 seed=seed,
                 prompt=prompt,
-                submitted_at=now,
+                submitted_at=since_at,
                 serial=self._serial,
                 deadline_at=deadline_at,
                 waiting_since=now,

@@ -222,7 +222,7 @@ class RequestServer:
                 now=now,
                 deadline_at=pending.deadline_at,
                 sharer=pending.sharer,
-                waited_s=now - pending.since_at,
+                waited_s=pending.submit.waited_ms / 1000,
                 returns=pending.returns,
             )
         if isinstance(placed, schedule.Placed):
