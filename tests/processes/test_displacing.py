@@ -1,0 +1,97 @@
+"""A runner full of batch requests on a real node: urgent ones are answered, and all others too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.nodes import Node, Stream, eventually, running_node
+
+ROWS, QUEUE = 2, 3
+TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with running_node(
+        SHOAL_RUNNER__MAX_ROWS=str(ROWS),
+        SHOAL_RUNNER__MAX_WAITING=str(QUEUE),
+        SHOAL_HTTP_PROCESSES="2",
+    ) as made:
+        eventually(made.ready, 30, "ready")
+        yield made
+
+
+def batch(node: Node, number: int) -> Stream:
+    return node.stream(
+        f"Tell me about {number} boats.",
+        max_tokens=TOKENS,
+        ignore_eos=True,
+        x_priority="batch",
+        x_client_id="me",
+    )
+
+
+def urgent(node: Node) -> Stream:
+    return node.stream("Count.", max_tokens=4, x_priority="urgent", x_client_id="me")
+
+
+def fill(node: Node) -> list[Stream]:
+    """Have batch requests take all rows and places, and one more refused."""
+    streams = [batch(node, number).flowing(1) for number in range(ROWS)]
+    streams += [batch(node, ROWS + number) for number in range(QUEUE)]
+    eventually(lambda: _waiting(node) == QUEUE, 20, "all places are taken")
+    refused = batch(node, 99).wait(20)
+    assert refused.status == 429 and refused.error is not None
+    assert refused.error["code"] == "queue_full"
+    return streams
+
+
+def _waiting(node: Node) -> int:
+    return sum(one["waiting"] for one in node.http.get("/queue").json()["instances"])
+
+
+def test_urgent_requests_are_answered_and_all_batch_ones_once_and_whole(node: Node) -> None:
+    alone = [batch(node, number).wait(60).text for number in range(ROWS + QUEUE)]
+    streams = fill(node)
+    first = [urgent(node) for _ in range(QUEUE)]
+    for stream in first:
+        stream.wait(60)
+        assert stream.status == 200 and stream.error is None, stream.error
+        assert stream.ends == 1 and stream.done
+    told = [any("more urgent" in one for one in stream.comments) for stream in streams]
+    print(f"urgent after {[round(one.at[0] - one.started_at, 2) for one in first]} s; told {told}")
+    for stream in streams:
+        stream.wait(120)
+        assert stream.status == 200 and stream.error is None, stream.error
+        assert stream.ends == 1 and stream.done and stream.finish == "length"
+        assert stream.usage is not None and stream.usage["completion_tokens"] == TOKENS
+    assert [stream.text for stream in streams] == alone
+    assert sum(told) >= 1, "those who gave their places know why they wait"
+
+
+def test_one_that_was_given_back_is_stopped_at_once(node: Node) -> None:
+    streams = fill(node)
+    first = [urgent(node) for _ in range(QUEUE)]
+    back = eventually(
+        lambda: [s for s in streams if any("more urgent" in one for one in s.comments)],
+        30,
+        "one was given back",
+    )
+    waiting = [
+        one for one in node.http.get("/queue").json()["requests"]
+        if one["waiting"] and one["priority"] == 50 and one["instance"] is None
+    ]  # fmt: skip
+    began = time.monotonic()
+    for one in waiting:
+        node.http.post(f"/v1/cancel/{one['request']}")
+    for stream in (*first, *streams):
+        stream.wait(120)
+        assert stream.ends == 1 and stream.error is None, stream.error
+    print(
+        f"{len(back)} given back, {len(waiting)} stopped; all over {time.monotonic() - began:.1f} s"
+    )
+    finishes = [stream.finish for stream in streams]
+    assert waiting and len(finishes) - finishes.count("length") == len(waiting), finishes
