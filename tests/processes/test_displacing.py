@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -95,3 +96,43 @@ def test_one_that_was_given_back_is_stopped_at_once(node: Node) -> None:
     )
     finishes = [stream.finish for stream in streams]
     assert waiting and len(finishes) - finishes.count("length") == len(waiting), finishes
+
+
+def test_a_batch_request_is_answered_while_urgent_ones_never_end(node: Node) -> None:
+    """It asks again though all is taken, and goes first once it has waited for 15 s."""
+    over = threading.Event()
+    answered: list[float] = []
+
+    def ask_again() -> None:
+        while not over.is_set():
+            stream = node.stream(
+                "Count.", max_tokens=60, ignore_eos=True, x_priority="urgent", x_client_id="me"
+            ).wait(60)
+            assert stream.status in (200, 429), stream.error
+            if stream.status == 200:
+                answered.append(time.monotonic())
+            else:
+                time.sleep(0.05)
+
+    clients = [threading.Thread(target=ask_again, daemon=True) for _ in range(ROWS + QUEUE + 3)]
+    for client in clients[:ROWS]:
+        client.start()
+    eventually(lambda: answered, 30, "urgent ones are answered")
+    streams = [batch(node, number) for number in range(QUEUE)]
+    for client in clients[ROWS:]:
+        client.start()
+    try:
+        for stream in streams:
+            stream.wait(120)
+        before = len(answered)
+        eventually(lambda: len(answered) > before, 30, "urgent ones are answered still")
+    finally:
+        over.set()
+        for client in clients:
+            client.join(90)
+    back = [one for one in streams if any("more urgent" in said for said in one.comments)]
+    waited = [round(one.at[0] - one.started_at, 1) for one in streams]
+    print(f"{len(back)} of {QUEUE} given back; first tokens after {waited} s, {before} urgent ones")
+    assert back
+    for stream in streams:
+        assert stream.ends == 1 and stream.done and stream.finish == "length", stream.error
