@@ -68,7 +68,7 @@ class WaitingQueue:
         return loser
 
     def wish(self, waiter: Waiter) -> None:
-        """Let one be told of, whatever waits besides."""
+        """Let one be told of, though it takes no place."""
         self.waiters[waiter.key] = waiter
         self._turns.pop(waiter.model, None)
 

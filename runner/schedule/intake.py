@@ -3,7 +3,7 @@
 Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
 full, unless others have more than their share of it, or one that has not begun stands worse and
 gives its place; what the running rows have left, at the measured cost of a step, says when to come
-again. Standing gets better steadily while one waits, at whatever runner: what has waited for
+again. Standing gets better steadily while one waits, at this runner or before it came: what has waited for
 `promote_after_s` in all gives its place to none, so none is displaced for ever.
 """
 
@@ -99,19 +99,19 @@ class Intake:
         """
         aged_s = self._table.settings.promote_after_s
 
-        def stands(one: Arrival) -> float:
+        def _stands(one: Arrival) -> float:
             return standing(one.priority, now - one.since_at, aged_s)
 
-        bar = stands(coming)
+        bar = _stands(coming)
         able = [one for one in (*self._unbegun(now), *preparing) if one.returns]
-        worse = [one for one in able if stands(one) > bar]
+        worse = [one for one in able if _stands(one) > bar]
         if not worse:
             return None
         rows = (row.sharer for row in self._table.rows.values())
         shares = Shares(itertools.chain(rows, (one.sharer for one in preparing)))
         shares.take(coming.sharer)
         worse.reverse()  # of those that came at once the last goes first
-        for one in sorted(worse, key=lambda one: (stands(one), one.since_at), reverse=True):
+        for one in sorted(worse, key=lambda one: (_stands(one), one.since_at), reverse=True):
             left = shares.copy()
             for _ in range(one.rows):
                 left.give_back(one.sharer)

@@ -15,7 +15,6 @@ from bus.wire.messages.tokens import Cancel, Submit
 from bus.wire.shares import Sharer
 from runner.engine import EngineFacts
 from runner.schedule import Arrival
-from runner.text import text_size
 
 UNNAMED: Sharer = ("",)
 """All those together whose gateway does not say who they are."""
@@ -45,8 +44,8 @@ class Pending:
         )
 
 
-def arrived(peer: bytes, submit: Submit, now: float, *, returns: bool) -> Pending:
-    """Return a submit that came just now; how long it waited elsewhere counts."""
+def arrived(peer: bytes, submit: Submit, size: int, now: float, *, returns: bool) -> Pending:
+    """Return a submit of that size that came just now; how long it waited elsewhere counts."""
     return Pending(
         peer,
         submit,
@@ -54,7 +53,7 @@ def arrived(peer: bytes, submit: Submit, now: float, *, returns: bool) -> Pendin
         since_at=now - submit.waited_ms / 1000,
         returns=returns,
         sharer=submit.sharer or UNNAMED,
-        size=text_size(submit.request),
+        size=size,
     )
 
 

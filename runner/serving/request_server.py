@@ -36,7 +36,7 @@ from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.serving.told_prompt import told
-from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks
+from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks, text_size
 
 REMEMBERED = 4096
 Tap = Callable[[int, list[Entry]], None]
@@ -132,7 +132,8 @@ class RequestServer:
             return
         if request_id in self._pending and self._pending[request_id].peer == peer:
             return
-        coming = arrived(peer, submit, now, returns=self._link.takes_back(peer))
+        size, returns = text_size(submit.request), self._link.takes_back(peer)
+        coming = arrived(peer, submit, size, now, returns=returns)
         refusal = (
             cannot_take(self.spec, self.phase, self._loop.facts, submit)
             or known_already(request_id, self._open, self._pending, self._ended)
