@@ -3,8 +3,8 @@
 Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
 full, unless others have more than their share of it, or one that has not begun stands worse and
 gives its place; what the running rows have left, at the measured cost of a step, says when to come
-again. Standing gets better steadily while one waits, at this runner or before it came: what has waited for
-`promote_after_s` in all gives its place to none, so none is displaced for ever.
+again. Standing gets better steadily while one waits, at this runner or before it came: what has
+waited for `promote_after_s` in all gives its place to none, so none is displaced for ever.
 """
 
 from __future__ import annotations
