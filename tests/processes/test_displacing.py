@@ -11,7 +11,8 @@ import pytest
 from tests.harness.nodes import Node, Stream, eventually, running_node
 
 ROWS, QUEUE = 2, 3
-TOKENS = 400
+ROW_TOKENS, TOKENS = 2500, 60
+"""Of the requests that have the rows, which go on while the rest comes; and of those that wait."""
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,10 @@ def node() -> Iterator[Node]:
         yield made
 
 
-def batch(node: Node, number: int) -> Stream:
+def batch(node: Node, number: int, tokens: int = TOKENS) -> Stream:
     return node.stream(
         f"Tell me about {number} boats.",
-        max_tokens=TOKENS,
+        max_tokens=tokens,
         ignore_eos=True,
         x_priority="batch",
         x_client_id="me",
@@ -41,7 +42,7 @@ def urgent(node: Node) -> Stream:
 
 def fill(node: Node) -> list[Stream]:
     """Have batch requests take all rows and places, and one more refused."""
-    streams = [batch(node, number).flowing(1) for number in range(ROWS)]
+    streams = [batch(node, number, ROW_TOKENS).flowing(1) for number in range(ROWS)]
     streams += [batch(node, ROWS + number) for number in range(QUEUE)]
     eventually(lambda: _waiting(node) == QUEUE, 20, "all places are taken")
     refused = batch(node, 99).wait(20)
@@ -55,7 +56,8 @@ def _waiting(node: Node) -> int:
 
 
 def test_urgent_requests_are_answered_and_all_batch_ones_once_and_whole(node: Node) -> None:
-    alone = [batch(node, number).wait(60).text for number in range(ROWS + QUEUE)]
+    tokens = [ROW_TOKENS] * ROWS + [TOKENS] * QUEUE
+    alone = [batch(node, number, most).wait(90).text for number, most in enumerate(tokens)]
     streams = fill(node)
     first = [urgent(node) for _ in range(QUEUE)]
     for stream in first:
@@ -64,11 +66,11 @@ def test_urgent_requests_are_answered_and_all_batch_ones_once_and_whole(node: No
         assert stream.ends == 1 and stream.done
     told = [any("more urgent" in one for one in stream.comments) for stream in streams]
     print(f"urgent after {[round(one.at[0] - one.started_at, 2) for one in first]} s; told {told}")
-    for stream in streams:
+    for stream, most in zip(streams, tokens, strict=True):
         stream.wait(120)
         assert stream.status == 200 and stream.error is None, stream.error
         assert stream.ends == 1 and stream.done and stream.finish == "length"
-        assert stream.usage is not None and stream.usage["completion_tokens"] == TOKENS
+        assert stream.usage is not None and stream.usage["completion_tokens"] == most
     assert [stream.text for stream in streams] == alone
     assert sum(told) >= 1, "those who gave their places know why they wait"
 
