@@ -19,6 +19,7 @@ RecorderPhase = Literal[
     "warmup",
     "task_submission",
     "prompt_build",
+    "displaced",
     "kv_cache_lookup",
     "prefill",
     "decode_wait_first_token",

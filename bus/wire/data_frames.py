@@ -100,7 +100,8 @@ _pack = packer(_plain)
 
 def pack_to_runner(message: ToRunner) -> bytes:
     """Pack one frame for a runner."""
-    if type(message) is Submit and not message.sharer:
+    if type(message) is Submit and not message.waited_ms:
+        who = (message.sharer,) if message.sharer else ()
         return _pack(
             (
                 "submit",
@@ -108,6 +109,7 @@ def pack_to_runner(message: ToRunner) -> bytes:
                 message.generation,
                 message.credit,
                 message.remaining_ms,
+                *who,
             )
         )
     return _pack(message)

@@ -3,7 +3,8 @@
 Pure. A sharer is a path, outermost first: API key, client id, peer address, connection. On each
 level branches share evenly what their common beginning has, however many there are below them;
 what is asked for by one alone, it may have whole. One place moves only from a branch that holds at
-least two more than the one it goes to, so that no place moves back and forth.
+least two more than the one it goes to, so that no place moves back and forth. Of those who
+wait for a place at a runner the one with the best standing has it, and that gets better steadily.
 """
 
 from __future__ import annotations
@@ -12,6 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 Sharer = tuple[str, ...]
+AGED_S = 15.0
+"""Who has waited for a place at a runner for so long stands before all who have not."""
+
+
+def standing(priority: int, waited_s: float, aged_s: float = AGED_S) -> float:
+    """Return where one stands that has waited so long for a place; the smaller goes first.
+
+    It is the priority at first, falls steadily, and is 0 (the best there is) from `aged_s` on.
+    """
+    return 0.0 if waited_s >= aged_s else priority * (1.0 - max(0.0, waited_s) / aged_s)
 
 
 class Shares:

@@ -2,7 +2,8 @@
 
 Owns every request of its process. One for which no instance is ready waits
 (`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
-one that has waited for the load waits on where all are full. A runner that vanishes before it had
+one that has waited for the load waits on where all are full, as does one that a runner gave back in
+favour of a more urgent one. A runner that vanishes before it had
 accepted costs nothing, the request waits again. Deadlines: loading has its own; that of the client
 (`x_timeout_s`) counts from the request's arrival, loading included.
 """
@@ -178,10 +179,18 @@ class Dispatcher:
             passing and request.tries < MAX_WAITS
         ):
             self._place(request)
-        elif busy and request.has_waited:
-            self._refuse_where(request, self._room.add_again(request))
+        elif busy and (request.has_waited or request.was_displaced):
+            self._refuse(request, self._room.add_again(request))
         else:
             self._refuse(request, refusal)
+
+    def displaced(self, request: ClientRequest) -> None:
+        """Let a request wait in its old place; one that is being stopped ends."""
+        self._clients.forget(request.request_id)
+        if request.stopping_since is not None:
+            request.end_cancelled(self._reactor.now())
+        else:
+            self._refuse(request, self._room.add_again(request))
 
     def ended(self, request: ClientRequest) -> None:
         """Forget a request that had its terminal; if it failed, its answer's others as well."""
@@ -227,7 +236,7 @@ class Dispatcher:
         """Submit to a ready instance, or let wait for one."""
         chosen = self._catalog.choose(request.wire, request.excluded, request.affinity)
         if chosen is None:
-            self._refuse_where(request, self._room.add(request))
+            self._refuse(request, self._room.add(request))
             return
         now = self._reactor.now()
         request.submitted(chosen, now, self._options.request_timeout_s)
@@ -235,7 +244,12 @@ class Dispatcher:
         if request.deadline_at is not None:
             remaining_ms = max(1, int(1000 * (request.deadline_at - now)))
         self._clients.submit(
-            chosen, request.wire, request, remaining_ms=remaining_ms, sharer=request.sharer
+            chosen,
+            request.wire,
+            request,
+            remaining_ms=remaining_ms,
+            sharer=request.sharer,
+            waited_ms=int(1000 * request.waited_s(now)),
         )
 
     def _stop(self, request: ClientRequest) -> None:
@@ -251,11 +265,10 @@ class Dispatcher:
         self._clients.cancel(Cancel(request.request_id, why))
         request.end_failed(reason, message, self._reactor.now())
 
-    def _refuse_where(self, request: ClientRequest, refusal: Refusal | None) -> None:
-        if refusal is not None:
-            self._refuse(request, refusal)
-
-    def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault) -> None:
+    def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
+        """Refuse a request with all others of its answer, if there is a reason to."""
+        if refusal is None:
+            return
         fault = refusal if isinstance(refusal, HttpFault) else of_refusal(refusal)
         request.inbox.refuse(fault)
         self._drop_all(request.inbox)

@@ -27,6 +27,10 @@ class RequestOwner(Protocol):
         """Find another runner for a request that a runner did not take, or refuse it."""
         ...
 
+    def displaced(self, request: ClientRequest) -> None:
+        """Let a request wait again that a runner gave back in favour of a more urgent one."""
+        ...
+
     def ended(self, request: ClientRequest) -> None:
         """Forget a request that has had its terminal."""
         ...
@@ -38,8 +42,9 @@ class ClientRequest:
     `wire` is the request as runners get it, `sharer` who asks, `affinity` as in `Parsed`.
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
     `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
-    that were tried; `has_waited`: for a model to be loaded. `node` is that of the instance's lead;
-    `finishes` are why its choices ended.
+    that were tried; `has_waited`: for a model to be loaded. `queued_at` is when it was
+    submitted, the first time that counts; `was_displaced`: a runner gave it back since. `node` is
+    that of the instance's lead; `finishes` are why its choices ended.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class ClientRequest:
         self.excluded: set[tuple[InstanceId, int]] = set()
         self.tries = 0
         self.has_waited = False
+        self.was_displaced = False
+        self.queued_at: float | None = None
         self.begun = False
         self.tokens = 0
         self.prompt_tokens = 0
@@ -122,11 +129,17 @@ class ClientRequest:
         self.excluded.add((instance.instance, instance.generation))
         self.tries += 1
         self.moved_at = now
+        self.queued_at = self.queued_at if self.was_displaced else now
         self.begun = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
         self._silence_s = request_timeout_s
+
+    def waited_s(self, now: float) -> float:
+        """Return how long a request that was displaced has waited since it was first submitted; 0
+        for one that was not."""
+        return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
 
     def late(self, now: float) -> bool:
         """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence."""
@@ -151,6 +164,11 @@ class ClientRequest:
     def refused(self, refusal: Refusal) -> None:
         """Have the owner find another runner, or refuse the request."""
         self._owner.refused(self, refusal)
+
+    def displaced(self) -> None:
+        """Have the owner let it wait again; how long it waits counts on."""
+        self.was_displaced = True
+        self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
         """Have the owner go on as if the runner, which vanished, had never been asked."""

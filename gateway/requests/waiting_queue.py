@@ -1,9 +1,9 @@
 """Requests that wait while no instance of their model is ready: bounded, with deadlines.
 
 Pure: time arrives as `now`. Those who ask for a model have their turns in rotation, the requests of
-one by (priority, age). A model that
-cannot load yet blocks no other model's. What waits is published as a reading; that reading is
-what makes the holder load models.
+one by (priority, age). A model that cannot load yet blocks no other model's, and none has all
+places where another is asked for: what has most gives up. What a runner gave back has its place in
+any case. What waits is published as a reading; that reading is what makes the holder load models.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.pool import PoolWait
-from bus.wire.shares import Sharer, has_share, in_turn
+from bus.wire.shares import Sharer, Shares, has_share, in_turn, standing
 
 PUBLISH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One request (or a wish to load). `key` is the caller's name for it, `sharer` who asks."""
+    """One request (or a wish to load). `key` is the caller's name for it, `sharer` who asks.
+    `queued_at` is since when one that a runner gave back has waited for a place there."""
 
     key: str
     model: ModelId
@@ -37,30 +38,39 @@ class Waiter:
     since_at: float
     deadline_at: float
     sharer: Sharer = ()
+    queued_at: float | None = None
 
 
 @dataclass(slots=True)
 class WaitingQueue:
     """All that waits at one HTTP process: `limit` waiters, and more of those who have less than
-    their share of it."""
+    their share of it; what a runner gave back is not counted against it."""
 
     limit: int
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
     _turns: dict[ModelId, dict[str, int]] = field(default_factory=dict[ModelId, dict[str, int]])
 
-    def add(self, waiter: Waiter) -> Refusal | None:
-        """Let a request wait, or refuse: full, with its place and when to come again."""
-        sharers = (one.sharer for one in self.waiters.values())
-        if len(self.waiters) >= self.limit and not has_share(sharers, waiter.sharer, self.limit):
-            return Refusal(
-                reason="queue_full",
-                message=f"{len(self.waiters)} requests already wait for models to load",
-                retry_after_s=5.0,
-                position=len(self.waiters) + 1,
-            )
+    def add(self, waiter: Waiter) -> Refusal | Waiter | None:
+        """Let a request wait; return who lost the place to it, if there was none left. Or refuse:
+        full, with its place and when to come again. One that waits already keeps its place."""
+        loser = None
+        if not self._has_place(waiter):
+            loser = self._makes_way(waiter.model)
+            if loser is None:
+                return Refusal(
+                    reason="queue_full",
+                    message=f"{len(self.waiters)} requests already wait for models to load",
+                    retry_after_s=5.0,
+                    position=len(self.waiters) + 1,
+                )
+            self.remove(loser.key)
+        self.wish(waiter)
+        return loser
+
+    def wish(self, waiter: Waiter) -> None:
+        """Let one be told of, though it takes no place."""
         self.waiters[waiter.key] = waiter
         self._turns.pop(waiter.model, None)
-        return None
 
     def remove(self, key: str) -> Waiter | None:
         """Remove a waiter that waits no longer (served, cancelled, failed)."""
@@ -68,6 +78,16 @@ class WaitingQueue:
         if waiter is not None:
             self._turns.pop(waiter.model, None)
         return waiter
+
+    def asks_first(self, model: ModelId, now: float) -> str | None:
+        """Return which of those that runners gave back asks for a place there, though all are
+        taken: the one with the best standing."""
+        back = [
+            (standing(one.priority, now - one.queued_at), one.since_at, one.key)
+            for one in self.waiters.values()
+            if one.model == model and one.queued_at is not None
+        ]
+        return min(back)[2] if back else None
 
     def models(self) -> set[ModelId]:
         """Return the models that requests wait for."""
@@ -103,6 +123,24 @@ class WaitingQueue:
         ]
         models.sort(key=lambda one: (one.best_priority, -one.oldest_s))
         return DemandReading(node=node, process=process, models=tuple(models))
+
+    def _has_place(self, waiter: Waiter) -> bool:
+        if len(self.waiters) < self.limit or waiter.key in self.waiters:
+            return True
+        sharers = (one.sharer for one in self.waiters.values())
+        return waiter.queued_at is not None or has_share(sharers, waiter.sharer, self.limit)
+
+    def _makes_way(self, coming: ModelId) -> Waiter | None:
+        """Return whose place goes to one more request for a model, if another one has at least two
+        more: of the model with most, of who has most of these, the lowest, the youngest."""
+        mine = [one for one in self.waiters.values() if one.queued_at is None]
+        models = Shares((one.model,) for one in mine)
+        most = models.gives_way((coming,))
+        if most is None:
+            return None
+        theirs = [one for one in reversed(mine) if one.model == most[0]]
+        shares = Shares(one.sharer for one in theirs)
+        return max(theirs, key=lambda one: (shares.weight(one.sharer), one.priority, one.since_at))
 
     def _turns_of(self, model: ModelId) -> dict[str, int]:
         """Return the turn of each of a model's waiters, in order; kept until one comes or goes."""

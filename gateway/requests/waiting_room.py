@@ -5,7 +5,9 @@ ends by an instance that is ready and has a place, by a time that has run out, o
 time will not change: the holder says that the model has no place, it has given all copies up, or
 the only instances did not answer. Such a reason refuses at the door as well; there it leaves a
 wish, for the holder tries again what is wished for. A model that is on no disk is pulled first,
-within the pull's own deadlines; its time to be loaded begins when it is listed.
+within the pull's own deadlines; its time to be loaded begins when it is listed. Of those
+that a full runner gave back one asks for a place there each second, though all are taken: how long
+it has waited gets it in.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class WaitingRoom:
         self._on_ready = on_ready
         self._on_refused = on_refused
         self._full_until: dict[ModelId, float] = {}
+        self._asks_at: dict[ModelId, float] = {}
         self._published_at = 0.0
         self._demanded = True  # what an earlier process of this name said is taken back
         self._placement = PlacementCheck(bus, self._refuse_all)
@@ -79,7 +82,7 @@ class WaitingRoom:
         is_here = request.model in self._catalog.names()
         is_pulled = not is_here and self._pulls.allows(request.model)
         waiter = self._waiter(request)
-        full = self._queue.add(replace(waiter, deadline_at=math.inf) if is_pulled else waiter)
+        full = self._take(replace(waiter, deadline_at=math.inf) if is_pulled else waiter)
         if full is None:
             request.waiting(self._bus.reactor.now())
             if is_pulled:
@@ -90,10 +93,10 @@ class WaitingRoom:
         return full
 
     def add_again(self, request: ClientRequest) -> Refusal | None:
-        """Let a request that has waited for the load wait on, for a place; or say that all is
-        full."""
+        """Let a request that has waited for the load, or that a runner gave back, wait on for a
+        place; or say that all is full, which it never is for one that was given back."""
         self._full_until[request.model] = self._bus.reactor.now() + FULL_S
-        full = self._queue.add(self._waiter(request))
+        full = self._take(self._waiter(request))
         if full is None:
             request.waiting_for_place()
         return full
@@ -108,7 +111,7 @@ class WaitingRoom:
             if self._catalog.ready(model):
                 self._give_out(model)
             elif hopeless := self._catalog.hopeless(model):
-                self._refuse(model, hopeless)
+                self._refuse_all(model, hopeless)
 
     def tick(self, now: float) -> None:
         """Publish the demand, end what waits in vain. To be called several times a second."""
@@ -124,6 +127,8 @@ class WaitingRoom:
             request = self._open.get(RequestId(waiter.key))
             if request is None:
                 self._queue.remove(waiter.key)
+            elif request.was_displaced and self._catalog.ready(waiter.model):
+                self._take(replace(waiter, deadline_at=now + self._options.load_timeout_s))
             else:
                 self._on_refused(request, self._too_late(waiter, now))
 
@@ -131,7 +136,8 @@ class WaitingRoom:
         """Return a line for the person who waits for `request`."""
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
-            return f"waiting for a place, {position} ahead of you"
+            why = "; a more urgent request has yours" if request.was_displaced else ""
+            return f"waiting for a place{why}, {position} ahead of you"
         if request.model in self._pulls.models:
             state = self._pulls.state(request.model)
             return pulling_text(request.model, state, position=position)
@@ -150,14 +156,27 @@ class WaitingRoom:
     # --- below ---------------------------------------------------------------------------------
 
     def _waiter(self, request: ClientRequest) -> Waiter:
+        was_displaced = request.was_displaced
+        since_at = self._bus.reactor.now() if was_displaced else request.since_at
         return Waiter(
             key=request.request_id,
             model=request.model,
             priority=request.wire.priority,
             since_at=request.since_at,
-            deadline_at=request.since_at + self._options.load_timeout_s,
+            deadline_at=since_at + self._options.load_timeout_s,
             sharer=request.sharer,
+            queued_at=request.queued_at if was_displaced else None,
         )
+
+    def _take(self, waiter: Waiter) -> Refusal | None:
+        """Let a request wait; refuse the one whose place it gets."""
+        taken = self._queue.add(waiter)
+        if not isinstance(taken, Waiter):
+            return taken
+        loser = self._open.get(RequestId(taken.key))
+        if loser is not None:
+            self._on_refused(loser, _lost_to(waiter.model, len(self._queue.waiters)))
+        return None
 
     def _check_refused(self, now: float) -> None:
         """Have the placement of what the holder places nowhere checked again: a model may have been
@@ -177,7 +196,7 @@ class WaitingRoom:
             state = self._pulls.state(model)
             if model in here:
                 for waiter in self._queue.of(model):
-                    self._queue.add(replace(waiter, deadline_at=loading_until))
+                    self._take(replace(waiter, deadline_at=loading_until))
                 self._placement.ask(model)
             elif state is not None and state.phase == "failed":
                 for request in list(self._waiting_for(model)):
@@ -193,7 +212,7 @@ class WaitingRoom:
             since_at=now,
             deadline_at=now + WISH_S,
         )
-        self._queue.add(wish)
+        self._queue.wish(wish)
         self._publish()
 
     def _too_late(self, waiter: Waiter, now: float) -> Refusal:
@@ -213,12 +232,16 @@ class WaitingRoom:
                 yield request
 
     def _give_out(self, model: ModelId) -> None:
-        """Submit, in order, as many as there are places for; none just after one was refused."""
-        given = False
+        """Submit, in order, as many as there are places for, or one that asks for a place all the
+        same; none just after one was refused."""
+        now, given, asks = self._bus.reactor.now(), False, None
+        if now >= self._asks_at.get(model, 0.0):
+            asks = self._queue.asks_first(model, now)
+            self._asks_at[model] = now + FULL_S
         for request in self._waiting_for(model):
-            if self._bus.reactor.now() < self._full_until.get(model, 0.0):
-                break
-            if self._catalog.has_place(model, request.excluded):
+            is_full = now < self._full_until.get(model, 0.0)
+            may_go = not is_full and self._catalog.has_place(model, request.excluded)
+            if may_go or request.request_id == asks:
                 self._queue.remove(request.request_id)
                 self._on_ready(request)
                 given = True
@@ -239,11 +262,8 @@ class WaitingRoom:
     def _refuse_all(self, model: ModelId, refusal: Refusal) -> None:
         """Refuse all, unless an instance got ready after all."""
         if not self._catalog.ready(model):
-            self._refuse(model, refusal)
-
-    def _refuse(self, model: ModelId, refusal: Refusal) -> None:
-        for request in self._waiting_for(model):
-            self._on_refused(request, refusal)
+            for request in self._waiting_for(model):
+                self._on_refused(request, refusal)
 
     def _publish(self) -> None:
         now = self._bus.reactor.now()
@@ -256,3 +276,12 @@ class WaitingRoom:
             speaker.node, speaker.process, now, without=self._pulls.models
         )
         self._bus.publish(reading_topic("demand", speaker.node, speaker.process), reading)
+
+
+def _lost_to(model: ModelId, waiting: int) -> Refusal:
+    """Return the refusal of a request that waited, and whose place one for `model` has now."""
+    message = (
+        f"{waiting} requests wait for models to load; the place of this one went to a request "
+        f"for {model}, for which fewer wait"
+    )
+    return Refusal(reason="queue_full", message=message, retry_after_s=5.0, position=waiting)

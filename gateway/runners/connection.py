@@ -1,9 +1,10 @@
 """Talks to one runner: a DEALER of our own, requests out, entries in, life watched.
 
 Promises to each `RequestObserver`: entries in their order without a gap (a gap ends the request
-with `internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket
-that is gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted
-with `runner_lost`. What was never accepted is given back, for nothing had been done.
+with `internal`), and one last word: a terminal entry, `refused`, `displaced` or
+`lost_unaccepted`. A socket that is gone and not back in 1 s, or progress owed and not made for
+12 s, ends what was accepted with `runner_lost`. What was never accepted is given back, for nothing
+had been done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
 from bus.wire.instances import Instance
-from bus.wire.messages.requests import GenerationRequest, InputsPrompt, Usage
+from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
     DATA_PROTOCOL_MAX,
@@ -27,6 +28,7 @@ from bus.wire.messages.tokens import (
     Cancel,
     ChoiceEnd,
     Credit,
+    Displaced,
     Entry,
     Failed,
     Finished,
@@ -45,6 +47,7 @@ from bus.wire.messages.tokens import (
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.liveness import Liveness, Verdict
+from gateway.runners.versions import as_known
 
 BACK_S = 1.0
 """A lost socket has this long to come back."""
@@ -52,23 +55,6 @@ ANSWER_S = 1.0
 """A submit is answered within this long..."""
 BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
-SHARER_PROTOCOL = 2
-"""The first version of the data plane in which a runner is told who asks."""
-PROMPT_PROTOCOL = 3
-"""The first one in which a runner can be asked about a prompt: for its log-probabilities, for its
-tokens or its text."""
-RULE_PROTOCOL = 4
-"""The first one that knows rules for a text other than JSON's, and `min_tokens`."""
-THINKING_PROTOCOL = 5
-"""The first one in which a runner is told how much to think, and what to tell its template."""
-HISTORY_PROTOCOL = 5
-"""The first one in which a request may go on from token ids, and is told those of its end."""
-TEMPLATE_PROTOCOL = 6
-"""The first one in which a request may bring the template of its prompt."""
-ADAPTER_PROTOCOL = 7
-"""The first one in which a request may be for one of the model's adapters."""
-INPUTS_PROTOCOL = 4
-"""The first one in which a runner can be asked for vectors of inputs."""
 
 
 class RequestObserver(Protocol):
@@ -80,6 +66,10 @@ class RequestObserver(Protocol):
 
     def refused(self, refusal: Refusal) -> None:
         """Note that the runner did not take the request; nothing was done."""
+        ...
+
+    def displaced(self) -> None:
+        """Note that the runner gave the request back, in favour of another; nothing was done."""
         ...
 
     def lost_unaccepted(self) -> None:
@@ -155,12 +145,14 @@ class RunnerConnection:
         *,
         remaining_ms: int,
         sharer: Sharer,
+        waited_ms: int,
     ) -> None:
         """Hand a request over. The observer gets its last word in any case."""
         now = self._reactor.now()
         one = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
         self._open[request.request_id] = one
-        submit = Submit(request, self.generation, CREDIT_WINDOW, remaining_ms, sharer)
+        credit = CREDIT_WINDOW
+        submit = Submit(request, self.generation, credit, remaining_ms, sharer, waited_ms)
         if not self._send_known(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
@@ -188,7 +180,7 @@ class RunnerConnection:
             self.verdict = verdict
             self._log.warning("runner", verdict=verdict, open_requests=len(self._open))
         for one in list(self._open.values()):
-            if not one.accepted and self._overdue(one, now):
+            if not one.accepted and _overdue(one, self._life, now):
                 self._give_back(one)
         if verdict == "lost":
             self.end("runner_lost", "the runner made no progress for 12 s")
@@ -244,6 +236,8 @@ class RunnerConnection:
                 one = self._open.pop(message.request_id, None)
                 if one is not None:
                     one.observer.refused(message.refusal)
+            case Displaced():
+                self._displaced(message.request_id)
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
@@ -271,6 +265,16 @@ class RunnerConnection:
             self._life.entries(now)
             one.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
+    def _displaced(self, request_id: RequestId) -> None:
+        one = self._open.get(request_id)
+        if one is None:
+            return
+        if one.next_seq:
+            self._broken(one, "nothing: it was given back")
+            return
+        del self._open[request_id]
+        one.observer.displaced()
+
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
         for entry in entries:
@@ -278,7 +282,7 @@ class RunnerConnection:
             if one is None:
                 continue
             if entry.seq != one.next_seq or not _fits(entry, one):
-                self._broken(one, entry)
+                self._broken(one, entry.seq)
                 continue
             one.next_seq += 1
             one.batch.append(entry)
@@ -293,12 +297,12 @@ class RunnerConnection:
             batch, one.batch = one.batch, []
             one.observer.arrived(batch, now)
 
-    def _broken(self, one: _Open, entry: Entry) -> None:
+    def _broken(self, one: _Open, got: int | str) -> None:
         self._log.error(
             "a request's entries are broken",
             request=one.request_id,
             expected=one.next_seq,
-            got=entry.seq,
+            got=got,
         )
         del self._open[one.request_id]
         self._send(Cancel(one.request_id, "shutdown"))
@@ -309,10 +313,6 @@ class RunnerConnection:
         one.batch = []
 
     # --- below -----------------------------------------------------------------------------------
-
-    def _overdue(self, one: _Open, now: float) -> bool:
-        heard = now - self._life.heard_at < 2 * ANSWER_S + 0.5
-        return now - one.submitted_at >= (BUSY_ANSWER_S if heard else ANSWER_S)
 
     def _give_back(self, one: _Open) -> None:
         self._log.warning("a submit was not answered", request=one.request_id)
@@ -326,20 +326,11 @@ class RunnerConnection:
             self._unsent.append(message)
             return not self._dead
         if isinstance(message, Submit):
-            refusal = _beyond(message, self._protocol)
-            if refusal is not None:
-                self._open.pop(message.request.request_id).observer.refused(refusal)
+            known = as_known(message, self._protocol)
+            if isinstance(known, Refusal):
+                self._open.pop(message.request.request_id).observer.refused(known)
                 return True
-            if self._protocol < HISTORY_PROTOCOL:
-                # what comes before may be left out where it is nothing; the end tells no token ids
-                plain = message.request.model_copy(update={"history": None})
-                message = Submit(
-                    plain, message.generation, message.credit, message.remaining_ms, message.sharer
-                )
-            if self._protocol < SHARER_PROTOCOL:
-                message = Submit(
-                    message.request, message.generation, message.credit, message.remaining_ms
-                )
+            message = known
         return self._send(message)
 
     def _send_hello(self) -> None:
@@ -349,37 +340,10 @@ class RunnerConnection:
         return not self._dead and self._link.send(pack_to_runner(message))
 
 
-def _beyond(submit: Submit, protocol: int) -> Refusal | None:
-    """Return the refusal, in the runner's place, of what this version of the data plane cannot
-    say; None where it can."""
-    request = submit.request
-    if protocol < INPUTS_PROTOCOL and isinstance(request.prompt, InputsPrompt):
-        return _older("which cannot be asked for embeddings", None)
-    if protocol < PROMPT_PROTOCOL and request.prompt_logprobs is not None:
-        return _older("which cannot be asked about prompts", "echo")
-    if protocol < PROMPT_PROTOCOL and request.question is not None:
-        return _older("which cannot be asked about prompts", None)
-    if protocol < RULE_PROTOCOL and request.output.is_later:
-        return _older("which does not know this rule for a text", request.output.field)
-    if protocol < RULE_PROTOCOL and request.min_tokens is not None:
-        return _older("which cannot hold back the end of a text", "min_tokens")
-    if protocol < THINKING_PROTOCOL:
-        if request.effort is not None or request.thinking_budget is not None:
-            return _older("which cannot be told how much to think", "thinking")
-        if request.variables is not None:
-            return _older("whose templates take no variables", "chat_template_kwargs")
-    if protocol < HISTORY_PROTOCOL and request.history:
-        return _older("which cannot go on from token ids", "history")
-    if protocol < TEMPLATE_PROTOCOL and request.template is not None:
-        return _older("whose templates are the models' own", "template")
-    if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
-        return _older("which applies no adapters", "model")
-    return None
-
-
-def _older(lacks: str, field: str | None) -> Refusal:
-    text = f"this model's runner is of an older shoal, {lacks}; load the model anew, or restart its"
-    return Refusal(reason="unsupported", message=f"{text} node (`shoal restart`)", field=field)
+def _overdue(one: _Open, life: Liveness, now: float) -> bool:
+    """Return whether a runner should have answered a submit by now."""
+    heard = now - life.heard_at < 2 * ANSWER_S + 0.5
+    return now - one.submitted_at >= (BUSY_ANSWER_S if heard else ANSWER_S)
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

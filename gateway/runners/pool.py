@@ -51,6 +51,7 @@ class RunnerClients:
         *,
         remaining_ms: int,
         sharer: Sharer,
+        waited_ms: int = 0,
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)
@@ -58,7 +59,9 @@ class RunnerClients:
             observer.refused(_unreachable(instance))
             return
         self._at[request.request_id] = connection
-        connection.submit(request, observer, remaining_ms=remaining_ms, sharer=sharer)
+        connection.submit(
+            request, observer, remaining_ms=remaining_ms, sharer=sharer, waited_ms=waited_ms
+        )
 
     def cancel(self, message: Cancel) -> bool:
         """Stop a request; False when no runner has it."""

@@ -3,6 +3,7 @@
 Pure: time arrives as `now`. Knows tokens and bytes, never an array.
 """
 
+from runner.schedule.intake import Arrival
 from runner.schedule.rows import (
     RowCost,
     RowEvent,
@@ -19,6 +20,7 @@ from runner.schedule.table import ScheduleSettings
 
 __all__ = [
     "STEPS_AHEAD",
+    "Arrival",
     "Placed",
     "RowCost",
     "RowEvent",

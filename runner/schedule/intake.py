@@ -1,18 +1,21 @@
 """Which requests are refused at the door, and how long those had better wait.
 
 Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
-full, unless others have more than their share of it; what the running rows have left, at the
-measured cost of a step, says when to come again.
+full, unless others have more than their share of it, or one that has not begun stands worse and
+gives its place; what the running rows have left, at the measured cost of a step, says when to come
+again. Standing gets better steadily while one waits, at this runner or before it came: what has
+waited for `promote_after_s` in all gives its place to none, so none is displaced for ever.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
-from bus.wire.shares import Sharer, Shares
+from bus.wire.shares import Sharer, Shares, standing
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
@@ -23,20 +26,34 @@ USUAL_TOKENS = 256.0
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that has not begun: who asks, how urgently, since when it has waited for a place at
+    any runner. `returns`: its gateway takes it back; `rows` is how many it has."""
+
+    request_id: RequestId
+    sharer: Sharer
+    priority: int
+    since_at: float
+    returns: bool = False
+    rows: int = 1
+
+
 class Intake:
-    """Judges requests by what the table holds; it changes nothing there."""
+    """Judges requests by what the table holds; it changes nothing there but that a request which
+    gives its place leaves."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._usual_tokens = USUAL_TOKENS
 
-    def refusal(self, prepared: PreparedRequest, sharer: Sharer) -> Refusal | None:
-        """Return why the request cannot be taken now; None where it can."""
+    def unfit(self, prepared: PreparedRequest) -> Refusal | None:
+        """Return why the request cannot be taken, however much room there is; None where it can."""
         if prepared.request_id in self._table.requests:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} is open already"
             )
-        return self._never_fits(prepared) or self.full(sharer)
+        return self._never_fits(prepared)
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
         """Return why a request of `sharer` finds no place to wait in, behind requests of the
@@ -55,6 +72,68 @@ class Intake:
             position=queued,
             retry_after_s=self._retry_after_s(),
         )
+
+    def make_place(
+        self, coming: Arrival, preparing: Sequence[Arrival], now: float
+    ) -> RequestId | Refusal | None:
+        """Return None where there is a place for a request, behind those that are on their way
+        here (`preparing`); else which request gave its place to it, or why there is none. One that
+        was here has left without an end; one on its way is the caller's to forget."""
+        refusal = self.full(coming.sharer, [one.sharer for one in preparing])
+        if refusal is None:
+            return None
+        displaced = self.gives_place(coming, preparing, now)
+        if displaced is None:
+            return refusal
+        self._table.withdraw(displaced)
+        return displaced
+
+    def gives_place(
+        self, coming: Arrival, preparing: Sequence[Arrival], now: float
+    ) -> RequestId | None:
+        """Return which request gives its place to `coming`, which finds all taken; None for none.
+
+        Of those here or on their way here (`preparing`) that have not begun, the one that stands
+        worst, the youngest of these, if it stands worse than `coming`. One is passed over whose
+        sharer would have a right to the place back.
+        """
+        aged_s = self._table.settings.promote_after_s
+
+        def _stands(one: Arrival) -> float:
+            return standing(one.priority, now - one.since_at, aged_s)
+
+        bar = _stands(coming)
+        able = [one for one in (*self._unbegun(now), *preparing) if one.returns]
+        worse = [one for one in able if _stands(one) > bar]
+        if not worse:
+            return None
+        rows = (row.sharer for row in self._table.rows.values())
+        shares = Shares(itertools.chain(rows, (one.sharer for one in preparing)))
+        shares.take(coming.sharer)
+        worse.reverse()  # of those that came at once the last goes first
+        for one in sorted(worse, key=lambda one: (_stands(one), one.since_at), reverse=True):
+            left = shares.copy()
+            for _ in range(one.rows):
+                left.give_back(one.sharer)
+            if left.gives_way(one.sharer) is None:
+                return one.request_id
+        return None
+
+    def _unbegun(self, now: float) -> list[Arrival]:
+        """Return the requests here of which no row has begun."""
+        return [
+            Arrival(
+                request_id,
+                rows[0].sharer,
+                rows[0].prepared.request.priority,
+                now - max(row.waits_s(now) for row in rows),
+                rows[0].returns,
+                len(rows),
+            )
+            for request_id, rows in self._table.requests.items()
+            if len(rows) == len(rows[0].prepared.choices)
+            and all(row.admitted_at is None for row in rows)
+        ]
 
     def ended(self, row: Row) -> None:
         """Note how long the answer of a row that has ended was, if it is whole."""

@@ -114,7 +114,8 @@ class Row:
     memory is admitted for, and `computed <= reserved` while it lives in the engine. `sharer` asked
     for it; `gave_way` counts how often it was preempted for another sharer. `scored` counts the
     prompt tokens whose log-probabilities were read, over all its lives. `thinking` counts its
-    thinking where that has a budget; `forced` how much of thinking's ending is said already."""
+    thinking where that has a budget; `forced` how much of thinking's ending is said already. It
+    `returns` if its gateway takes it back before it has begun."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -141,6 +142,7 @@ class Row:
     finish: FinishReason | None = None
     kept_output: bool = False
     sharer: Sharer = ()
+    returns: bool = False
     entered_at: float = 0.0
     gave_way: int = 0
     scored: int = 0
@@ -217,6 +219,11 @@ class Row:
         token = limit.ending[self.forced]
         self.forced = (self.forced + 1) % len(limit.ending)
         return token
+
+    def waits_s(self, now: float) -> float:
+        """Return how long it has waited in all for a place; what it does now counts where it
+        waits."""
+        return self.waited_s + (now - self.waiting_since if self.status == "waiting" else 0.0)
 
     def move(self, signal: RowSignal) -> None:
         """Go on to the next status. KeyError where `NEXT` has none."""

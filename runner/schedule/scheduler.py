@@ -6,7 +6,8 @@ once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan
 memory than allowed, by formula; who holds the fewest rows has the next turn, and waits no longer
 than `give_way_s` for another's row while that holds at least two more; a row that has waited
 `promote_after_s` goes before all that have not, so nothing starves; preemption never loses or
-changes a token.
+changes a token. A full queue gives back a request that has not begun for one that stands better:
+its rows leave without an end, as if it had never been submitted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bus.wire.shares import Sharer
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
-from runner.schedule.intake import Intake
+from runner.schedule.intake import Arrival, Intake
 from runner.schedule.plan import plan_step
 from runner.schedule.prefix import TokenChain, kept_apart
 from runner.schedule.rows import (
@@ -41,9 +42,11 @@ STEPS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The scheduler owns the request; `position` requests go before it (0: running or next)."""
+    """The scheduler owns the request; `position` requests go before it (0: running or next).
+    `displaced` gave its place to it, and is here no more."""
 
     position: int
+    displaced: RequestId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class SchedulerLoad:
 
 class Scheduler:
     """See the module's law. `facts` are the loaded model's; `settings` the operator's; `intake`
-    tells what would be refused."""
+    tells what would be refused, and makes places."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
@@ -80,12 +83,20 @@ class Scheduler:
         now: float,
         deadline_at: float | None = None,
         sharer: Sharer = (),
+        waited_s: float = 0.0,
+        returns: bool = False,
     ) -> Placed | Refusal:
-        """Take the request with one row per choice (`seeds` as many), or say why not."""
+        """Take the request with one row per choice (`seeds` as many), or say why not. `waited_s` is
+        how long it has waited elsewhere; it `returns` if its gateway takes it back unbegun."""
         table, request_id = self._table, prepared.request_id
-        refusal = self.intake.refusal(prepared, sharer)
+        refusal = self.intake.unfit(prepared)
         if refusal is not None:
             return refusal
+        since_at = now - waited_s
+        coming = Arrival(request_id, sharer, prepared.request.priority, since_at)
+        displaced = self.intake.make_place(coming, (), now)
+        if isinstance(displaced, Refusal):
+            return displaced
         seed = kept_apart(prepared.request)
         prompt = TokenChain(prepared.tokens, table.settings.block_tokens, seed=seed)
         rows: list[Row] = []
@@ -96,17 +107,19 @@ class Scheduler:
                 prepared=prepared,
                 seed=seed,
                 prompt=prompt,
-                submitted_at=now,
+                submitted_at=since_at,
                 serial=self._serial,
                 deadline_at=deadline_at,
                 waiting_since=now,
+                waited_s=waited_s,
                 sharer=sharer,
+                returns=returns,
                 thinking=None if prepared.limit is None else prepared.limit.count(),
             )
             rows.append(row)
         table.open(request_id, rows)
         queue = table.queue()
-        return Placed(queue.index(request_id) if request_id in queue else 0)
+        return Placed(queue.index(request_id) if request_id in queue else 0, displaced)
 
     def cancel(self, request_id: RequestId, now: float) -> list[RowEvent]:
         """End every row of the request as `cancelled`; unknown requests are ignored."""
@@ -148,8 +161,7 @@ class Scheduler:
                 message = f"the reader took nothing for {settings.paused_limit_s:g} s"
                 events.append(self._fail(row, "deadline", message, now))
             elif row.status == "waiting" and not row.promoted and row.paused_at is None:
-                waited_s = row.waited_s + now - row.waiting_since
-                row.promoted = waited_s >= settings.promote_after_s
+                row.promoted = row.waits_s(now) >= settings.promote_after_s
         return events
 
     def plan(self, now: float) -> tuple[StepPlan | None, list[RowEvent]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bus.wire.ids import RequestId
-from bus.wire.shares import Shares
+from bus.wire.shares import AGED_S, Shares
 from runner.engine import EngineFacts, EntryId, RowId, StepResult
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
@@ -42,7 +42,7 @@ class ScheduleSettings:
     first_chunk_tokens: int = 128
     longest_step_s: float = 0.4
     headroom_tokens: int = 256
-    promote_after_s: float = 15.0
+    promote_after_s: float = AGED_S
     give_way_s: float = 1.0
     look_s: float = 0.1
     paused_grace_s: float = 0.5
@@ -196,6 +196,12 @@ class RowTable:
         if row.row_id is not None:
             self.retiring.append(row)
             self.shares.give_back(row.sharer)
+
+    def withdraw(self, request_id: RequestId) -> None:
+        """Forget a request of which no row has begun, if it is here."""
+        for row in list(self.requests.get(request_id, ())):
+            assert row.admitted_at is None
+            self.end(row)
 
     def drop_held(self, row: Row) -> None:
         """Let go of the kept prefix that the row started from, if it did."""

@@ -45,6 +45,8 @@ class GatewayListener(Protocol):
         ...
 
 
+DISPLACED_PROTOCOL = 8
+"""The first version of the data plane in which a gateway takes back what has not begun."""
 UNHEEDED_PROTOCOL = 6
 """The first version of the data plane in which a gateway is told what has no effect."""
 
@@ -77,6 +79,11 @@ class GatewayLink:
         message = message if client is None else known_to(message, client.protocol)
         if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
             self._give_up(peer, "its socket is gone")
+
+    def takes_back(self, peer: bytes) -> bool:
+        """Return whether a gateway process takes back what has not begun."""
+        client = self._clients.known.get(peer)
+        return client is not None and client.protocol >= DISPLACED_PROTOCOL
 
     def watch(self, now: float) -> None:
         """Give up gateway processes that are silent."""

@@ -11,7 +11,6 @@ import secrets
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from bus.process.clock import wall
 from bus.service import Shell
@@ -22,6 +21,7 @@ from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
     Credit,
+    Displaced,
     Entry,
     Ping,
     Pong,
@@ -29,9 +29,9 @@ from bus.wire.messages.tokens import (
     StepEntries,
     Submit,
 )
-from bus.wire.shares import Sharer
 from runner import schedule
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
+from runner.serving.arrivals import Pending, arrived, cannot_take, known_already, too_long
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
@@ -39,24 +39,7 @@ from runner.serving.told_prompt import told
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks, text_size
 
 REMEMBERED = 4096
-UNNAMED: Sharer = ("",)
-"""All those together whose gateway does not say who they are."""
-PREPARING_CHARS = 64 << 20
-"""Text that waits to be tokenised; beyond it who has some there already is refused more."""
 Tap = Callable[[int, list[Entry]], None]
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A submit that is being prepared, of `size` characters or token ids. `cancelled` tells why
-    it is not wanted any more."""
-
-    peer: bytes
-    submit: Submit
-    deadline_at: float
-    sharer: Sharer
-    size: int
-    cancelled: Cancel | None = None
 
 
 class RequestServer:
@@ -88,7 +71,7 @@ class RequestServer:
         self._text = text
         self._tap = tap
         self._open: dict[RequestId, OpenRequest] = {}
-        self._pending: dict[RequestId, _Pending] = {}
+        self._pending: dict[RequestId, Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
         self._link = GatewayLink(spec, shell, self)
 
@@ -149,18 +132,18 @@ class RequestServer:
             return
         if request_id in self._pending and self._pending[request_id].peer == peer:
             return
-        pending = _Pending(
-            peer,
-            submit,
-            deadline_at=now + submit.remaining_ms / 1000,
-            sharer=submit.sharer or UNNAMED,
-            size=text_size(submit.request),
+        size, returns = text_size(submit.request), self._link.takes_back(peer)
+        coming = arrived(peer, submit, size, now, returns=returns)
+        refusal = (
+            cannot_take(self.spec, self.phase, self._loop.facts, submit)
+            or known_already(request_id, self._open, self._pending, self._ended)
+            or too_long(coming, self._pending.values())
+            or self._full(coming, now)
         )
-        refusal = self._cannot_take(submit) or self._full(pending)
         if refusal is not None:
             self._link.send(peer, Refused(request_id, refusal))
             return
-        self._pending[request_id] = pending
+        self._pending[request_id] = coming
         self.totals.used_at = now
         request = submit.request
         if request.max_tokens is None:
@@ -168,39 +151,25 @@ class RequestServer:
             request = request.model_copy(update=limit)
         self._text.prepare(request, lambda answer: self._prepared(request_id, answer))
 
-    def _cannot_take(self, submit: Submit) -> Refusal | None:
-        spec, request = self.spec, submit.request
-        request_id = request.request_id
-        if self.phase == "draining":
-            return Refusal(reason="draining", message=f"{spec.model} is being unloaded here")
-        if self.phase != "ready":
-            return Refusal(reason="not_ready", message=f"{spec.model} is {self.phase} here")
-        if submit.generation != spec.generation:
-            return Refusal(
-                reason="wrong_generation",
-                message=f"this is generation {spec.generation}, not {submit.generation}",
-            )
-        if request.model != spec.model:
-            return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
-        facts = self._loop.facts
-        if request.adapter and facts and (why := facts.why_no_adapter(request.adapter)):
-            return Refusal(reason="unsupported", message=f"{spec.model} {why}", field="model")
-        if request_id in self._open or request_id in self._pending or request_id in self._ended:
-            return Refusal(reason="conflict", message=f"request {request_id} is known already")
+    def _full(self, coming: Pending, now: float) -> Refusal | None:
+        """Return why there is no place for one more request; one that stands worse gives its own,
+        if it has not begun."""
+        others = [one.arrival() for one in self._pending.values()]
+        with self._loop.scheduling() as scheduler:
+            place = scheduler.intake.make_place(coming.arrival(), others, now)
+        if isinstance(place, Refusal):
+            return place
+        self._displace(place)
         return None
 
-    def _full(self, coming: _Pending) -> Refusal | None:
-        """Return why it is no use to prepare one more request: refused here, it costs nothing."""
-        pending = self._pending.values()
-        with self._loop.scheduling() as scheduler:
-            refusal = scheduler.intake.full(coming.sharer, [one.sharer for one in pending])
-        if refusal is not None:
-            return refusal
-        chars = sum(one.size for one in pending) + coming.size
-        if chars <= PREPARING_CHARS or all(one.sharer != coming.sharer for one in pending):
-            return None
-        message = f"{len(pending)} long prompts are waiting to be read already"
-        return Refusal(reason="queue_full", message=message, position=len(pending))
+    def _displace(self, request_id: RequestId | None) -> None:
+        """Give a request that has not begun back to the gateway process that asked for it."""
+        if request_id is None:
+            return
+        request = self._pending.pop(request_id, None) or self._open.pop(request_id, None)
+        if request is not None:
+            self._note("displaced", request_id)
+            self._link.send(request.peer, Displaced(request_id))
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
         """Take the text thread's answer: refuse the request, tell what it asks about its prompt, or
@@ -225,15 +194,13 @@ class RequestServer:
         if isinstance(placed, Refusal):
             self._link.send(pending.peer, Refused(request_id, placed))
             return
-        self.totals.requests += 1
-        self.totals.prompt_tokens += len(answer.tokens)
         count, unheeded = len(answer.tokens), answer.unheeded
         self._link.send(pending.peer, Accepted(request_id, placed.position, count, unheeded))
         if pending.cancelled is not None:
             self._cancel(pending.cancelled, now)
 
     def _place(
-        self, pending: _Pending, prepared: PreparedRequest, now: float
+        self, pending: Pending, prepared: PreparedRequest, now: float
     ) -> schedule.Placed | Refusal:
         works = self.works
         assert works is not None, "ready"
@@ -256,8 +223,11 @@ class RequestServer:
                 now=now,
                 deadline_at=pending.deadline_at,
                 sharer=pending.sharer,
+                waited_s=pending.submit.waited_ms / 1000,
+                returns=pending.returns,
             )
         if isinstance(placed, schedule.Placed):
+            self._displace(placed.displaced)
             self._open[prepared.request_id] = request
         return placed
 
@@ -309,7 +279,7 @@ class RequestServer:
                     self._note("error", request.request_id, reason=event.reason)
                 case schedule.RowStarted():
                     request.started(choice, event.cached_tokens)
-                    self._looked_up(event)
+                    self._started(request, event)
                 case schedule.RowPrefilled():
                     request.prefilled(choice, event.done, event.total, out)
                     phase = "decode_wait_first_token" if event.done == event.total else "prefill"
@@ -320,7 +290,10 @@ class RequestServer:
         if request.is_over:
             self._ended_now(request, now)
 
-    def _looked_up(self, event: schedule.RowStarted) -> None:
+    def _started(self, request: OpenRequest, event: schedule.RowStarted) -> None:
+        if event.key.choice == 0:
+            self.totals.requests += 1
+            self.totals.prompt_tokens += len(request.prepared.tokens)
         self._note("kv_cache_lookup", event.key.request_id, cached_tokens=event.cached_tokens)
         if event.cached_tokens:
             self.totals.prefix_hits += 1

@@ -46,7 +46,7 @@ from gateway.records.jobs import job
 from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
-from runner.serving.request_server import PREPARING_CHARS
+from runner.serving.arrivals import PREPARING_CHARS
 from runner.text import tokenizer
 from runner.text.grammar import forms, gbnf
 from runner.text.rendering import RenderLimits

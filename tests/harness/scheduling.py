@@ -73,6 +73,8 @@ class Loop:
         *,
         deadline_at: float | None = None,
         sharer: Sharer = (),
+        waited_s: float = 0.0,
+        returns: bool = False,
     ) -> Placed | Refusal:
         answer = self.scheduler.submit(
             request,
@@ -80,6 +82,8 @@ class Loop:
             now=self.now,
             deadline_at=deadline_at,
             sharer=sharer,
+            waited_s=waited_s,
+            returns=returns,
         )
         self.scheduler.validate_state()
         return answer

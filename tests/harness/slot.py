@@ -20,8 +20,11 @@ from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
 from bus.wire.messages.control import RunnerSpec, SlotEnded, SlotHello
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
 from bus.wire.messages.tokens import (
+    DATA_PROTOCOL_MAX,
+    DATA_PROTOCOL_MIN,
     Accepted,
     ChoiceEnd,
+    Displaced,
     Entry,
     Failed,
     Finished,
@@ -34,7 +37,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     ToRunner,
 )
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.wire.messages.wire import Message
 from conf.blas import prepared_blas
 from conf.paths import find_paths, make_folders
 from conf.settings import load_settings
@@ -177,6 +180,7 @@ class Stream:
     """What one request has got so far."""
 
     answer: Accepted | Refused | None = None
+    displaced: int = 0
     entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -209,7 +213,7 @@ class Stream:
 class FakeGateway:
     """A real DEALER that says what a gateway says. `pings` False lets the runner think it dead."""
 
-    def __init__(self, slot: Slot, name: str = "gw") -> None:
+    def __init__(self, slot: Slot, name: str = "gw", *, protocol: int = DATA_PROTOCOL_MAX) -> None:
         self.slot = slot
         self.link = Link("dealer", identity=name)
         self.link.connect(slot.endpoints.runner("00"))
@@ -218,16 +222,22 @@ class FakeGateway:
         self.messages = 0
         self.pings = True
         self._pinged_at = 0.0
-        self.send(Hello(name, Boot(name), PROTOCOL_MIN, PROTOCOL_MAX))
+        self.send(Hello(name, Boot(name), DATA_PROTOCOL_MIN, protocol))
 
     def send(self, message: ToRunner) -> None:
         assert self.link.send(pack_to_runner(message))
 
     def submit(
-        self, asked: GenerationRequest, *, credit: int = 10_000, remaining_ms: int = 60_000
+        self,
+        asked: GenerationRequest,
+        *,
+        credit: int = 10_000,
+        remaining_ms: int = 60_000,
+        waited_ms: int = 0,
     ) -> Stream:
         stream = self.streams.setdefault(asked.request_id, Stream())
-        self.send(Submit(asked, self.slot.spec.generation, credit, remaining_ms))
+        generation = self.slot.spec.generation
+        self.send(Submit(asked, generation, credit, remaining_ms, (), waited_ms))
         return stream
 
     def listen(self, wait_ms: int = 10) -> None:
@@ -245,6 +255,8 @@ class FakeGateway:
             elif isinstance(message, Accepted | Refused):
                 self.streams[message.request_id].answer = message
             else:
+                if isinstance(message, Displaced):
+                    self.streams[message.request_id].displaced += 1
                 self.heard.append(message)
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:

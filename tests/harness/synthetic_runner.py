@@ -4,9 +4,10 @@ A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE 
 PROTOCOL`, the highest version that it speaks), so that it can be stopped and killed. What a request
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
-answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), calls=1 (end
-with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N tokens more are used than
-are said).
+answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), displace=N
+(give it back so often), back_twice=1 (say so twice), back_late=1 (give it back when it is told to
+stop it), calls=1 (end with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N
+tokens more are used than are said).
 An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
 and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
 runner makes, credit above all, and prints one JSON line for each thing that it is told.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +42,7 @@ from bus.wire.messages.tokens import (
     Cancel,
     ChoiceEnd,
     Credit,
+    Displaced,
     Entry,
     Failed,
     Finished,
@@ -110,6 +113,7 @@ class SyntheticRunner:
         self.instance, self.generation = instance, generation
         self.boot = new_boot()
         self.rows: dict[RequestId, Row] = {}
+        self.displaced: Counter[RequestId] = Counter()
         self.step = 0
         self.link = Link("router", high_water=100_000)
         self.link.bind(socket)
@@ -158,6 +162,7 @@ class SyntheticRunner:
             n=request.n,
             remaining_ms=message.remaining_ms,
             sharer=message.sharer,
+            waited_ms=message.waited_ms,
         )
         if "mute" in orders:
             return
@@ -180,6 +185,11 @@ class SyntheticRunner:
             return
         unheeded = ("tools.strict",) if "unheeded" in orders else ()
         self.send(peer, Accepted(request.request_id, 0, 7, unheeded))
+        if self.displaced[request.request_id] < int(orders.get("displace", "0")):
+            self.displaced[request.request_id] += 1
+            for _ in range(1 + ("back_twice" in orders)):
+                self.send(peer, Displaced(request.request_id))
+            return
         if isinstance(request.prompt, InputsPrompt):
             entries = [*vectors_of(request, request.prompt), *ending_of(request, orders)]
             self.send(peer, StepEntries(self.step, tuple(numbered(entries))))
@@ -202,6 +212,9 @@ class SyntheticRunner:
     def cancel(self, request_id: RequestId) -> None:
         row = self.rows.pop(request_id, None)
         if row is None:
+            return
+        if "back_late" in row.orders:
+            self.send(row.peer, Displaced(request_id))
             return
         entries: list[Entry] = [
             ChoiceEnd(request_id, row.number(), choice, "cancelled", None)

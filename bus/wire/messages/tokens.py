@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 7
+DATA_PROTOCOL_MAX = 8
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -27,7 +27,8 @@ regular expression, a grammar or a list of texts, its end may be held back by `m
 may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
 `thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
 tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
-`Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model."""
+`Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
+that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -51,6 +52,8 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
     """A request, with the credit of each choice and what is left of its deadline.
 
     `sharer` is who asks, for an even share (`bus.wire.shares`); version 1 leaves it out.
+    `waited_ms` is how long one that was `Displaced` has waited since a runner first had it; it is
+    left out where it was not, and by versions before 8.
     """
 
     request: GenerationRequest
@@ -58,6 +61,7 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
     credit: int
     remaining_ms: int
     sharer: tuple[str, ...] = ()
+    waited_ms: int = 0
 
 
 class Credit(ArrayFrame, tag="credit", frozen=True):
@@ -115,6 +119,14 @@ class Refused(ArrayFrame, tag="refused", frozen=True):
 
     request_id: RequestId
     refusal: Refusal
+
+
+class Displaced(ArrayFrame, tag="displaced", frozen=True):
+    """The request, which was submitted and perhaps accepted, is given back in favour of a more
+    urgent one: nothing of it was computed, no entry of it was sent, and the runner has forgotten
+    it. It is to be submitted again. Not sent to versions before 8."""
+
+    request_id: RequestId
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
@@ -255,4 +267,4 @@ class StepEntries(ArrayFrame, tag="step", frozen=True):
 
 
 ToRunner = Hello | Submit | Credit | Cancel | Ping
-ToGateway = Welcome | Goodbye | Accepted | Refused | Pong | StepEntries
+ToGateway = Welcome | Goodbye | Accepted | Refused | Displaced | Pong | StepEntries

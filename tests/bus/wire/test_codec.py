@@ -47,6 +47,7 @@ from bus.wire.messages.tokens import (
     Cancel,
     ChoiceEnd,
     Credit,
+    Displaced,
     Failed,
     Finished,
     Goodbye,
@@ -233,6 +234,8 @@ def full_request() -> GenerationRequest:
         Hello("gw", Boot("b"), 1, 1),
         Submit(full_request(), 3, 64, 120_000),
         Submit(full_request(), 3, 64, 120_000, ("", "me", "10.0.0.7", "10.0.0.7:4711")),
+        Submit(full_request(), 3, 64, 120_000, ("", "me"), 1500),
+        Submit(full_request(), 3, 64, 120_000, (), 1500),
         Submit(
             GenerationRequest(request_id=RID, model=ModelId("m"), prompt=TextPrompt(text="a")),
             1, 64, 1,
@@ -257,6 +260,11 @@ def test_a_submit_that_does_not_say_who_asks_is_one_of_version_1() -> None:
     assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000))
 
 
+def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None:
+    frame = pack_to_runner(Submit(full_request(), 3, 64, 120_000, ("", "me")))
+    assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000, ("", "me")))
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -264,6 +272,7 @@ def test_a_submit_that_does_not_say_who_asks_is_one_of_version_1() -> None:
         Goodbye("no"),
         Accepted(RID, 3, 17),
         Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
+        Displaced(RID),
         Pong(Boot("b"), 12, owes=True),
         StepEntries(
             4,

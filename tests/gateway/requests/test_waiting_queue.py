@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.readings import FetchPhase, FetchReading, RunnerReading, WeightsReading
 from bus.wire.pool import PoolWait
@@ -77,6 +78,113 @@ def test_a_full_house_takes_one_more_from_who_has_less_than_another() -> None:
         assert demand.add(replace(waiter(f"hog{number}"), sharer=("", "hog"))) is None
     assert demand.add(replace(waiter("hog3"), sharer=("", "hog"))) is not None
     assert demand.add(replace(waiter("other"), sharer=("", "other"))) is None
+
+
+def lost(answer: object) -> str:
+    assert isinstance(answer, Waiter), answer
+    return answer.key
+
+
+def test_one_model_has_all_places_until_another_is_asked_for() -> None:
+    queue = WaitingQueue(limit=4)
+    for key, priority, since_at in (("a", 10, 1.0), ("b", 50, 2.0), ("c", 50, 3.0), ("d", 5, 4.0)):
+        assert queue.add(waiter(key, M, priority, since_at)) is None
+    assert queue.add(waiter("e", M, 1, 5.0)) is not None and "e" not in queue.waiters
+    assert lost(queue.add(waiter("o1", OTHER, 50, 6.0))) == "c", "the lowest, the youngest"
+    assert lost(queue.add(waiter("o2", OTHER, 50, 7.0))) == "b"
+    refused = queue.add(waiter("o3", OTHER, 1, 8.0))
+    assert isinstance(refused, Refusal) and refused.reason == "queue_full", "each has its half"
+    assert set(queue.waiters) == {"a", "d", "o1", "o2"}
+
+
+def test_of_the_model_with_most_who_has_most_gives_up() -> None:
+    queue = WaitingQueue(limit=4)
+    for number in range(3):
+        queue.add(replace(waiter(f"hog{number}", since_at=number), sharer=("", "hog")))
+    queue.add(replace(waiter("other", priority=50, since_at=9.0), sharer=("", "other")))
+    coming = replace(waiter("new", OTHER, 50, 10.0), sharer=("", "hog"))
+    assert lost(queue.add(coming)) == "hog2"
+    assert "other" in queue.waiters
+
+
+def test_what_a_runner_gave_back_has_its_place_and_keeps_it() -> None:
+    queue = WaitingQueue(limit=2)
+    for key in ("a", "b"):
+        queue.add(waiter(key))
+    for key in ("c", "d", "e"):
+        assert queue.add(replace(waiter(key, priority=50), queued_at=0.0)) is None
+    assert isinstance(queue.add(waiter("f")), Refusal)
+    assert lost(queue.add(waiter("o1", OTHER))) == "b"
+    assert isinstance(queue.add(waiter("o2", OTHER)), Refusal), "each has one that can give up"
+    assert {"c", "d", "e"} <= set(queue.waiters)
+
+
+def test_one_that_waits_already_may_be_changed_in_a_full_house() -> None:
+    queue = WaitingQueue(limit=2)
+    queue.add(waiter("a"))
+    queue.add(waiter("b"))
+    assert queue.add(replace(waiter("b"), deadline_at=7.0)) is None
+    assert queue.waiters["b"].deadline_at == 7.0 and len(queue.waiters) == 2
+
+
+def test_of_those_that_were_given_back_the_one_with_the_best_standing_asks() -> None:
+    queue = WaitingQueue(limit=9)
+    queue.add(waiter("never", priority=1))
+    assert queue.asks_first(M, 20.0) is None
+    queue.add(replace(waiter("batch", priority=50), queued_at=0.0))
+    queue.add(replace(waiter("normal", priority=10), queued_at=5.0))
+    assert queue.asks_first(M, 5.0) == "normal"
+    assert queue.asks_first(M, 14.9) == "batch", "it has nearly aged"
+    assert queue.asks_first(OTHER, 14.9) is None
+
+
+MODELS = [ModelId(name) for name in "abc"]
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.tuples(
+            st.sampled_from(MODELS), st.sampled_from("xyz"), st.integers(0, 60), st.booleans()
+        ),
+        max_size=60,
+    ),
+)
+def test_no_model_fills_the_places_and_none_moves_back_and_forth(
+    limit: int, asked: list[tuple[ModelId, str, int, bool]]
+) -> None:
+    queue = WaitingQueue(limit=limit)
+    for number, (model, client, priority, back) in enumerate(asked):
+        before = dict(queue.waiters)
+        count = {one: sum(w.model == one for w in before.values()) for one in MODELS}
+        able = {
+            one: sum(w.model == one and w.queued_at is None for w in before.values())
+            for one in MODELS
+        }
+        coming = replace(
+            waiter(str(number), model, priority, float(number)),
+            sharer=(client,),
+            queued_at=0.0 if back else None,
+        )
+        answer = queue.add(coming)
+        if isinstance(answer, Refusal):
+            assert not back and len(before) >= limit and queue.waiters == before
+            assert max(able.values()) < able[model] + 2, "no other has markedly more"
+            continue
+        assert coming.key in queue.waiters
+        if answer is None:
+            assert set(queue.waiters) == {*before, coming.key}
+            continue
+        assert set(queue.waiters) == {*before, coming.key} - {answer.key}
+        assert len(queue.waiters) == len(before) >= limit
+        assert answer.queued_at is None and answer.model != model
+        assert able[answer.model] == max(able.values()) >= able[model] + 2
+        theirs = [w for w in before.values() if w.model == answer.model and w.queued_at is None]
+        shares = {one: sum(w.sharer == (one,) for w in theirs) for one in "xyz"}
+        assert shares[answer.sharer[0]] == max(shares.values())
+        mine = [w for w in theirs if w.sharer == answer.sharer]
+        assert count[answer.model] >= len(mine)
+        assert answer.priority == max(w.priority for w in mine)
 
 
 def test_a_model_that_cannot_load_blocks_no_other() -> None:
