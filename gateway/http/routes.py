@@ -255,7 +255,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/instance/{instance}", "One instance", CLUSTER,
           instances.InstanceResource, errors=(401, 404)),
     Route("DELETE", "/instance/{instance}", "Drain for ?drain_s=, then unload", CLUSTER,
-          instances.InstanceResource, errors=(401, 404, 503)),
+          instances.InstanceResource, errors=(400, 401, 404, 409, 503)),
     Route("POST", "/rdma-test",
           "Test the collectives between nodes; answers at once with the test's id", CLUSTER,
           collectives.CollectiveTests, body=collectives.CollectiveTestBody, errors=PLACES),

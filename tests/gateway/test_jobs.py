@@ -224,6 +224,22 @@ def test_a_job_whose_request_fails_says_why(testbed: GatewayTestbed) -> None:
         assert failed["error"]["code"] == "internal_error", failed
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_job_whose_runner_ends_is_begun_anew_and_after_three_runs_it_has_failed(
+    testbed: GatewayTestbed, stream: bool
+) -> None:
+    job = submit(testbed, chat("tokens=40 every_ms=20 fail=model_unavailable", stream=stream))
+    failed = ended(testbed, job["id"], 30)
+    assert (failed["status"], failed["attempts"]) == ("failed", 3), failed
+    assert failed["error"]["code"] == "model_unavailable", failed
+    heard = [one["request"] for one in testbed.runners[0].heard("submit")]
+    mine = [one for one in heard if one.startswith(job["id"].removeprefix("job_"))]
+    assert len(mine) == len(set(mine)) == 3
+    if stream:
+        names = [name for _, name, _ in events_of(testbed, f"/v1/jobs/{job['id']}/events")]
+        assert names.count("job.restarted") == 2 and names[-1] == "job.failed", names
+
+
 def test_a_job_that_finds_the_queue_full_comes_again(testbed: GatewayTestbed) -> None:
     job = submit(testbed, chat("refuse=queue_full"))
     eventually(lambda: job_of(testbed, job["id"])["attempts"] > 1, 20, "it came again")

@@ -23,13 +23,14 @@ LANDED, GIVEN, MISSING = 1, 2, 0
 @dataclass(frozen=True, slots=True)
 class PieceRun:
     """The pieces of a file from `first` on, up to and without `last`; `begin` and `end` are the
-    same in bytes."""
+    same in bytes. `spoilt` is how often the file had been found wrong when they were given out."""
 
     path: str
     first: int
     last: int
     begin: int
     end: int
+    spoilt: int = 0
 
 
 class PullFiles:
@@ -84,7 +85,8 @@ class PullFiles:
                 pieces[last] = GIVEN
                 last += 1
             size = self._files[path].size_bytes
-            return PieceRun(path, first, last, first * PIECE_BYTES, min(size, last * PIECE_BYTES))
+            begin, end = first * PIECE_BYTES, min(size, last * PIECE_BYTES)
+            return PieceRun(path, first, last, begin, end, self._spoilt.get(path, 0))
         return None
 
     def take(self, path: str, index: int) -> None:
@@ -95,7 +97,10 @@ class PullFiles:
             self.done_bytes += self._length(self._files[path], index)
 
     def put_back(self, run: PieceRun) -> None:
-        """Put back what of a run has not landed: it is given out again."""
+        """Put back what of a run has not landed: it is given out again. Of one that had landed
+        before its file was found wrong nothing is put back: others may have its pieces by now."""
+        if run.spoilt != self._spoilt.get(run.path, 0):
+            return
         pieces = self._pieces[run.path]
         for index in range(run.first, run.last):
             if pieces[index] == GIVEN:

@@ -7,7 +7,7 @@ Comments are no events. What is no stream is one event: the body.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -76,9 +76,17 @@ class Ending:
     """The whole answer that the last event of a named one has."""
 
 
-def ending_of(status: int | None, content_type: str, last: bytes, *, stopped: bool) -> Ending:
+def ending_of(
+    status: int | None, content_type: str, last: bytes, *, stopped: bool, lost: bool = False
+) -> Ending:
     """Return how a run ended that answered `status` (None: it did not answer), by its last event
-    that is no mark; `stopped`: that was asked for."""
+    that is no mark; `stopped`: that was asked for; `lost`: its runner ended before it did."""
+    ending = _ending_of(status, content_type, last, stopped=stopped)
+    cut = lost and not stopped and ending.signal == "fail"
+    return replace(ending, retry=True) if cut else ending
+
+
+def _ending_of(status: int | None, content_type: str, last: bytes, *, stopped: bool) -> Ending:
     said = event_payload(last)
     if status is None:
         return Ending("stop") if stopped else Ending("fail", error_text("internal_error", UNSAID))

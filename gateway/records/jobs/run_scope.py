@@ -12,17 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from bus.wire.errors import FailReason
 from bus.wire.ids import RequestId
 from gateway.dialects.dialect import ParseContext, Parsed
 from gateway.records.jobs.job import Job
 
 MARK = "shoal.job"
+LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
+"""How a request ends whose runner, or whose node, went away."""
 
 
 class Computed(Protocol):
-    """A request of a run: how many tokens its answer has, and whether a runner computes it."""
+    """A request of a run: how many tokens its answer has, whether a runner computes it, and how it
+    failed."""
 
     begun: bool
+    failed: FailReason | None
 
     @property
     def answered_tokens(self) -> int:
@@ -51,6 +56,11 @@ class JobRun:
     def begun(self) -> bool:
         """Return whether a runner computes any of them, or did."""
         return any(one.begun for one in self.computed)
+
+    @property
+    def lost(self) -> bool:
+        """Return whether any of them ended because its runner did."""
+        return any(one.failed in LOST for one in self.computed)
 
     def context(self, context: ParseContext) -> ParseContext:
         """Return what a parser may know, so that it makes the run's request."""

@@ -144,7 +144,13 @@ class RunUnderWay:
         if self.too_large:
             text = f"a job may say {RESULT_BYTES} bytes, and this one said more"
             return Ending("fail", error_text("result_too_large", text, 413))
-        return ending_of(self.status, self.content_type, self.last, stopped=self.stopped)
+        return ending_of(
+            self.status,
+            self.content_type,
+            self.last,
+            stopped=self.stopped,
+            lost=self.mark.lost,
+        )
 
 
 class JobRunner:

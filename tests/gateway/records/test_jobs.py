@@ -290,4 +290,6 @@ def test_how_a_run_ended_is_read_from_its_last_event(
 ) -> None:
     ending = events.ending_of(status, kind, last, stopped=stopped)
     assert (ending.signal, ending.retry) == (signal, retry)
+    lost = events.ending_of(status, kind, last, stopped=stopped, lost=True)
+    assert lost.signal == signal and lost.retry == (signal == "fail" and not stopped)
     assert (ending.error is not None) == (signal == "fail")

@@ -126,6 +126,21 @@ def test_a_file_that_is_wrong_again_ends_the_pull() -> None:
     assert files.refusal is not None and files.refusal.reason == "spoilt"
 
 
+def test_who_ends_late_gives_no_pieces_out_that_another_has_by_then() -> None:
+    files = PullFiles(listing([2 * PIECE_BYTES]), {})
+    late = files.next()
+    assert late is not None
+    for index in (0, 1):
+        files.take(late.path, index)
+    assert not files.check(late.path, WRONG)
+    again = files.next()
+    assert again is not None and files.next() is None
+    files.put_back(late)
+    assert files.next() is None
+    files.put_back(again)
+    assert files.next() is not None
+
+
 TIMING = PullTiming(silence_s=10.0, pause_s=1.0, longest_s=4.0, asked_s=60.0, busy=2)
 
 
