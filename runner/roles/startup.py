@@ -50,8 +50,8 @@ class Startup:
         self.text.start(min(facts.context_tokens, self._spec.context_tokens))
         self._recorder.note(wall(), "warmup")
         with self._loop.scheduling() as scheduler:
-            warm_up = self._warm_up = WarmUp(self._spec.model, facts, scheduler)
-            warm_up.advance(self._reactor.now())
+            self._warm_up = WarmUp(self._spec.model, facts, scheduler)
+        self._advance(self._warm_up)
 
     def stepped(self, news: Stepped) -> None:
         """Submit the next prompt where this step ended the last one."""
@@ -64,10 +64,17 @@ class Startup:
             self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
             return
         if ended:
+            self._advance(warm_up)
+
+    def _advance(self, warm_up: WarmUp) -> None:
+        try:
             with self._loop.scheduling():
                 goes_on = warm_up.advance(self._reactor.now())
-            if not goes_on:
-                self._is_done("engine")
+        except RuntimeError as error:
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
+            return
+        if not goes_on:
+            self._is_done("engine")
 
     def _open_text(self) -> TextWorks:
         """Return what prepares requests; called in the text thread."""

@@ -7,6 +7,7 @@ them their share; they are as long as fits a second.
 
 from __future__ import annotations
 
+from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, TokensPrompt
 from runner.engine import EngineFacts
@@ -31,18 +32,22 @@ class WarmUp:
         self._current: RequestId | None = None
 
     def advance(self, now: float) -> bool:
-        """Submit the next prompt; False when none is left."""
+        """Submit the next prompt; False when none is left, or none has room in the context.
+        RuntimeError where the scheduler refuses it."""
         if self._done == 1:
             self._scheduler.forget_costs()
         if self._done == len(LENGTHS):
             return False
-        length = LENGTHS[self._done]
-        longest = self._facts.context_tokens - MAKES
+        length, context = LENGTHS[self._done], self._facts.context_tokens
+        makes = min(MAKES, context // 2)
+        longest = context - makes
         slow = self._done > 1 and self._scheduler.prefill_s(length) > LONGEST_S
-        if slow or (self._done and length > longest):
+        if not makes or slow or (self._done and length > longest):
             return False
-        prepared = self._prompt(min(length, longest))
-        self._scheduler.submit(prepared, seeds=[0], now=now)
+        prepared = self._prompt(min(length, longest), makes)
+        taken = self._scheduler.submit(prepared, seeds=[0], now=now)
+        if isinstance(taken, Refusal):
+            raise RuntimeError(f"warm-up: {taken.message}")
         self._current = prepared.request_id
         self._done += 1
         return True
@@ -56,7 +61,7 @@ class WarmUp:
             raise RuntimeError(f"warm-up: {event.message}")
         return isinstance(event, RowFinished)
 
-    def _prompt(self, length: int) -> PreparedRequest:
+    def _prompt(self, length: int, makes: int) -> PreparedRequest:
         """Return a prompt that begins as no other, so that none is found in the prefix cache."""
         vocabulary, first = self._facts.vocabulary, 1 + self._done
         tokens = tuple(TokenId((first + 7 * n) % vocabulary) for n in range(length))
@@ -65,4 +70,4 @@ class WarmUp:
             model=self._model,
             prompt=TokensPrompt(token_ids=tokens),
         )
-        return PreparedRequest(request, tokens, MAKES, frozenset(), (PreparedChoice(0, 0),))
+        return PreparedRequest(request, tokens, makes, frozenset(), (PreparedChoice(0, 0),))

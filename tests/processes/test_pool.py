@@ -199,3 +199,21 @@ def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> 
         assert node.http.post("/unpin", json={"model": "first"}).status_code == 200
     assert node.http.post("/pin", json={"model": "first", "bye": 1}).status_code == 400
     assert node.http.post("/pin", json={"model": "nobody"}).status_code == 404
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_a_copy_of_the_shortest_context_is_ready_and_says_what_does_not_fit(
+    node: Node, tokens: int
+) -> None:
+    for name in loads(node):
+        assert node.http.delete(f"/instance/{name}").status_code == 200
+    eventually(lambda: not loads(node), 60, "nothing is in memory")
+    asked = {"model": "first", "context_tokens": tokens}
+    assert node.http.post("/place_instance", json=asked).status_code == 200
+    eventually(lambda: held(node)["first"]["status"] == "ready", 60, "it is loaded")
+    refused = ask(node, "first")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (
+        400,
+        "context_length_exceeded",
+    ), refused.text
+    assert node.http.delete(f"/instance/{next(iter(loads(node)))}").status_code == 200

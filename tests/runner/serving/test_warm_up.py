@@ -55,9 +55,21 @@ def test_a_slow_model_is_not_kept_from_being_ready() -> None:
     assert loop.now < 2 * LONGEST_S + COLD * costs.prefill_token_s * LENGTHS[0]
 
 
-def test_a_short_context_is_kept_to() -> None:
-    loop = Loop(facts(context_tokens=32))
+@pytest.mark.parametrize("tokens", [2, 3, 8, 9, 16, 32])
+def test_a_short_context_is_kept_to(tokens: int) -> None:
+    loop = Loop(facts(context_tokens=tokens))
     assert warm(loop) == 1
+
+
+def test_a_context_without_room_for_a_prompt_keeps_no_runner_from_being_ready() -> None:
+    loop = Loop(facts(context_tokens=1))
+    assert warm(loop) == 0
+
+
+def test_a_prompt_that_is_refused_says_why() -> None:
+    loop = Loop(facts(kv_bytes=1))
+    with pytest.raises(RuntimeError, match="KV memory"):
+        WarmUp(ModelId("fake"), loop.facts, loop.scheduler).advance(loop.now)
 
 
 def test_a_warm_up_that_fails_says_why() -> None:
