@@ -13,6 +13,8 @@ from tests.harness.nodes import Node, Stream, eventually, running_node
 ROWS, QUEUE = 2, 3
 ROW_TOKENS, TOKENS = 2500, 60
 """Of the requests that have the rows, which go on while the rest comes; and of those that wait."""
+URGENT_TOKENS = 600
+"""Of urgent ones without end: none has ended before the batch requests and the others have come."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,11 @@ def test_a_batch_request_is_answered_while_urgent_ones_never_end(node: Node) -> 
     def ask_again() -> None:
         while not over.is_set():
             stream = node.stream(
-                "Count.", max_tokens=60, ignore_eos=True, x_priority="urgent", x_client_id="me"
+                "Count.",
+                max_tokens=URGENT_TOKENS,
+                ignore_eos=True,
+                x_priority="urgent",
+                x_client_id="me",
             ).wait(60)
             assert stream.status in (200, 429), stream.error
             if stream.status == 200:

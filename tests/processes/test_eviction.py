@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,6 +177,7 @@ def test_a_store_keeps_everything_and_others_copy_from_it_and_let_theirs_go(
         eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
         assert first.shoal("pull", REPOSITORY, "--to", "third").returncode == 0
         eventually(lambda: having(second) == 2, 30, "two copies are known")
+        time.sleep(3.0)  # to the worker as to the gateway that was asked
         assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
         eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
         note = second.home / "data" / "models" / REPOSITORY / ".shoal-origin.json"

@@ -212,7 +212,7 @@ def test_a_dry_run_waits_for_no_turn_and_a_pull_does(node: Node, hub: HubServer)
         assert planned.returncode == 0 and json.loads(planned.stdout)["fits"] == "now", planned
         third = typed(node, "pull", names[2])
         eventually(lambda: names[2] in pulls(node), 20, "the third is asked for")
-        eventually(lambda: pulls(node)[names[2]] == "waiting", 20, "it waits for its turn")
+        eventually(lambda: pulls(node).get(names[2]) == "waiting", 20, "it waits for its turn")
         assert coming(node) == set(names[:2])
         first.send_signal(signal.SIGINT)
         eventually(lambda: names[2] in coming(node), 30, "its turn came")
