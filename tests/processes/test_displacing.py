@@ -13,8 +13,6 @@ from tests.harness.nodes import Node, Stream, eventually, running_node
 ROWS, QUEUE = 2, 3
 ROW_TOKENS, TOKENS = 2500, 60
 """Of the requests that have the rows, which go on while the rest comes; and of those that wait."""
-URGENT_TOKENS = 600
-"""Of urgent ones without end: none has ended before the batch requests and the others have come."""
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +109,7 @@ def test_a_batch_request_is_answered_while_urgent_ones_never_end(node: Node) -> 
         while not over.is_set():
             stream = node.stream(
                 "Count.",
-                max_tokens=URGENT_TOKENS,
+                max_tokens=TOKENS,
                 ignore_eos=True,
                 x_priority="urgent",
                 x_client_id="me",
@@ -123,14 +121,13 @@ def test_a_batch_request_is_answered_while_urgent_ones_never_end(node: Node) -> 
                 time.sleep(0.05)
 
     clients = [threading.Thread(target=ask_again, daemon=True) for _ in range(ROWS + QUEUE + 3)]
-    for client in clients[:ROWS]:
-        client.start()
-    eventually(lambda: answered, 30, "urgent ones are answered")
-    streams = [batch(node, number) for number in range(QUEUE)]
-    for client in clients[ROWS:]:
+    rows = [batch(node, number, ROW_TOKENS).flowing(1) for number in range(ROWS)]
+    streams = [batch(node, ROWS + number) for number in range(QUEUE)]
+    eventually(lambda: _waiting(node) == QUEUE, 20, "all places are taken")
+    for client in clients:
         client.start()
     try:
-        for stream in streams:
+        for stream in (*rows, *streams):
             stream.wait(120)
         before = len(answered)
         eventually(lambda: len(answered) > before, 30, "urgent ones are answered still")
