@@ -112,10 +112,9 @@ def test_a6_rows_that_gave_way_go_on_with_the_same_text(node: Node) -> None:
     fields = {"ignore_eos": True, "x_client_id": "hog"}
     alone = node.stream("Tell me about the sea.", max_tokens=600, **fields).wait(60.0)
     hog: list[Stream] = [
-        node.stream("Tell me about the sea.", max_tokens=600, **fields) for _ in range(ROWS)
+        node.stream("Tell me about the sea.", max_tokens=600, **fields).flowing(1)
+        for _ in range(ROWS)
     ]
-    for stream in hog:
-        stream.flowing(1)
     time.sleep(1.2)
     others = [
         node.stream("Count from 1 to 5.", max_tokens=12, x_client_id="other") for _ in range(4)
