@@ -95,8 +95,10 @@ def pins(node: Node) -> list[str]:
 def loads(node: Node) -> list[Any] | None:
     """Return what the gateway has noted; None while it does not answer."""
     with contextlib.suppress(httpx.HTTPError):
-        found = node.http.get("/pool").json()["loads"]
-        return None if found["since_s"] is None else found["changes"]
+        answer = node.http.get("/pool")
+        if answer.status_code == 200:
+            found = answer.json()["loads"]
+            return None if found["since_s"] is None else found["changes"]
     return None
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,7 +164,7 @@ def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     assert len(gone) == 1 and sorted(map(is_whole, nodes)) == [False, True], answers
 
 
-def test_a_store_keeps_everything_and_others_copy_from_it_and_let_theirs_go(
+def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
     nodes: tuple[Node, Node], shared: dict[str, str]
 ) -> None:
     first, second = nodes
@@ -177,11 +176,8 @@ def test_a_store_keeps_everything_and_others_copy_from_it_and_let_theirs_go(
         eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
         assert first.shoal("pull", REPOSITORY, "--to", "third").returncode == 0
         eventually(lambda: having(second) == 2, 30, "two copies are known")
-        time.sleep(3.0)  # to the worker as to the gateway that was asked
         assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
         eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
-        note = second.home / "data" / "models" / REPOSITORY / ".shoal-origin.json"
-        assert json.loads(note.read_text())["sources"] == [third.node_id()]
         told = {one["name"]: one for one in purged(first, node="all")["nodes"]}
         assert [one["kept_by"] for one in told["first"]["let_go"]] == [third.node_id()]
         assert [one["kept_by"] for one in told["second"]["let_go"]] == [third.node_id()]
