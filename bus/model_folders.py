@@ -16,8 +16,9 @@ from pathlib import Path
 
 from bus.held_models import FolderKept
 
-ASIDE = ".staging"
-"""Below the folder of models; workers sweep it when they start."""
+STAGING = ".staging"
+"""Below the folder of models: what is copied, and what is to be deleted; workers sweep it when they
+start."""
 LOCK = "lock"
 """In the folder of a pull that did not end, locked while one goes on there."""
 
@@ -47,7 +48,7 @@ def cached_repository(folder: Path) -> Path | None:
 def put_aside(folder: Path, models: Path) -> Path:
     """Move a folder out of sight in one step, to where a worker that starts removes it; returns
     where to. Raises FolderKept when the system forbids it."""
-    aside = models.resolve() / ASIDE / f"deleted-{secrets.token_hex(8)}"
+    aside = models.resolve() / STAGING / f"deleted-{secrets.token_hex(8)}"
     lock = _lock_of(folder)
     try:
         aside.parent.mkdir(exist_ok=True)

@@ -27,7 +27,7 @@ from bus.replica.mirror import Move
 from bus.replica.state import ClusterState
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
-from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
+from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
 from gateway.cluster.api_keys import ApiKeys
@@ -150,17 +150,11 @@ class HttpService:
             models=self.catalog,
         )
         self.tools = open_tools(options, self.log)
-        self.watch, self.loads = (
-            SnapshotFeed(self._snapshot, self.reactor),
-            _load_timeline(self.bus),
-        )
+        self.watch = SnapshotFeed(self._snapshot, self.reactor)
+        self.loads = _load_timeline(self.bus)
         self.running = 0  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
-        self._stack = contextlib.ExitStack()
-        self._stack.enter_context(
-            # supervisord knows this program as `gateway`: whoever of us is first answers for it
-            stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
-        )
+        self._stack = _sampled(options, self.boot)
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
         self._was_busy = False
@@ -333,6 +327,14 @@ def _job_bounds(options: Options) -> JobBounds:
         running=options.jobs_running,
         ttl_s=options.job_ttl_s,
     )
+
+
+def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
+    """Return what ends the sampling of this process's stacks; it has begun."""
+    stack = contextlib.ExitStack()
+    # supervisord knows this program as `gateway`: whoever of us is first answers for it
+    stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
+    return stack
 
 
 def _load_timeline(bus: BusClient) -> LoadTimeline:

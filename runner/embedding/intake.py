@@ -12,12 +12,11 @@ from bus.wire.errors import Refusal
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.requests import GenerationRequest, InputsPrompt
 from bus.wire.messages.tokens import Submit
-from bus.wire.shares import Sharer, has_share
+from bus.wire.shares import has_share
 from runner.embedding.open_embedding import OpenEmbedding
 from runner.engine import EmbedderFacts
+from runner.serving.arrivals import UNNAMED, not_served
 
-UNNAMED: Sharer = ("",)
-"""All those together whose gateway does not say who they are."""
 HELD_CHARS = 64 << 20
 """Text that is held; beyond it a sharer who has some here already is refused more."""
 
@@ -36,19 +35,11 @@ class EmbeddingIntake:
         return self._cannot_take(submit) or self._full(submit, opened)
 
     def _cannot_take(self, submit: Submit) -> Refusal | None:
-        spec, request = self.spec, submit.request
-        if self.phase == "draining":
-            return Refusal(reason="draining", message=f"{spec.model} is being unloaded here")
-        if self.phase != "ready" or self.facts is None:
-            return Refusal(reason="not_ready", message=f"{spec.model} is {self.phase} here")
-        if submit.generation != spec.generation:
-            return Refusal(
-                reason="wrong_generation",
-                message=f"this is generation {spec.generation}, not {submit.generation}",
-            )
-        if request.model != spec.model:
-            return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
-        return self._cannot_make(request, self.facts)
+        refusal = not_served(self.spec, self.phase, submit)
+        if refusal is not None:
+            return refusal
+        assert self.facts is not None, "ready"
+        return self._cannot_make(submit.request, self.facts)
 
     def _cannot_make(self, request: GenerationRequest, facts: EmbedderFacts) -> Refusal | None:
         """Return why the model makes nothing of this sort; None where it does."""

@@ -28,11 +28,12 @@ from bus.wire.messages.tokens import (
 )
 from runner.embedding.batches import next_batch
 from runner.embedding.inputs import PreparedInputs
-from runner.embedding.intake import UNNAMED, EmbeddingIntake
+from runner.embedding.intake import EmbeddingIntake
 from runner.embedding.loop import Embedded, EmbeddingLoop
 from runner.embedding.open_embedding import OpenEmbedding
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.schedule import SchedulerLoad
+from runner.serving.arrivals import UNNAMED
 from runner.serving.gateway_link import GatewayLink
 from runner.text import TextThread
 

@@ -57,11 +57,9 @@ def arrived(peer: bytes, submit: Submit, size: int, now: float, *, returns: bool
     )
 
 
-def cannot_take(
-    spec: RunnerSpec, phase: Phase, facts: EngineFacts | None, submit: Submit
-) -> Refusal | None:
-    """Return why a runner in this phase takes no such request; None where it does."""
-    request = submit.request
+def not_served(spec: RunnerSpec, phase: Phase, submit: Submit) -> Refusal | None:
+    """Return why a runner in this phase serves no request of that model and generation; None where
+    it does."""
     if phase == "draining":
         return Refusal(reason="draining", message=f"{spec.model} is being unloaded here")
     if phase != "ready":
@@ -71,8 +69,18 @@ def cannot_take(
             reason="wrong_generation",
             message=f"this is generation {spec.generation}, not {submit.generation}",
         )
-    if request.model != spec.model:
+    if submit.request.model != spec.model:
         return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
+    return None
+
+
+def cannot_take(
+    spec: RunnerSpec, phase: Phase, facts: EngineFacts | None, submit: Submit
+) -> Refusal | None:
+    """Return why a runner in this phase takes no such request; None where it does."""
+    refusal, request = not_served(spec, phase, submit), submit.request
+    if refusal is not None:
+        return refusal
     if request.adapter and facts and (why := facts.why_no_adapter(request.adapter)):
         return Refusal(reason="unsupported", message=f"{spec.model} {why}", field="model")
     return None

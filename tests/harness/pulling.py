@@ -8,14 +8,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import PullState
 from conf.paths import bundled_models
 from tests.harness.hub import HubServer, files_of
-from tests.harness.nodes import MODEL, ROOT
+from tests.harness.nodes import MODEL, ROOT, Node, eventually
 from worker.models.manifest import belongs
 from worker.pulling.order import PullOrder
 from worker.pulling.patience import PullTiming
@@ -28,6 +29,48 @@ def tiny() -> dict[str, bytes]:
     """The bundled model as a repository; without its card, which no hub's word replaces."""
     found = files_of(bundled_models()[MODEL])
     return {n: found[n] for n in found if belongs(n) and "/" not in n and n != "card.toml"}
+
+
+def hub_settings(hub: HubServer, home: Path) -> dict[str, str]:
+    """The environment of nodes that pull from a hub of ours, and load nothing by themselves."""
+    return {
+        "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "",
+        "SHOAL_PRELOAD": "", "SHOAL_RUNNER__SPARE": "false",
+    }  # fmt: skip
+
+
+def joining(first: Node) -> dict[str, str]:
+    """The environment of a node that joins another one's cluster."""
+    return {"SHOAL_CLUSTER__PEERS": f"127.0.0.1:{first.base_port + 4}"}
+
+
+@contextmanager
+def two_nodes(
+    shared: Mapping[str, str], of_first: Mapping[str, str], of_second: Mapping[str, str]
+) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster, called first and second, with what is set for both and for each."""
+    first = Node(**shared, **of_first, SHOAL_NODE_NAME="first")
+    second = Node(**shared, **of_second, **joining(first), SHOAL_NODE_NAME="second")
+    second.move(first.base_port + 20)
+    try:
+        first.up(240)
+        second.up(240)
+        eventually(lambda: "second" in first.shoal("nodes").stdout, 240, "two nodes")
+        yield first, second
+    finally:
+        second.close()
+        first.close()
+
+
+def is_whole(node: Node) -> bool:
+    """Whether the model's copy on a node's disk is what the hub has, byte for byte; fails for half
+    a model."""
+    folder = node.home / "data" / "models" / REPOSITORY
+    if not folder.exists():
+        return False
+    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
+    assert found == tiny(), "half a model"
+    return True
 
 
 def environment(hub: HubServer, home: Path, **more: str) -> dict[str, str]:

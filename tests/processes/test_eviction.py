@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.harness.hub import HubServer, files_of
+from tests.harness.hub import HubServer
 from tests.harness.nodes import MODEL, Node, eventually
-from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.pulling import (
+    REPOSITORY,
+    hub_settings,
+    is_whole,
+    joining,
+    tiny,
+    two_nodes,
+)
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
@@ -23,41 +30,15 @@ pytestmark = pytest.mark.nodes
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of all nodes, with a hub."""
     hub = HubServer({REPOSITORY: tiny()})
-    yield {
-        "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path_factory.mktemp("hf")), "HF_TOKEN": "",
-        "SHOAL_PRELOAD": "", "SHOAL_RUNNER__SPARE": "false",
-    }  # fmt: skip
+    yield hub_settings(hub, tmp_path_factory.mktemp("hf"))
     hub.close()
 
 
 @pytest.fixture(scope="module")
 def nodes(shared: dict[str, str]) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the second has no room for what it fetches."""
-    first = Node(**shared, SHOAL_NODE_NAME="first")
-    second = Node(**shared, **joining(first), SHOAL_NODE_NAME="second", SHOAL_STORE_BYTES="0")
-    second.move(first.base_port + 20)
-    try:
-        first.up(240)
-        second.up(240)
-        eventually(lambda: "second" in first.shoal("nodes").stdout, 240, "two nodes")
-        yield first, second
-    finally:
-        second.close()
-        first.close()
-
-
-def joining(first: Node) -> dict[str, str]:
-    return {"SHOAL_CLUSTER__PEERS": f"127.0.0.1:{first.base_port + 4}"}
-
-
-def is_whole(node: Node) -> bool:
-    """Whether the model's copy on this node's disk is what the hub has, byte for byte."""
-    folder = node.home / "data" / "models" / REPOSITORY
-    if not folder.exists():
-        return False
-    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
-    assert found == tiny(), "half a model"
-    return True
+    with two_nodes(shared, {}, {"SHOAL_STORE_BYTES": "0"}) as made:
+        yield made
 
 
 def get_both(first: Node, second: Node) -> None:

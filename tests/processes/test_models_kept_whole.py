@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.hub import Faults, HubServer, files_of
+from tests.harness.hub import Faults, HubServer
 from tests.harness.nodes import MODEL, Node, eventually
-from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.pulling import REPOSITORY, hub_settings, is_whole, tiny, two_nodes
 
 pytestmark = pytest.mark.nodes
 MB = 1 << 20
@@ -30,38 +30,14 @@ def hub() -> Iterator[HubServer]:
 @pytest.fixture(scope="module")
 def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the first gives weights slowly."""
-    home = str(tmp_path_factory.mktemp("hf"))
-    shared = {
-        "HF_ENDPOINT": hub.url, "HF_HOME": home, "HF_TOKEN": "", "SHOAL_PRELOAD": "",
-        "SHOAL_RUNNER__SPARE": "false",
-    }  # fmt: skip
-    first = Node(**shared, SHOAL_NODE_NAME="first", SHOAL_WEIGHTS_BYTES_PER_S=str(MB))
-    peer = f"127.0.0.1:{first.base_port + 4}"
-    second = Node(**shared, SHOAL_NODE_NAME="second", SHOAL_CLUSTER__PEERS=peer)
-    second.move(first.base_port + 20)
-    try:
-        first.up(240)
-        second.up(240)
-        eventually(lambda: "second" in first.shoal("nodes").stdout, 240, "two nodes")
-        yield first, second
-    finally:
-        second.close()
-        first.close()
+    shared = hub_settings(hub, tmp_path_factory.mktemp("hf"))
+    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB)}, {}) as made:
+        yield made
 
 
 def removed(node: Node) -> Any:
     """What the node answers who has the model deleted everywhere."""
     return node.http.request("DELETE", f"/store/models/{REPOSITORY}", timeout=60)
-
-
-def is_whole(node: Node) -> bool:
-    """Whether the model's copy on this node's disk is what the hub has, byte for byte."""
-    folder = node.home / "data" / "models" / REPOSITORY
-    if not folder.exists():
-        return False
-    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
-    assert found == tiny(), "half a model"
-    return True
 
 
 def intact(node: Node, *words: str) -> dict[str, Any]:

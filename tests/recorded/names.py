@@ -19,6 +19,7 @@ from falcon.asgi import App
 
 from bus.__main__ import peer_settings
 from bus.membership.mdns_hints import SERVICE, Advert
+from bus.model_folders import STAGING as STAGES
 from bus.process.endpoints import Endpoints
 from bus.process.identity import FILE
 from bus.service import EXIT_FAILED, EXIT_ORPHANED, EXIT_ROLE_TAKEN
@@ -71,7 +72,6 @@ from runner.lifecycle import EXIT_CODES
 from tests.recorded.answers import answers
 from tests.recorded.commands import commands, help_exit_codes
 from worker.__main__ import weights_settings
-from worker.models.local_models import STAGING as STAGES
 
 HOME = Path("/srv/shoal-home")
 WORDING = ("description", "summary")

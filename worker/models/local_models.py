@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bus.model_folders import STAGING
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
 from worker.models.files import FILES, grown_bytes, is_locked
@@ -21,8 +22,9 @@ from worker.models.layer_bytes import Range
 from worker.models.passed_over import being_pulled, pulled_in_part, said_of
 from worker.models.weights import Weights
 
-STAGING, PULLING = ".staging", ".pulling"
-"""Below the folder of models: where copies from other nodes grow, and pulls from a hub."""
+PULLING = ".pulling"
+"""Below the folder of models: where pulls from a hub grow, as copies from other nodes do in
+`STAGING`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bus.model_folders import STAGING
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened
 from worker.models.files import GrowingFiles, Origin, note_origin, sync_folder
 from worker.models.layer_bytes import SUFFIX, Layers, Range
-from worker.models.local_models import STAGING, files_of, held_layers, staged_model, stages_of
+from worker.models.local_models import files_of, held_layers, staged_model, stages_of
 from worker.models.manifest import piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 

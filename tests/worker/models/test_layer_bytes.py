@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.model_folders import STAGING
 from bus.wire.cards import ModelCard, covers
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
@@ -28,7 +29,7 @@ from worker.models.layer_bytes import (
     wanted_pieces,
 )
 from worker.models.layers import Place
-from worker.models.local_models import STAGING, files_of, held_layers, parts_held
+from worker.models.local_models import files_of, held_layers, parts_held
 from worker.models.manifest import manifest_of, piece_count
 from worker.models.weights import Shelf, Weights
 from worker.transfer.pieces import Piece, Pieces, Staged

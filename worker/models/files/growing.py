@@ -16,9 +16,10 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from bus.model_folders import LOCK
 from bus.wire.messages.weights import PIECE_BYTES
 
-FILES, HAVE, LOCK = "files", "have", "lock"
+FILES, HAVE = "files", "have"
 
 
 class GrowingFiles:
