@@ -112,7 +112,9 @@ def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, N
 def test_a_model_is_kept_while_it_is_loaded_and_while_it_streams(nodes: tuple[Node, Node]) -> None:
     first, _ = nodes
     assert first.shoal("load", REPOSITORY).returncode == 0
-    stream = first.stream("Tell me of the sea.", model=REPOSITORY, max_tokens=400).flowing()
+    stream = first.stream(
+        "Tell me of the sea.", model=REPOSITORY, max_tokens=3000, ignore_eos=True
+    ).flowing()
     answer = removed(first)
     assert answer.status_code == 409 and f"`shoal stop {REPOSITORY}`" in answer.text
     kept = first.shoal("rm", REPOSITORY, "--everywhere", "--yes")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from bus.held_models import FolderKept
 from bus.model_folders import delete_aside, put_back
 from bus.process.clock import wall
+from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.messages.weights import LetGo, PurgeAsked, StorageReading
 from bus.wire.topics import reading_topic
 from worker.eviction.choice import fetched_bytes, plan
@@ -33,14 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bus.client import BusClient
-    from bus.wire.cards import ModelCard
     from bus.wire.codec import Envelope
     from bus.wire.ids import ModelId, NodeId
 
 LOOK_S = 1.0
 PUBLISH_S = 30.0
-GONE_S = 60.0
-"""A folder that was deleted is taken for gone until the disk was looked at, within this."""
 PARTS_S = 60.0
 """Layers of a model are no copy of it, and need no grant; they go within this, or stay."""
 
@@ -70,7 +68,8 @@ class Evictions:
         self._keeping = Keeping(client, self._thread, self._copy_of)
         self._grants = self._keeping.grants
         self._going: _Going | None = None
-        self._gone: dict[str, float] = {}
+        self._gone: dict[str, ModelCard | PartialModel] = {}
+        """What was deleted, by folder, until a look at the disk finds it gone, or come anew."""
         self._look_at = self._published_at = now - PUBLISH_S
         self._published: StorageReading | None = None
         self._told = Told(node, settings.limit_bytes, settings.keeps_all)
@@ -102,25 +101,30 @@ class Evictions:
 
     def _copy_of(self, model: ModelId) -> ModelCard | None:
         card = self._near.here.cards.get(model)
-        return None if card is None or card.path in self._gone else card
+        return None if card is None or self._gone.get(card.path) == card else card
 
-    def _holdings(self, now: float) -> tuple[Holding, ...]:
+    def _holdings(self) -> tuple[Holding, ...]:
         """Return what lies here and why it stays, without what was just deleted."""
-        cards, parts = self._near.here.cards.values(), self._near.here.parts.values()
-        paths = {one.path for one in (*cards, *parts)}
-        self._gone = {p: at for p, at in self._gone.items() if p in paths and now - at < GONE_S}
+        here = self._lying_here()
+        self._gone = {path: one for path, one in self._gone.items() if here.get(path) == one}
+        left = [one for path, one in here.items() if path not in self._gone]
         return holdings_of(
-            [one for one in cards if one.path not in self._gone],
-            [one for one in parts if one.path not in self._gone],
+            [one for one in left if isinstance(one, ModelCard)],
+            [one for one in left if isinstance(one, PartialModel)],
             self._near.used,
             self._knowledge.around(),
         )
+
+    def _lying_here(self) -> dict[str, ModelCard | PartialModel]:
+        """Return what the last look at the disk found, by folder."""
+        here = self._near.here
+        return {one.path: one for one in (*here.cards.values(), *here.parts.values())}
 
     # --- what goes ---
 
     def _look(self, now: float) -> None:
         """Begin with the next that is to go, and tell how the store is."""
-        holdings, current = self._holdings(now), self._rounds.current
+        holdings, current = self._holdings(), self._rounds.current
         if current is not None:
             holdings = tuple(_judged(one, current.refused) for one in holdings)
             if self._going is None:
@@ -188,7 +192,9 @@ class Evictions:
                 lambda failed: self._keep(going, _words(failed) if failed else why),
             )
             return
-        self._gone[going.holding.path] = self._client.reactor.now()
+        path = going.holding.path
+        if (gone := self._lying_here().get(path)) is not None:
+            self._gone[path] = gone
         self._thread.add(
             lambda _stopped: delete_aside(hidden, folder, models), partial(self._went, going)
         )
