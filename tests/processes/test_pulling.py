@@ -315,7 +315,11 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
     eventually(
         lambda: "its pull did not end" in node.shoal("ls").stderr, 20, "what came is told with why"
     )
-    assert "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr
+    eventually(
+        lambda: "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr,
+        20,
+        "each process of the gateway tells of what came",
+    )
     assert "deleted someone/slow" in node.shoal("rm", "someone/slow").stdout
     assert not list(models.glob(".pulling/someone--slow@*"))
 
