@@ -38,6 +38,7 @@ class Connection(protocol.ASGIProtocol):
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
         super().connection_made(transport)
+        self.worker.connections.add(self)
         most = self._options.max_connections
         if self.worker.nr_conns > most:
             self._refuse(503, f"{most} connections are open here", ("Retry-After", "1"))
@@ -47,8 +48,15 @@ class Connection(protocol.ASGIProtocol):
 
     def connection_lost(self, exc: Any) -> None:
         """Forget the connection."""
+        self.worker.connections.discard(self)
         self._headers_came()
         super().connection_lost(exc)
+
+    def close(self) -> None:
+        """Close the connection once what was written to it is sent, whatever its client asks for
+        next."""
+        self._close_transport()
+        self._request_ready.set()  # wakes the connection's task, which sees that it is closed
 
     def _on_headers_complete(self) -> Any:
         self._headers_came()
@@ -76,5 +84,4 @@ class Connection(protocol.ASGIProtocol):
 
     def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
         self._send_error_response(status, message, headers)
-        self._close_transport()
-        self._request_ready.set()  # wakes the connection's task, which sees that it is closed
+        self.close()

@@ -48,6 +48,11 @@ class HttpProcess(gasgi.ASGIWorker):
 
     _looking: asyncio.Future[None] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.connections: set[Connection] = set()
+        """Those that are open."""
+
     def _get_ssl_context(self) -> None:
         """Open doors for TLS in place of the servers that are made after this; none for plain
         HTTP."""
@@ -81,6 +86,7 @@ class HttpProcess(gasgi.ASGIWorker):
         super().handle_quit_signal()
 
     async def _shutdown(self) -> None:
+        self.alive = False  # each connection is closed after its answer, an orphan's too
         if self.ppid != os.getppid():
             self._tell("on_end")
         for server in self.servers:
@@ -94,6 +100,8 @@ class HttpProcess(gasgi.ASGIWorker):
             if loop.time() - idle_since >= LINGER_S:
                 break
             await asyncio.sleep(0.02)
+        for one in list(self.connections):
+            one.close()  # a request that came from here on would find no service
         if self.lifespan:
             await self.lifespan.shutdown()
 

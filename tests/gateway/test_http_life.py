@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -74,6 +76,32 @@ def test_http_processes_end_with_their_master_and_say_so() -> None:
         assert reader.error is not None and reader.error["code"] == "model_unavailable"
         eventually(lambda: not worker.is_running(), 10, "the HTTP process is gone")
         print(f"gone {now() - killed_at:.2f} s after its master")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_who_asks_without_end_hears_no_error_of_processes_that_end(how: signal.Signals) -> None:
+    statuses: list[int] = []
+    asking = threading.Event()
+
+    def ask_on_one_connection(url: str) -> None:
+        with httpx.Client(base_url=url, timeout=10) as client:
+            try:
+                while True:
+                    statuses.append(client.get("/state").status_code)
+                    asking.set()
+            except httpx.TransportError:
+                return
+
+    with gateway_testbed() as made, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask_on_one_connection, made.url) for _ in range(4)]
+        assert asking.wait(20), "they ask"
+        master = psutil.Process(made.gateway.pid)
+        family = master.children()
+        made.gateway.send_signal(how)
+        for one in asked:
+            one.result(30)
+        assert not psutil.wait_procs(family, 20)[1], "each process has ended"
+    assert set(statuses) == {200}
 
 
 def test_a_taken_port_names_its_owner() -> None:
