@@ -82,12 +82,14 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class Generates(Endpoint):
     """`POST path` generates text; `body` is the model that parses it, `answer` the type of a whole
-    answer, `event` that of the JSON in each event or line of a stream, but for failures."""
+    answer, `event` that of the JSON in each event or line of a stream, but for failures;
+    `ends_with` is the data of a stream's last event, where that is no JSON."""
 
     dialect: Dialect
     body: type[BaseModel]
     answer: Any
     event: Any
+    ends_with: str = ""
 
 
 @dataclass(frozen=True, slots=True)

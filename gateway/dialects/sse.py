@@ -13,7 +13,9 @@ HEADERS: tuple[tuple[str, str], ...] = (
 )
 """What keeps proxies from holding a stream back."""
 
-DONE = b"data: [DONE]\n\n"
+LAST = "[DONE]"
+"""The data of the event that ends an OpenAI stream."""
+DONE = f"data: {LAST}\n\n".encode()
 KEEP_ALIVE = b": keep-alive\n\n"
 
 

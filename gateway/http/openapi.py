@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, TypeAdapter
 
 from bus.wire.api_keys import Scope
+from gateway.dialects import sse
 from gateway.dialects.api_table import ErrorEnvelope
 from gateway.dialects.registry import DEFAULT_ENVELOPE
 
@@ -48,10 +49,11 @@ class Route:
 
     `resource` makes what answers at the path, of the process's service handle. `body` is the model
     that parses it. `answer` is the type of what is answered whole; `streams` is the content type of
-    a streamed answer, `event` the type of the JSON in each of its events or lines. Where two rows
-    have one path, the one with `marked_by` answers requests with that header; the document shows
-    the other. `scope` is what an API key needs to be let in; where it `counts`, a request counts
-    towards what the key may ask for.
+    a streamed answer, `event` the type of the JSON in each of its events or lines, `ends_with` the
+    data of the last event where that is no JSON. Where two rows have one path, the one with
+    `marked_by` answers requests with that header; the document shows the other. `scope` is what an
+    API key needs to be let in; where it `counts`, a request counts towards what the key may ask
+    for.
     """
 
     method: Method
@@ -64,6 +66,7 @@ class Route:
     answer: Any = None
     streams: str | None = None
     event: Any = None
+    ends_with: str = ""
     errors: tuple[int, ...] = ()
     envelope: ErrorEnvelope = DEFAULT_ENVELOPE
     marked_by: str = ""
@@ -135,8 +138,21 @@ def _answer(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
         content[route.streams] = {}
     if route.streams is not None and route.event is not None:
         failure = {"$ref": _REFERENCE.format(model=route.envelope.name)}
-        content[route.streams] = {"schema": {"anyOf": [types[route.event], failure]}}
+        told = {"anyOf": [types[route.event], failure]}
+        is_sse = route.streams == sse.CONTENT_TYPE
+        content[route.streams] = {"schema": _sse_event(told, route.ends_with) if is_sse else told}
     return {"description": route.summary, "content": content}
+
+
+def _sse_event(told: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
+    """Return the schema of one server-sent event, as its reader has it: `data` is JSON in a text,
+    that of `told`, or what a stream ends with."""
+    data: dict[str, Any] = {"contentMediaType": "application/json", "contentSchema": told}
+    if ends_with:
+        data = {"anyOf": [{"const": ends_with}, data]}
+    text = {"type": "string"}
+    fields = {"event": text, "id": text, "data": text | data}
+    return {"type": "object", "properties": fields, "required": ["data"]}
 
 
 def _errors(route: Route) -> dict[str, Any]:

@@ -107,12 +107,15 @@ def _rows_of(api: Api) -> Iterator[Route]:
         get = partial(row, "GET", path, summary, api.title)
         post = partial(row, "POST", path, summary, api.title)
         match endpoint:
-            case Generates(dialect=dialect, body=body, answer=answer, event=event):
+            case Generates(
+                dialect=dialect, body=body, answer=answer, event=event, ends_with=ends_with
+            ):
                 yield post(
                     partial(GenerateResource, dialect=dialect),
                     body=body,
                     answer=answer,
                     event=event,
+                    ends_with=ends_with,
                     streams=dialect.stream_content_type,
                     errors=GENERATION_ERRORS,
                     counts=True,

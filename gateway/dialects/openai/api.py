@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.dialects import api_table
+from gateway.dialects import api_table, sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai import answers
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
@@ -103,10 +103,10 @@ OPENAI = api_table.Api(
     endpoints=(
         api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
                             OpenAIChat(), ChatCompletionsBody,
-                            answers.ChatAnswer, answers.ChatChunk),
+                            answers.ChatAnswer, answers.ChatChunk, sse.LAST),
         api_table.Generates("/v1/completions", "A text completion, whole or streamed",
                             OpenAICompletions(), CompletionsBody,
-                            answers.CompletionAnswer, answers.CompletionChunk),
+                            answers.CompletionAnswer, answers.CompletionChunk, sse.LAST),
         api_table.Generates("/v1/responses", "A response, whole or streamed",
                             OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
         api_table.ReadsPrompt("/v1/responses/input_tokens",
