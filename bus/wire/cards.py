@@ -33,7 +33,7 @@ PassedOverReason = Literal[
 ]  # fmt: skip
 """Why something that lies where models do is not taken, or not wholly; the words for each are the
 worker's (`worker.models.passed_over`)."""
-_SAID_TO_REQUESTS = ("aliases", "defaults", "card_at_s", "noted")
+_SAID_BY_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin")
 _WHERE_FROM = ("origin", "sources")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 """The longest texts of a `PassedOver`."""
@@ -82,7 +82,7 @@ class ModelCard(Message):
     goes by another. `sources` are the nodes, or the repository, that it came from. `last_used_at_s`
     is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
     `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
-    the keys that it has.
+    the keys that it has; `pin`: it keeps the model in memory.
     `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
     took on this node, from an empty runner to a ready one; 0: not known.
     """
@@ -132,6 +132,7 @@ class ModelCard(Message):
     defaults: DerivedModel | None = None
     card_at_s: float = 0.0
     noted: tuple[str, ...] = ()
+    pin: bool = False
     made_from: str = ""
     load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()
@@ -172,13 +173,13 @@ class PassedOver(Message):
 
 def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
     """Return the models of these nodes by name: the first node's card of each, with what the newest
-    `card.toml` of all says to requests, and where the copy of a node is from that did not copy it
+    `card.toml` of all says, and where the copy of a node is from that did not copy it
     from another."""
     found: dict[ModelId, ModelCard] = {}
     for node in nodes:
         for model in node.models:
             known = found.setdefault(model.model, model)
-            newer = _SAID_TO_REQUESTS if model.card_at_s > known.card_at_s else ()
+            newer = _SAID_BY_CARD_FILE if model.card_at_s > known.card_at_s else ()
             is_first = known.origin == "copied" and model.origin != "copied"
             first = _WHERE_FROM if is_first else ()
             said = {name: getattr(model, name) for name in (*newer, *first)}

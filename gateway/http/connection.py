@@ -53,8 +53,7 @@ class Connection(protocol.ASGIProtocol):
         super().connection_lost(exc)
 
     def close(self) -> None:
-        """Close the connection once what was written to it is sent, whatever its client asks for
-        next."""
+        """Close the connection once what was written to it is sent; no further request is read."""
         self._close_transport()
         self._request_ready.set()  # wakes the connection's task, which sees that it is closed
 

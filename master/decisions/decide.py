@@ -46,7 +46,7 @@ from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept
+from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept, pinned_by_cards
 from master.decisions.quantizing import decide_quantizing
 
 FOR_EVER = -1.0
@@ -359,7 +359,8 @@ def _eviction(later: Later) -> dict[str, Any]:
 
 def _pin(command: PinModel, scene: Scene) -> Decision:
     """Return the decision on a pin. What can never fit beside the other pins is not pinned."""
-    decision = decide_pin(command, scene.state, scene.models())
+    by_card = pinned_by_cards(scene).get(command.model, False)
+    decision = decide_pin(command, scene.state, scene.models(), by_card=by_card)
     if not isinstance(decision, ModelPinned):
         body = decision
         if isinstance(body, Refusal):

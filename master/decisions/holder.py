@@ -32,7 +32,7 @@ from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.observations import Observations
-from master.decisions.pool_view import claim_of, copies_of
+from master.decisions.pool_view import claim_of, copies_of, pins_of_cards
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
 from master.decisions.stand_ins import BROKEN_S, Lost, StandIns, lost_copies, stood_down
 from master.log.sequencer import LogDraft, judge
@@ -144,6 +144,7 @@ class Holder:
         for body in (*silent, *idle, *over, *back):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
+        self._follow_cards(log, now)
         self._place_lost(log, now)
         self._pursue_wishes(log, now)
 
@@ -189,6 +190,17 @@ class Holder:
         if not is_vain and command.model not in log.state.pins:
             pin = Pin(model=command.model, by="its placement", at_s=log.at_s)
             self._write(log, ModelPinned(pin=pin), now)
+
+    def _follow_cards(self, log: LogDraft, now: float) -> None:
+        """Pin what cards pin, and no longer what they pin no more."""
+        for found in pins_of_cards(self._scene(log.state, now)):
+            command = found.model_copy(update={"at_s": log.at_s})
+            decision = self._decide(command, self._scene(log.state, now), self._new_instance())
+            if isinstance(decision, Decided):
+                self._write(log, decision.events[-1], now)
+            if isinstance(decision, Decided | Refusal):
+                said = getattr(decision, "message", "as its card.toml says")
+                self._say(f"pin of {command.model}", f"{command.pinned} {said}", said)
 
     def _pursue_wishes(self, log: LogDraft, now: float) -> None:
         """Go through what is wished for, most urgent first: place it, or have others make way.

@@ -6,12 +6,14 @@ it stands, no command unloads the model, and it is placed again where it has no 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId
+from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import PinModel, PlaceModel
 from bus.wire.messages.events import ModelPinned, ModelUnpinned
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 """What loading a model is taken to cost before it was measured."""
+BY_CARD = "its card.toml"
+"""Who has pinned a model that its own card pins."""
 
 
 def copies_of(scene: Scene) -> list[pool.Copy]:
@@ -79,14 +83,49 @@ def choose(
     return replace(found, load_s=_load_s(scene, spec.model, sum(found.needs.values())))
 
 
+def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId, bool]:
+    """Return whether the newest `card.toml` of a model pins it, for those `among` which lie on a
+    living node's disk, and for all of which a card does."""
+    cards = scene.observed.living_cards(scene.now).values()
+    asked = set(among) | {one.model for card in cards for one in card.models if one.pin}
+    newest: dict[ModelId, tuple[float, bool]] = {}
+    for card in cards if asked else ():
+        for one in card.models:
+            said = one.card_at_s, one.pin
+            if one.model in asked and said > newest.get(one.model, (-math.inf, False)):
+                newest[one.model] = said
+    return {model: pin for model, (_, pin) in newest.items()}
+
+
+def pins_of_cards(scene: Scene) -> list[PinModel]:
+    """Return what `card.toml`s ask for and is not so yet, as commands whose ids are only names: the
+    pins of those that pin, and the end of pins that came of a card which says it no longer.
+
+    A pin ends only while every node that ever joined is heard of, for one that is away may have
+    the newest card.
+    """
+    state = scene.state
+    mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
+    heard = scene.observed.living_cards(scene.now)
+    is_whole = all(NodeId(node) in heard for node in state.nodes)
+    return [
+        PinModel(command_id=CommandId(f"card-{model}"), model=model, pinned=pinned, by=BY_CARD)
+        for model, pinned in pinned_by_cards(scene, mine).items()
+        if (pinned and model not in state.pins) or (not pinned and model in mine and is_whole)
+    ]
+
+
 def decide_pin(
-    command: PinModel, state: ClusterState, on_disk: frozenset[ModelId]
+    command: PinModel, state: ClusterState, on_disk: frozenset[ModelId], *, by_card: bool
 ) -> ModelPinned | ModelUnpinned | Refusal | None:
     """Return the event of a command, None where it is so already, or a refusal. `on_disk` are the
-    models of all nodes."""
+    models of all nodes; `by_card`: the model's own `card.toml` pins it."""
     model = command.model
     held = [one for one in state.instances.values() if one.model == model and one.serves]
     if not command.pinned:
+        if by_card:
+            text = f"{model} is pinned by {BY_CARD}; take `pin` out of that"
+            return Refusal(reason="conflict", message=text, field="model")
         is_pinned = model in state.pins or any(one.pinned for one in held)
         return ModelUnpinned(model=model) if is_pinned else None
     if model in state.pins:
@@ -116,9 +155,10 @@ def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
     ):
         return None
     by = f" by {pin.by}" if pin.by else ""
+    way = f"`shoal unpin {instance.model}`" if pin.by != BY_CARD else "take `pin` out of that"
     return Refusal(
         reason="conflict",
-        message=f"{instance.model} is pinned{by}; `shoal unpin {instance.model}` first",
+        message=f"{instance.model} is pinned{by}; {way} first",
         field="instance",
         facts={"pinned": [instance.model]},
     )

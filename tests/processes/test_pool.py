@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -199,6 +200,26 @@ def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> 
         assert node.http.post("/unpin", json={"model": "first"}).status_code == 200
     assert node.http.post("/pin", json={"model": "first", "bye": 1}).status_code == 400
     assert node.http.post("/pin", json={"model": "nobody"}).status_code == 404
+
+
+def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
+    card = Path(node.env["SHOAL_MODEL_FOLDERS"]) / "second" / "card.toml"
+    said = card.read_text()
+    card.write_text(f"pin = true\n{said}")
+    try:
+        eventually(
+            lambda: held(node).get("second", {}).get("status") == "ready", 90, "it is loaded"
+        )
+        assert "pinned by its card.toml" in shoal("ps", env=node.env).stdout
+        shown = shoal("show", "second", env=node.env).stdout
+        assert "pin" in shown and "card.toml" in shown, shown
+        unpinned = shoal("unpin", "second", env=node.env)
+        assert unpinned.returncode and "take `pin` out" in unpinned.stderr, unpinned.stderr
+        assert ask(node, "first").status_code == 503
+    finally:
+        card.write_text(said)
+    eventually(lambda: not node.http.get("/pool").json()["pins"], 60, "it is pinned no more")
+    assert ask(node, "first").status_code == 200
 
 
 @pytest.mark.parametrize("tokens", [1, 9])

@@ -122,6 +122,8 @@ class PoolWorld:
         self._planned_at = 0.0
         self._demand_told: Any = None
         self._lost: set[NodeId] = set()
+        self.card_files: dict[tuple[NodeId, ModelId], tuple[float, bool]] = {}
+        """When a model's `card.toml` on a node was written, and whether that pins it."""
         self.begin_term()
         for node in self.nodes:
             self._tell(NodeJoined(node=node, name=node), node)
@@ -241,6 +243,11 @@ class PoolWorld:
                 ask.began_at = held.used_at = self.now
                 held.running.append(ask)
 
+    def hear_cards(self) -> None:
+        """Each node tells anew what lies on its disk."""
+        for node in self.nodes:
+            self.holder.view.hear(CardReading(card=self._card(node)), self.now)
+
     # --- what the holder hears --------------------------------------------------------------
 
     def _measure(self, *, everything: bool = False) -> bool:
@@ -271,13 +278,16 @@ class PoolWorld:
 
     def _card(self, node: NodeId) -> NodeCard:
         gigabytes, slots = self.nodes[node]
+        said = self.card_files.get
         models = tuple(
             ModelCard(
                 model=kind.name, path="/m", family="qwen3", layers=4, kv_bytes_per_token=1_000,
                 weights_bytes=int(kind.gigabytes * GB), size_bytes=int(kind.gigabytes * GB),
                 context_tokens=4_096, vocabulary=100, unsplit_because="it is in one piece",
+                pin=pin, card_at_s=at_s,
             )
             for kind in self.kinds.values()
+            for at_s, pin in [said((node, kind.name), (0.0, False))]
         )  # fmt: skip
         return NodeCard(
             node=node, name=node, platform="linux", cores=2,

@@ -115,6 +115,7 @@ def model_card(
         aliases=notes.aliases,
         defaults=notes.defaults(model, can_think=thinks),
         noted=notes.said,
+        pin=notes.pin,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,

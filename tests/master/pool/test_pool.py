@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, ModelId
+from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeleteInstance, PinModel, PlaceModel
 from bus.wire.messages.events import InstanceDraining, InstanceYields, NodeDrained
@@ -297,3 +297,77 @@ def test_a_bound_is_stated_for_a_wait_and_kept(priority: int) -> None:
     assert wait.within_s is not None
     run_clients(made, busy, wait.within_s + 2.0)
     assert wants.began_at is not None
+
+
+def says(made: PoolWorld, model: str, *, pin: bool, node: str | None = None) -> None:
+    """A `card.toml` is written now, on one node or all, and each node's card is heard anew."""
+    for name in made.nodes if node is None else (NodeId(node),):
+        made.card_files[name, ModelId(model)] = (made.now + 1.0, pin)
+    made.hear_cards()
+
+
+def test_a_card_pins_its_model_until_it_says_so_no_longer() -> None:
+    made = world({"a": 4, "b": 4}, ONE)
+    says(made, "a", pin=True)
+    assert made.run(20.0, lambda: "a" in instances(made)), "it is loaded unasked"
+    made.run(10.0)
+    assert made.state.pins["a"].by == "its card.toml"
+    refused = pin(made, "a", pinned=False)
+    assert isinstance(refused, Refusal) and "take `pin` out" in refused.message
+    kept = made.command(
+        DeleteInstance(command_id=CommandId("stop"), instance=instances(made)["a"].instance)
+    )
+    assert isinstance(kept, Refusal) and "card.toml" in kept.message
+    assert "unpin" not in kept.message
+    wants = made.ask("b")
+    made.run(20.0)
+    assert wants.began_at is None and set(instances(made)) == {"a"}
+    says(made, "a", pin=False)
+    assert made.run(20.0, lambda: wants.began_at is not None)
+    assert not made.state.pins
+
+
+def test_of_two_cards_the_newest_pins() -> None:
+    made = world({"a": 4}, {"n1": (16.0, 1), "n2": (16.0, 1)})
+    says(made, "a", pin=True, node="n1")
+    made.run(3.0)
+    assert set(made.state.pins) == {"a"}
+    says(made, "a", pin=False, node="n2")
+    made.run(3.0)
+    assert not made.state.pins
+    made.run(3.0)
+    says(made, "a", pin=True, node="n1")
+    made.run(3.0)
+    assert set(made.state.pins) == {"a"}
+
+
+def test_a_card_leaves_an_operators_pin_alone() -> None:
+    made = world({"a": 4}, ONE)
+    pin(made, "a")
+    says(made, "a", pin=True)
+    made.run(3.0)
+    says(made, "a", pin=False)
+    made.run(3.0)
+    assert made.state.pins["a"].by == "ann"
+    assert not isinstance(pin(made, "a", pinned=False), Refusal)
+    assert not made.state.pins
+
+
+def test_a_pin_of_a_card_outlives_a_node_that_is_away() -> None:
+    """The one that is away may have the newest card."""
+    made = world({"a": 4}, {"n1": (16.0, 1), "n2": (16.0, 1)})
+    says(made, "a", pin=True, node="n2")
+    made.run(3.0)
+    assert set(made.state.pins) == {"a"}
+    made.holder.view.cards.pop(NodeId("n2"))
+    del made.nodes[NodeId("n2")]
+    made.run(3.0)
+    assert set(made.state.pins) == {"a"}
+
+
+def test_what_a_card_pins_and_no_node_can_hold_is_not_pinned() -> None:
+    made = world({"a": 40, "b": 4}, ONE)
+    says(made, "a", pin=True)
+    made.run(5.0)
+    assert not made.state.pins
+    loaded(made, "b")

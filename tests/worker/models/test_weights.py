@@ -243,7 +243,8 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     for text, said in (
         ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; is context_tokens meant"),
         ("num_ctx = 5", "is context_tokens meant"),
-        ("pinned = true", "pinned is not there yet; take it out"),
+        ("pinned = true", "is pin meant?"),
+        ("priority = 1", "priority is not there yet; take it out"),
         ("context_tokens = true", "whole number"),
         ("temperature = 9", "temperature: "),
         ("temperature = 'hot'", "temperature is a number"),

@@ -30,8 +30,8 @@ SAID_BYTES = 16 << 10
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({
-    "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "pin",
-    "pinned", "priority", "reasoning_parser", "tool_parser",
+    "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "priority", "reasoning_parser",
+    "tool_parser",
 })  # fmt: skip
 """Keys that are to come with the code that obeys them."""
 MEANT = {
@@ -40,7 +40,7 @@ MEANT = {
     "max_tokens": "default_max_tokens", "keep_alive": "keep_alive_s", "ttl": "keep_alive_s",
     "repeat_penalty": "repetition_penalty", "system_prompt": "system", "temp": "temperature",
     "think": "thinking_default", "thinking": "thinking_default",
-    "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv",
+    "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv", "pinned": "pin",
 }  # fmt: skip
 """What others call our keys, where spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
@@ -60,8 +60,8 @@ class Notes:
     `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
     what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    `kv` is how its KV is held, and goes before the node's setting. `said` are the keys that the
-    card has.
+    `kv` is how its KV is held, and goes before the node's setting. `pin` keeps it in memory. `said`
+    are the keys that the card has.
     """
 
     thinking_default: bool | None = None
@@ -77,6 +77,7 @@ class Notes:
     sampling: Sampling = NEUTRAL
     said: tuple[str, ...] = ()
     kv: KvKind | None = None
+    pin: bool = False
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return what a request for the model gets where it says nothing itself; None: nothing."""
@@ -223,5 +224,6 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "compatible_backends": _texts,
     "backend_preference": _texts,
     "kv": _kv,
+    "pin": _switch,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""

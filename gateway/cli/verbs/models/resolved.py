@@ -26,6 +26,8 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     yield "context_tokens", card.context_tokens, source("context_tokens", FILES), AT_LOAD
     yield "default_max_tokens", card.default_max_tokens, source("default_max_tokens", NODE), AT_LOAD
     yield "keep_alive_s", card.keep_alive_s, source("keep_alive_s", NODE), AT_LOAD
+    if "pin" in card.noted:
+        yield "pin", card.pin, CARD, ""
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
