@@ -224,6 +224,28 @@ def test_a_model_is_loaded_from_its_plan_pinned_and_unloaded(tab: Tab, node: Nod
     assert node.state()["instances"] == {}
 
 
+def test_a_message_that_is_sent_before_the_models_are_known_waits_for_them(
+    browser: Browser, node: Node
+) -> None:
+    refused: list[str] = []
+
+    def late(route: Route) -> None:
+        if len(refused) < 3:
+            refused.append(route.request.url)
+            route.fulfill(status=503, json={"error": {"message": "not yet"}})
+        else:
+            route.continue_()
+
+    with opened(browser, node.url, expects=("status of 503",)) as tab:
+        tab.page.route("**/v1/models", late)
+        tab.open()
+        ask(tab.page, "Hello!")
+        ended(tab.page)
+        expect(tab.page.locator("article.answer").last).to_contain_text("Hello")
+        assert len(refused) == 3
+        tab.check()
+
+
 def test_what_the_api_refuses_is_told_in_its_words(tab: Tab) -> None:
     page = tab.page
     tab.view("models")

@@ -9,7 +9,7 @@ import { jsonSchema, stepCountIs, streamObject, streamText, tool } from "ai";
 import { createOllama } from "ollama-ai-provider-v2";
 import { z } from "zod";
 import { COUNT, MISSING, PARIS, PERSON, SUNNY } from "./story.mjs";
-import { counts, idle, isPerson, model, tell, thrown, url } from "./story.mjs";
+import { counts, idle, inTime, isPerson, model, tell, thrown, url } from "./story.mjs";
 
 const Person = z.object({ name: z.string().max(12), age: z.int() });
 const apiKey = "none";
@@ -120,17 +120,19 @@ function calls(named, more = {}) {
       counts((await generateText({ ...fields, instructions, messages })).text);
     },
     async "aborted"() {
-      const end = new AbortController();
-      const story = { ...fields, temperature: 1, maxOutputTokens: 3000 };
-      const abortSignal = end.signal;
-      const stream = streamText({ ...story, prompt: "Tell me a story.", abortSignal });
-      let pieces = 0;
-      const kinds = [];
-      for await (const part of stream.fullStream) {
-        kinds.push(part.type);
-        if (part.type === "text-delta" && ++pieces === 3) end.abort();
-      }
-      assert.equal(kinds.at(-1), "abort");
+      const story = { ...fields, maxOutputTokens: 3000 };
+      await inTime(async () => {
+        const end = new AbortController();
+        const abortSignal = end.signal;
+        const stream = streamText({ ...story, prompt: "Tell me a story.", abortSignal });
+        let pieces = 0;
+        const kinds = [];
+        for await (const part of stream.fullStream) {
+          kinds.push(part.type);
+          if (part.type === "text-delta" && ++pieces === 3) end.abort();
+        }
+        assert.equal(kinds.at(-1), "abort");
+      });
       await idle();
     },
     async "errors"() {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { Ollama } from "ollama";
 import { COUNT, MISSING, PARIS, PERSON, SUNNY } from "./story.mjs";
-import { counts, idle, isPerson, model, tell, thrown, url } from "./story.mjs";
+import { counts, idle, inTime, isPerson, model, tell, thrown, url } from "./story.mjs";
 
 const client = new Ollama({ host: url });
 const plain = { model, think: false, options: { temperature: 0, num_predict: 300 } };
@@ -87,15 +87,14 @@ await tell("ollama (npm)", "ollama", {
   },
   async "chat, aborted"() {
     const own = new Ollama({ host: url });
-    const options = { temperature: 1.5, num_predict: 3000 };
+    const options = { temperature: 0, num_predict: 3000 };
     const messages = asked("Tell me a story.");
-    const stream = await own.chat({ ...plain, options, messages, stream: true });
-    const error = await thrown(
-      (async () => {
-        let pieces = 0;
-        for await (const _ of stream) if (++pieces === 3) own.abort();
-      })(),
-    );
+    const cut = async () => {
+      const stream = await own.chat({ ...plain, options, messages, stream: true });
+      let pieces = 0;
+      for await (const _ of stream) if (++pieces === 3) own.abort();
+    };
+    const error = await inTime(() => thrown(cut()));
     assert.equal(error.name, "AbortError");
     await idle();
   },

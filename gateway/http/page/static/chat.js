@@ -3,7 +3,7 @@
 
 import { bodyOf, prose, stream } from "./answer.js";
 import { h, number, show, span } from "./dom.js";
-import { live } from "./live.js";
+import { live, modelsKnown } from "./live.js";
 import { T } from "./texts.js";
 
 const CHATS = "shoal.chats";
@@ -311,26 +311,34 @@ function send(text) {
 
 /** Have the model answer the chat as it is, and show the answer as it comes. */
 async function generate() {
-  const model = chosen()?.id ?? current.model;
   const mine = current;
+  const stop = (running = new AbortController());
+  said = C.answering;
+  draw();
+  await modelsKnown(stop.signal);
+  const model = chosen()?.id ?? current.model;
   const message = { role: "assistant", model, content: "", thinking: "", calls: [], tokens: 0 };
-  let asked;
-  try {
-    asked = bodyOf(mine.messages, parameters, model);
-  } catch {
-    asked = null;
-    message.error = C.badTools;
-  }
   mine.messages.push(message);
   sticks = true;
-  if (asked !== null) {
-    const stop = (running = new AbortController());
-    said = C.answering;
-    draw();
-    await stream(asked, message, stop.signal, drawSoon);
-    if (running === stop) running = null;
-    said = C.answered;
-  }
+  draw();
+  const asked = body(mine.messages, model, message);
+  if (asked !== null) await stream(asked, message, stop.signal, drawSoon);
+  if (running === stop) running = null;
+  said = C.answered;
   if (mine === current) keep();
   draw();
+}
+
+/** Return the body to ask with, or null where the answer's error says why there is none. */
+function body(messages, model, message) {
+  if (!model) {
+    message.error = C.noModel;
+    return null;
+  }
+  try {
+    return bodyOf(messages, parameters, model);
+  } catch {
+    message.error = C.badTools;
+    return null;
+  }
 }

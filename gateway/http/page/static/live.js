@@ -9,6 +9,7 @@ const SILENT_S = 6;
 const PAUSES_S = [0.3, 0.7, 1, 2];
 const STATE_S = 15;
 const LIMITED_S = 20;
+const MODELS_TRIES = 10;
 
 export const live = {
   status: "connecting",
@@ -157,6 +158,15 @@ async function askModels() {
     tell("state");
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
+  }
+}
+
+/** Wait until it is known which models are here, some seconds at most: a key that is new may not
+ * be known to the process that was asked first. */
+export async function modelsKnown(signal) {
+  for (let tries = 0; live.models === null && tries < MODELS_TRIES && !signal.aborted; tries += 1) {
+    if (tries) await new Promise((resolve) => setTimeout(resolve, 500));
+    await askModels().catch(() => {});
   }
 }
 
