@@ -16,10 +16,11 @@ WHOLE_NODES = [HERE / name for name in ("browser", "clients", "inspection", "pro
 RANKS = ("test_group", "test_measuring")
 MEASURES = {
     "inspection": (
-        "lost_nodes", "sharing", "trust_fuzz", "trust_stalls", "trust_templates", "waiting",
+        "lost_nodes", "sharing", "trust_edge", "trust_fuzz", "trust_stalls", "trust_templates",
+        "waiting",
     ),
     "processes": (
-        "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab", "partition", "soak",
+        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab", "partition", "soak",
         "spare_runner", "two_nodes",
     ),
 }  # fmt: skip

@@ -45,6 +45,20 @@ def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.02)
 
 
+def answered(
+    ask: Callable[[], Any], right: Callable[[Any], Any], what: str, seconds: float = 30.0
+) -> Any:
+    """The first answer of `ask` that is right, asked for again until then: each HTTP process of a
+    gateway hears of a change in its own time. Fails with the last answer, naming `what`, after
+    `seconds`."""
+    end = time.monotonic() + seconds
+    while not right(found := ask()):
+        told = getattr(found, "text", found)
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}; {found!r} says {told!r}"
+        time.sleep(0.02)
+    return found
+
+
 def free_base_port() -> int:
     """A port with a run of free ones after it, below the ephemeral range; processes of one test
     run that are beside each other look in ranges of their own."""
