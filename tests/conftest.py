@@ -20,8 +20,8 @@ MEASURES = {
         "waiting",
     ),
     "processes": (
-        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab", "partition", "soak",
-        "spare_runner", "two_nodes",
+        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab",
+        "partition", "soak", "spare_runner", "two_nodes",
     ),
 }  # fmt: skip
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
