@@ -188,7 +188,7 @@ def cancelled_dozen(made: GatewayTestbed) -> set[str]:
     for name in names:
         assert httpx.post(f"{made.url}/v1/cancel/{name}").status_code == 200
     for reader in readers:
-        reader.wait_end(5)
+        reader.wait_end(15)
     return {name.split("-")[3] for name in names}
 
 
