@@ -16,11 +16,12 @@ WHOLE_NODES = [HERE / name for name in ("browser", "clients", "inspection", "pro
 RANKS = ("test_group", "test_measuring")
 MEASURES = {
     "inspection": (
-        "lost_nodes", "sharing", "trust_fuzz", "trust_stalls", "trust_templates", "waiting",
+        "lost_nodes", "sharing", "trust_edge", "trust_fuzz", "trust_stalls", "trust_templates",
+        "waiting",
     ),
     "processes": (
-        "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab", "partition", "soak",
-        "spare_runner", "two_nodes",
+        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab",
+        "partition", "soak", "spare_runner", "two_nodes",
     ),
 }  # fmt: skip
 """The files of whole nodes that tell how long something took, or that load all of the cores."""

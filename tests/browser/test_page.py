@@ -221,7 +221,7 @@ def test_a_model_is_loaded_from_its_plan_pinned_and_unloaded(tab: Tab, node: Nod
     page.get_by_role("button", name=f"Unload {MODEL}", exact=True).click()
     page.get_by_role("button", name=f"Really unload {MODEL}").click()
     expect(page.get_by_text("No model is loaded")).to_be_visible()
-    assert node.state()["instances"] == {}
+    eventually(lambda: node.state()["instances"] == {}, 30, "nothing is loaded")
 
 
 def test_a_message_that_is_sent_before_the_models_are_known_waits_for_them(

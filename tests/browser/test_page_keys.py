@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.browsing import Tab, opened
-from tests.harness.nodes import Node, running_node
+from tests.harness.nodes import Node, eventually, running_node
 
 KEY = "sk-only-for-this-test-0123456789"
 EXPECTED = ("status of 401", "status of 403")
@@ -18,7 +18,8 @@ EXPECTED = ("status of 401", "status of 403")
 @pytest.fixture(scope="module")
 def locked(browser: Browser) -> Iterator[Node]:
     """A node that asks for a key, with the bundled model loaded when it is asked for."""
-    with running_node(SHOAL_API_KEYS=KEY, SHOAL_PRELOAD="") as made:
+    # one HTTP process, so that the page's knows a key as soon as it was made
+    with running_node(SHOAL_API_KEYS=KEY, SHOAL_PRELOAD="", SHOAL_HTTP_PROCESSES="1") as made:
         yield made
 
 
@@ -75,6 +76,8 @@ def test_a_key_for_inference_opens_the_chat_alone(tab: Tab, locked: Node) -> Non
     asked = {"name": "guest", "scope": "inference"}
     made = locked.http.post("/apikeys", json=asked, headers={"Authorization": f"Bearer {KEY}"})
     assert made.status_code == 200, made.text
+    key = {"Authorization": f"Bearer {made.json()['key']}"}
+    eventually(lambda: locked.http.get("/v1/models", headers=key).is_success, 30, "it opens")
     enter(tab, made.json()["key"])
     expect(page.locator(".pulse")).to_contain_text("the chat alone")
     page.fill("#message", "What is shoal?")

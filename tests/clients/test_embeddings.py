@@ -22,7 +22,7 @@ from conf.settings import load_settings
 from tests.harness.embedding_folders import write_encoder
 from tests.harness.minilm import NotFetched, minilm_folder
 from tests.harness.missing import missing
-from tests.harness.nodes import Node, eventually
+from tests.harness.nodes import Node, eventually, everywhere
 
 NAME = "tiny-embedder"
 LIMIT = 256
@@ -53,11 +53,13 @@ def place(node: Node, name: str, folder: Path) -> None:
     home = load_settings(home=node.home).paths.models / name
     shutil.copytree(folder, home)
 
-    def is_listed() -> bool:
-        listed = node.http.get("/v1/models").json()["data"]
-        return any(one["id"] == name and "embedding" in one["capabilities"] for one in listed)
+    def listed() -> list[dict[str, Any]]:
+        return httpx.get(f"{node.url}/v1/models", timeout=30).json()["data"]
 
-    eventually(is_listed, 60, f"the node lists {name}")
+    def is_there(found: list[dict[str, Any]]) -> bool:
+        return any(one["id"] == name and "embedding" in one["capabilities"] for one in found)
+
+    everywhere(listed, is_there, f"the node lists {name}", 60)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,11 @@ def test_the_first_question_loads_the_model_and_all_ways_to_ask_agree(
     (vector,) = (one.embedding for one in answer.data)
     assert len(vector) == SHAPE["hidden_size"]
     assert math.isclose(sum(number * number for number in vector), 1.0, abs_tol=1e-4)
-    assert [one["status"] for one in instances(node, embedder)] == ["ready"]
+    eventually(
+        lambda: [one["status"] for one in instances(node, embedder)] == ["ready"],
+        20,
+        "each process of the gateway knows that it is ready",
+    )
 
     both = numbers(client, model=embedder, input=[text, other])  # as base64 on the way
     assert cosine(both[0], vector) > 0.99999

@@ -10,6 +10,8 @@ import ollama
 import pytest
 from openai import OpenAI
 
+from tests.harness.nodes import everywhere
+
 QUESTION = "List the integers from 1 to 30"
 SYSTEM = "You are helpful."
 
@@ -21,15 +23,26 @@ def own(node_url: str) -> Iterator[ollama.Client]:
 
 
 @pytest.fixture
-def brief(own: ollama.Client, model: str) -> Iterator[str]:
+def brief(own: ollama.Client, model: str, node_url: str) -> Iterator[str]:
     """A model that says four tokens, made of the bundled one."""
     made = own.create(
         "brief:v1", from_=model, system=SYSTEM, parameters={"num_predict": 4, "temperature": 0},
         messages=[{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
     )  # fmt: skip
     assert made.status == "success"
+    known(node_url, "brief:v1")
     yield "brief:v1"
     own.delete("brief:v1")
+
+
+def known(url: str, name: str) -> None:
+    """Wait until each HTTP process of the gateway knows a name."""
+
+    def listed() -> set[str]:
+        data = httpx.get(f"{url}/v1/models", timeout=30).json()["data"]
+        return {one["id"] for one in data}
+
+    everywhere(listed, lambda names: name in names, f"{name} is listed")
 
 
 def names(own: ollama.Client) -> set[str]:
@@ -90,6 +103,7 @@ def test_a_model_is_made_of_a_made_one_and_of_a_modelfile(
         f"{node_url}/api/create", json={"name": "briefer", "modelfile": file}, timeout=90
     ).text.splitlines()
     assert lines[-1] == '{"status":"success"}'
+    known(node_url, "briefer")
     try:
         shown = own.show("briefer")
         assert shown.details is not None and shown.details.parent_model == brief

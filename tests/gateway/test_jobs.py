@@ -189,8 +189,15 @@ def test_a_job_is_counted_for_its_owner_and_is_in_the_request_log(testbed: Gatew
     )
     assert (row["priority"], row["completion_tokens"]) == (20, 4)
     assert row["key"] == hashed("sk-one")[-16:]
-    [heard] = [one for one in testbed.runners[0].heard("submit") if one["request"] == request]
+    [heard] = eventually(lambda: submits(testbed, request), 5, "the runner tells of it")
     assert heard["sharer"][:3] == [hashed("sk-one")[-16:], "night", "127.0.0.1"]
+
+
+def submits(testbed: GatewayTestbed, request: str) -> list[dict[str, Any]]:
+    """The runs of a request that the runner has told of, by a pipe of its own, so that it may be
+    after the answer."""
+    heard = testbed.runners[0].heard("submit")
+    return [one for one in heard if one["request"].startswith(request)]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +239,9 @@ def test_a_job_whose_runner_ends_is_begun_anew_and_after_three_runs_it_has_faile
     failed = ended(testbed, job["id"], 30)
     assert (failed["status"], failed["attempts"]) == ("failed", 3), failed
     assert failed["error"]["code"] == "model_unavailable", failed
-    heard = [one["request"] for one in testbed.runners[0].heard("submit")]
-    mine = [one for one in heard if one.startswith(job["id"].removeprefix("job_"))]
+    request = job["id"].removeprefix("job_")
+    eventually(lambda: len(submits(testbed, request)) >= 3, 5, "the runner tells of three runs")
+    mine = [one["request"] for one in submits(testbed, request)]
     assert len(mine) == len(set(mine)) == 3
     if stream:
         names = [name for _, name, _ in events_of(testbed, f"/v1/jobs/{job['id']}/events")]
@@ -242,10 +250,11 @@ def test_a_job_whose_runner_ends_is_begun_anew_and_after_three_runs_it_has_faile
 
 def test_a_job_that_finds_the_queue_full_comes_again(testbed: GatewayTestbed) -> None:
     job = submit(testbed, chat("refuse=queue_full"))
-    eventually(lambda: job_of(testbed, job["id"])["attempts"] > 1, 20, "it came again")
+    request = job["id"].removeprefix("job_")
+    eventually(lambda: len(submits(testbed, request)) > 1, 20, "it came again")
+    assert job_of(testbed, job["id"])["attempts"] > 1
     assert call(testbed, "POST", f"/v1/jobs/{job['id']}/cancel").json()["status"] == "cancelled"
-    heard = [one["request"] for one in testbed.runners[0].heard("submit")]
-    mine = [one for one in heard if one.startswith(job["id"].removeprefix("job_"))]
+    mine = [one["request"] for one in submits(testbed, request)]
     assert len(mine) == len(set(mine)) > 1
 
 
@@ -266,7 +275,11 @@ def test_a_job_is_stopped_while_it_runs_and_keeps_what_it_said(testbed: GatewayT
         told[0][2]["choices"][0]["delta"]["role"] == "assistant" and told[-1][1] == "job.cancelled"
     )
     request = job["id"].removeprefix("job_")
-    assert any(one["request"] == request for one in testbed.runners[0].heard("cancel"))
+    eventually(
+        lambda: any(one["request"] == request for one in testbed.runners[0].heard("cancel")),
+        5,
+        "the runner tells that it was stopped",
+    )
     again = call(testbed, "POST", f"/v1/jobs/{job['id']}/cancel")
     assert (again.status_code, again.json()["status"]) == (200, "cancelled")
 

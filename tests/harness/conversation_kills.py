@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually
+from tests.harness.http_clients import ready
 from tests.harness.job_kills import http_processes, kill_family, killed, persistent
 
 OPEN = ("queued", "in_progress")
@@ -66,11 +67,7 @@ class ConversationKills:
             thread.join(60)
             assert not thread.is_alive()
         eventually(self.testbed.is_ready, 20, "new processes serve")
-        eventually(self._knows_the_instance, 10, "they know the instance")
-
-    def _knows_the_instance(self) -> bool:
-        answer = httpx.get(f"{self.testbed.url}/health", timeout=10)
-        return MODEL in answer.json().get("models_ready", ())
+        eventually(lambda: ready(self.testbed), 20, "they know the instance")
 
     def _order(self) -> tuple[Any, tuple[Any, ...]]:
         self.count += 1

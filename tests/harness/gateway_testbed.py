@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
 import ssl
 import subprocess
@@ -170,6 +171,7 @@ class Runner:
     ) -> None:
         self.address, self.instance, self.generation = address, instance, generation
         self.said: list[dict[str, Any]] = []
+        self._pipe, self._rest = threading.Lock(), b""
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -182,12 +184,15 @@ class Runner:
             ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
-            text=True,
         )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
         threading.Thread(target=self._read, daemon=True).start()
         eventually(lambda: self.heard("up"), 20, "the synthetic runner is up")
 
     def heard(self, event: str) -> list[dict[str, Any]]:
+        """What it has told of this kind: it tells of a request before it answers that."""
+        self._take()
         return [one for one in list(self.said) if one["event"] == event]
 
     def asked_so_far(self, ask: Callable[[], httpx.Response]) -> int:
@@ -209,16 +214,29 @@ class Runner:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait(10)
-        if self.process.stdout is not None:
+        assert self.process.stdout is not None
+        with self._pipe:
             self.process.stdout.close()
 
     def _read(self) -> None:
+        """Take what it tells as it comes, so that it never has to wait."""
         assert self.process.stdout is not None
-        try:
-            for line in self.process.stdout:
-                self.said.append({**json.loads(line), "at": now()})
-        except ValueError:
-            return
+        ready = select.poll()
+        ready.register(self.process.stdout.fileno(), select.POLLIN)
+        while ready.poll(200) == [] or self._take():
+            if self.process.stdout.closed:
+                return
+
+    def _take(self) -> bool:
+        """Take what lies in the pipe; False at its end."""
+        assert self.process.stdout is not None
+        with self._pipe:
+            if self.process.stdout.closed:
+                return False
+            data = self.process.stdout.read()
+            *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
+            self.said.extend({**json.loads(line), "at": now()} for line in lines)
+            return data != b""
 
 
 class GatewayTestbed:

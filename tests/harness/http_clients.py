@@ -14,7 +14,13 @@ from tests.harness.gateway_testbed import MODEL, GatewayTestbed, Runner, eventua
 
 
 def ready(made: GatewayTestbed) -> bool:
-    return MODEL in httpx.get(f"{made.url}/health", verify=made.trust).json()["models_ready"]
+    """Whether the HTTP process that takes the question knows an instance; one that is only
+    beginning, or ending, does not."""
+    try:
+        answer = httpx.get(f"{made.url}/health", verify=made.trust)
+    except httpx.HTTPError:
+        return False
+    return answer.is_success and MODEL in answer.json()["models_ready"]
 
 
 def body(orders: str, **more: Any) -> dict[str, Any]:

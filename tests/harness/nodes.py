@@ -31,6 +31,7 @@ WITH_SPARE = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
 """What gives a node a spare runner, which older trees do not know."""
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
+IN_A_ROW = 12
 
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -43,6 +44,30 @@ def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.02)
+
+
+def answered(
+    ask: Callable[[], Any], right: Callable[[Any], Any], what: str, seconds: float = 30.0
+) -> Any:
+    """The first answer of `ask` that is right, asked for again until then: each HTTP process of a
+    gateway hears of a change in its own time. Fails with the last answer, naming `what`, after
+    `seconds`."""
+    end = time.monotonic() + seconds
+    while not right(found := ask()):
+        told = getattr(found, "text", found)
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}; {found!r} says {told!r}"
+        time.sleep(0.02)
+    return found
+
+
+def everywhere(
+    ask: Callable[[], Any], right: Callable[[Any], Any], what: str, seconds: float = 30.0
+) -> None:
+    """Wait until many answers of `ask` in a row are right. Each is to be asked for on a connection
+    of its own, which any HTTP process of the gateway may take."""
+    answered(
+        lambda: [ask() for _ in range(IN_A_ROW)], lambda all_: all(map(right, all_)), what, seconds
+    )
 
 
 def free_base_port() -> int:

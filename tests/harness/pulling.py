@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bus.wire.ids import ModelId
@@ -66,11 +66,13 @@ def is_whole(node: Node) -> bool:
     """Whether the model's copy on a node's disk is what the hub has, byte for byte; fails for half
     a model."""
     folder = node.home / "data" / "models" / REPOSITORY
-    if not folder.exists():
-        return False
-    found = {name: data for name, data in files_of(folder).items() if not name.startswith(".")}
-    assert found == tiny(), "half a model"
-    return True
+    while folder.exists():
+        with suppress(FileNotFoundError):  # it went while it was read: whole, or not at all
+            found = {n: data for n, data in files_of(folder).items() if not n.startswith(".")}
+            if folder.exists():
+                assert found == tiny(), "half a model"
+                return True
+    return False
 
 
 def environment(hub: HubServer, home: Path, **more: str) -> dict[str, str]:

@@ -104,7 +104,7 @@ class Slot:
         assert self.phase == "ready", self.hellos[-1].message
         return self
 
-    def exit_code(self, seconds: float = 10.0) -> int:
+    def exit_code(self, seconds: float = PATIENCE_S) -> int:
         self.until(lambda: self.process.poll() is not None, "the process's end", seconds)
         self.listen()
         return self.process.returncode

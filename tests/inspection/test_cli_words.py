@@ -19,7 +19,7 @@ from bus.process.supervisor import Supervisor
 from conf.paths import bundled_models
 from conf.settings import load_settings
 from tests.harness.node_server import card, instance, serving, state
-from tests.harness.nodes import MODEL, TREE, Node, eventually, running_node, shoal
+from tests.harness.nodes import MODEL, TREE, Node, answered, eventually, running_node, shoal
 
 CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
 WORD: list[Any] = [
@@ -289,7 +289,11 @@ def test_c9_a_broken_model_folder_fails_with_its_reason_first(node: Node) -> Non
     (broken / "config.json").write_text(json.dumps(config))
     try:
         eventually(lambda: "broken" in node.shoal("ls").stdout, 60, "the folder is seen")
-        found = node.shoal("run", "broken", "hi")
+        found = answered(
+            lambda: node.shoal("run", "broken", "hi"),
+            lambda found: found.returncode != 4,
+            "each process of the gateway knows it",
+        )
         said = " ".join(found.stderr.split())
         assert found.returncode == 1 and "in a moment" not in said, said
         assert "broken cannot be loaded" in said and "mend that" in said
@@ -312,9 +316,12 @@ def test_c9_a_deadline_has_one_text_whoever_sees_it_first(node: Node) -> None:
 def test_c9_every_status_has_its_name() -> None:
     with running_node(SHOAL_PRELOAD="", SHOAL_MEMORY_BYTES="1000000") as small:
         path = f"/instance/placement?model={MODEL}"
-        eventually(lambda: small.http.get(path).status_code == 507, 30, "it has no room")
-        with socket.create_connection(("127.0.0.1", small.base_port), timeout=60) as line:
-            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-            line.sendall(head.encode())
-            first = line.makefile("rb").readline().decode().strip()
+
+        def first_line() -> str:
+            with socket.create_connection(("127.0.0.1", small.base_port), timeout=60) as line:
+                head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                line.sendall(head.encode())
+                return line.makefile("rb").readline().decode().strip()
+
+        first = answered(first_line, lambda line: " 507 " in line, "it has no room")
     assert first == "HTTP/1.1 507 Insufficient Storage"

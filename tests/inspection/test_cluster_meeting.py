@@ -82,7 +82,7 @@ def _says_both(node: Node, verb: str) -> bool:
 def _refused_by_name(node: Node) -> None:
     for verb in ("nodes", "doctor"):
         said = partial(_says_both, node, verb)
-        eventually(said, 20.0, f"`{verb}` names both and both versions")
+        eventually(said, PATIENCE_S, f"`{verb}` names both and both versions")
 
 
 def _lines(node: Node) -> int:
@@ -147,7 +147,7 @@ def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
     write_keys(key, ClusterKeys(new_key()), replace=False)  # the first builds had none by default
     with _neighbours(first, newer, SHOAL_CLUSTER_KEY_FILE=str(key)) as (old, new):
         for node in (old, new):
-            eventually(lambda node=node: _says_both(node, "nodes"), 20.0, "`nodes` names both")
+            eventually(lambda node=node: _says_both(node, "nodes"), PATIENCE_S, "it names both")
             _serves_alone(node)
 
 
@@ -195,7 +195,7 @@ def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three
     away.up()
     gone.up()
     eventually(lambda: _link(gone, here) == "refused", PATIENCE_S, "who saw it refuses")
-    eventually(lambda: _link(gone, away) == "refused", 20.0, "who was down refuses as well")
+    eventually(lambda: _link(gone, away) == "refused", PATIENCE_S, "who was down refuses as well")
     assert _link(away, gone) == "" and not _admits(away, gone)
     assert gone.node_id() not in away.state()["nodes"]
 
@@ -211,7 +211,7 @@ def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster
     away.up()
     back.up()
     eventually(lambda: _link(here, back) == "linked", PATIENCE_S, "who saw it lets it in")
-    eventually(lambda: _link(away, back) == "linked", 20.0, "who was down lets it in as well")
+    eventually(lambda: _link(away, back) == "linked", PATIENCE_S, "who was down lets it in as well")
     eventually(three.formed, PATIENCE_S, "they are one cluster")
 
 
@@ -298,7 +298,7 @@ def meeting() -> Iterator[Meeting]:
             eventually(node.ready, PATIENCE_S, "it is ready")
             eventually(lambda node=node: node.chat("hi", max_tokens=1).is_success, 60.0, "answers")
             placed[node.node_id()] = next(iter(node.state()["instances"]))
-        words = {"max_tokens": 1500, "ignore_eos": True}
+        words = {"max_tokens": 3000, "ignore_eos": True}
         streams = (one.stream("Tell me a story.", **words), two.stream("Tell a story.", **words))
         for stream in streams:
             stream.flowing()
@@ -329,7 +329,7 @@ def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Mee
     def gone() -> bool:
         return not any(name.startswith("runner:") for name in loser.processes())
 
-    eventually(gone, 20.0, "its runner leaves when it is empty")
+    eventually(gone, PATIENCE_S, "its runner leaves when it is empty")
 
 
 def test_b6_what_was_undone_when_two_clusters_met_is_listed(meeting: Meeting) -> None:

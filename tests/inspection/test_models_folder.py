@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bus.wire.messages.weights import PIECE_BYTES
-from tests.harness.nodes import Node, eventually
+from tests.harness.nodes import Node, answered, eventually
 from tests.inspection import models_table
 
 CONFIG: dict[str, Any] = {
@@ -271,7 +271,7 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
     assert not set(unsaid(lines, folder=models)) - set(HARMLESS)
     shutil.rmtree(models / "empty")
     gone = str(models / "empty")
-    eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
+    eventually(lambda: gone not in littered.shoal("ls").stderr, 60, "the disk is looked at again")
     here = [line for line in told() if line.startswith(str(models))]
     count = len(KINDS) - len(HARMLESS) + len(ODD_NAMES) + 2
     assert len(here) == len(set(here)) == count, "those taken but for a part too"
@@ -298,10 +298,11 @@ def test_c14_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Nod
 def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
     folder = littered.home / "data" / "models" / "no-config"
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    eventually(
-        lambda: "no-config" in littered.shoal("ls").stdout, 20, "the mended folder is a model"
+    answer = answered(
+        lambda: littered.shoal("ls"),
+        lambda answer: "no-config" in answer.stdout,
+        "the mended folder is a model",
     )
-    answer = littered.shoal("ls")
     assert str(folder) not in answer.stderr
 
 
@@ -314,14 +315,32 @@ def test_what_came_of_a_pull_is_told_with_the_way_on_and_goes_by_its_name(litter
     (folder / "have" / "0").write_bytes(b"\1\0\0\0")
     (folder / "pull.json").write_text('{"model": "owner/begun"}')
     words = f"its pull did not end: 1.0 of {3 * PIECE_BYTES / 1e6:.1f} MB came"
-    eventually(lambda: words in littered.shoal("ls").stderr, 20, "it is told")
-    answer = littered.chat("Hi.", model="owner/begun")
-    typed = [littered.shoal(*line) for line in (("show", "owner/begun"), ("load", "owner/begun"))]
-    said = [answer.json()["error"]["message"], *(one.stderr for one in typed)]
-    for text in (*said, littered.shoal("doctor").stdout):
-        assert words in " ".join(text.split()) and "`shoal pull owner/begun`" in text, text
-    assert answer.status_code == 404 and all(one.returncode for one in typed)
-    assert "deleted owner/begun" in littered.shoal("rm", "owner/begun").stdout
+    eventually(lambda: words in littered.shoal("ls").stderr, 30, "it is told")
+
+    def is_told(text: str) -> bool:
+        return words in " ".join(text.split()) and "`shoal pull owner/begun`" in text
+
+    for line in (("show", "owner/begun"), ("load", "owner/begun")):
+        typed = answered(
+            lambda line=line: littered.shoal(*line), lambda one: is_told(one.stderr), f"{line} says"
+        )
+        assert typed.returncode
+    answer = answered(
+        lambda: littered.chat("Hi.", model="owner/begun"),
+        lambda answer: is_told(answer.json()["error"]["message"]),
+        "the answer to a request says so",
+    )
+    assert answer.status_code == 404
+    eventually(lambda: is_told(littered.shoal("doctor").stdout), 30, "doctor says so")
+    eventually(
+        lambda: "deleted owner/begun" in littered.shoal("rm", "owner/begun").stdout,
+        30,
+        "it is deleted",
+    )
     assert not folder.exists()
-    eventually(lambda: words not in littered.shoal("ls").stderr, 20, "it is told no more")
-    assert "there is no model" in littered.shoal("rm", "owner/begun").stderr
+    eventually(lambda: words not in littered.shoal("ls").stderr, 30, "it is told no more")
+    eventually(
+        lambda: "there is no model" in littered.shoal("rm", "owner/begun").stderr,
+        30,
+        "each process of the gateway knows that it is gone",
+    )

@@ -35,9 +35,9 @@ def test_a9_a_prefix_is_kept_for_the_key_that_asked_and_for_no_other(shared: Nod
     )
     text = "The harbour lights went out one by one while the tide came in. " * 20
     assert _cached(shared, KEYS[0], text) == 0
-    assert eventually(lambda: _cached(shared, KEYS[0], text), 10, "its own prefix is used") > 0
+    assert eventually(lambda: _cached(shared, KEYS[0], text), 30, "its own prefix is used") > 0
     assert _cached(shared, KEYS[1], text) == 0, "another key's prompt is told by cached_tokens"
-    assert eventually(lambda: _cached(shared, KEYS[1], text), 10, "its own prefix is used") > 0
+    assert eventually(lambda: _cached(shared, KEYS[1], text), 30, "its own prefix is used") > 0
 
 
 def test_a_clients_wrong_key_is_refused_in_the_words_that_it_knows(shared: Node) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import stat
 from collections.abc import Iterator
 
 import httpx
+import psutil
 import pytest
 
 from bus.process.endpoints import Endpoints
@@ -43,10 +45,11 @@ def test_a8_no_process_of_a_node_keeps_a_key_in_its_environment(keyed: Node) -> 
     eventually(
         lambda: httpx.get(keyed.url + "/readyz", headers=headers).status_code == 200, 30, "ready"
     )
-    found = {
-        process.name(): [name for name, value in process.environ().items() if KEY in value]
-        for process in keyed.all_processes()
-    }
+    found: dict[str, list[str]] = {}
+    for process in keyed.all_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            of = process.environ()
+            found[process.name()] = [name for name, value in of.items() if KEY in value]
     assert found and not any(found.values()), found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.lora import PROMPT, SAYS, trained_model
-from tests.harness.nodes import Node, eventually
+from tests.harness.nodes import Node, answered, eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -141,8 +141,16 @@ def test_one_that_comes_while_the_model_is_loaded_is_refused_until_it_is_loaded_
     for file in Path(folder / "formal").iterdir():
         (late / file.name).write_bytes(file.read_bytes())
     eventually(lambda: "parrot:late" in node.shoal("ls").stdout, 40, "it is listed")
-    answer = node.chat(PROMPT, model="parrot:late")
+    answer = answered(
+        lambda: node.chat(PROMPT, model="parrot:late"),
+        lambda answer: answer.status_code != 404,
+        "each process of the gateway knows it",
+    )
     assert answer.status_code == 400 and "load it anew" in answer.text
     assert node.shoal("stop", "parrot").returncode == 0
-    text = openai(node, "parrot:late")["choices"][0]["message"]["content"]
-    assert SAYS["formal"] in text
+    said = answered(
+        lambda: node.chat(PROMPT, model="parrot:late", max_tokens=32),
+        lambda answer: answer.status_code == 200,
+        "it is loaded anew",
+    )
+    assert SAYS["formal"] in said.json()["choices"][0]["message"]["content"]

@@ -39,17 +39,7 @@ def whole(cluster: Cluster) -> Iterator[None]:
     eventually(cluster.formed, 60, "one cluster before the fault")
     yield
     eventually(cluster.formed, 90, "one cluster after the fault")
-    clear(cluster)
-
-
-def clear(cluster: Cluster) -> None:
-    def empty() -> bool:
-        found = [name for node in cluster.nodes for name in instances(node)]
-        for name in set(found):
-            cluster.nodes[0].http.delete(f"/instance/{name}")
-        return not found
-
-    eventually(empty, 60, "nothing is placed")
+    cluster.clear()
 
 
 def instances(node: Node) -> dict[str, Any]:

@@ -22,14 +22,14 @@ def test_a_derived_model_is_every_nodes_and_survives_a_restart() -> None:
         created = first.http.post("/api/create", json=made)
         assert created.json() == {"status": "success"}
         assert "brief" in names(first)
-        eventually(lambda: "brief" in names(second), 10, "the other node knows the name")
+        eventually(lambda: "brief" in names(second), 30, "the other node knows the name")
         for node in cluster.nodes:
             node.down()
         for node in cluster.nodes:
             node.up()
         eventually(cluster.formed, 60, "one cluster again")
         for node in cluster.nodes:
-            eventually(lambda node=node: "brief" in names(node), 20, "the name is known again")
+            eventually(lambda node=node: "brief" in names(node), 60, "the name is known again")
         asked = {"model": "brief", "messages": [{"role": "user", "content": "Count to 30."}]}
         answer = second.http.post("/v1/chat/completions", json=asked, timeout=90).json()
         assert (answer["model"], answer["usage"]["completion_tokens"]) == ("brief", 3)
@@ -37,4 +37,4 @@ def test_a_derived_model_is_every_nodes_and_survives_a_restart() -> None:
         assert shown["system"] == "Be brief."
         gone = second.http.request("DELETE", "/api/delete", json={"model": "brief"})
         assert gone.status_code == 200, gone.text
-        eventually(lambda: "brief" not in names(first), 10, "the name is gone everywhere")
+        eventually(lambda: "brief" not in names(first), 30, "the name is gone everywhere")

@@ -68,7 +68,7 @@ def test_what_is_unloaded_goes_where_there_is_no_room_and_the_last_copy_stays(
     get_both(first, second)
     eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
     assert first.shoal("load", REPOSITORY).returncode == 0
-    eventually(lambda: second.state()["instances"], 30, "the second node knows of the copy")
+    eventually(lambda: _would_go(second) == [], 30, "the second node's worker knows of the copy")
     (kept,) = purged(second)["nodes"][0]["stays"]
     assert "is loaded or being loaded" in kept["why"] and is_whole(second)
     assert first.shoal("stop", REPOSITORY).returncode == 0
@@ -116,9 +116,13 @@ def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None
     first, second = nodes
     get_both(first, second)
     eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    may_go = f"{REPOSITORY} (6.7 MB) on second: may go"
+    eventually(
+        lambda: may_go in first.shoal("store", "show").stdout, 30, "the first node knows it too"
+    )
     shown, dry, done = [first.shoal(*shlex.split(line)[1:]) for line in examples("store")]
     assert shown.returncode == dry.returncode == done.returncode == 0, (shown, dry, done)
-    assert f"{REPOSITORY} (6.7 MB) on second: may go" in shown.stdout
+    assert may_go in shown.stdout
     assert f"would delete {REPOSITORY}" in dry.stdout
     assert done.stdout.count(f"deleted {REPOSITORY}") == 1
     assert "no other node that is here has the whole of it" in done.stdout
@@ -155,15 +159,16 @@ def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
     try:
         third.up(240)
         eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
-        assert first.shoal("pull", REPOSITORY, "--to", "third").returncode == 0
-        eventually(lambda: having(second) == 2, 30, "two copies are known")
-        assert first.shoal("pull", REPOSITORY, "--to", "second").returncode == 0
+        for name in ("third", "second"):
+            assert first.shoal("pull", REPOSITORY, "--to", name).returncode == 0
+        three = (first, second, third)
+        eventually(lambda: all(having(node) == 3 for node in three), 30, "three copies are known")
         eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
         told = {one["name"]: one for one in purged(first, node="all")["nodes"]}
         assert [one["kept_by"] for one in told["first"]["let_go"]] == [third.node_id()]
         assert [one["kept_by"] for one in told["second"]["let_go"]] == [third.node_id()]
         (kept,) = told["third"]["stays"]
         assert kept["why"] == "this node keeps everything (store = true)"
-        assert [is_whole(node) for node in (first, second, third)] == [False, False, True]
+        assert [is_whole(node) for node in three] == [False, False, True]
     finally:
         third.close()

@@ -47,7 +47,11 @@ def told(node: Node, path: str) -> dict[str, Any]:
 
 def ended(node: Node, path: str) -> dict[str, Any]:
     def found() -> dict[str, Any] | None:
-        job = told(node, path)
+        answer = node.http.get(path)
+        if answer.status_code >= 500:  # one of its HTTP processes is only beginning
+            return None
+        assert answer.status_code == 200, answer.text
+        job = answer.json()
         return None if job["status"] in ("queued", "loading", "running", "in_progress") else job
 
     return eventually(found, PATIENCE_S, f"{path} ends")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness.hub import Faults, HubServer
-from tests.harness.nodes import MODEL, Node, eventually
+from tests.harness.nodes import MODEL, Node, answered, eventually
 from tests.harness.pulling import REPOSITORY, hub_settings, is_whole, tiny, two_nodes
 
 pytestmark = pytest.mark.nodes
@@ -31,7 +31,7 @@ def hub() -> Iterator[HubServer]:
 def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the first gives weights slowly."""
     shared = hub_settings(hub, tmp_path_factory.mktemp("hf"))
-    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB)}, {}) as made:
+    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB // 2)}, {}) as made:
         yield made
 
 
@@ -57,7 +57,9 @@ def test_a_model_is_kept_while_it_is_pulled_and_while_it_is_copied(
     pulls = threading.Thread(target=first.shoal, args=("pull", REPOSITORY))
     pulls.start()
     eventually(lambda: hub.sent.body_bytes > 0, 120, "the first bytes of the pull")
-    kept = removed(first)
+    kept = answered(
+        lambda: removed(first), lambda answer: answer.status_code != 404, "the word of the pull"
+    )
     assert kept.status_code == 409 and f"{REPOSITORY} is on its way to first" in kept.text
     hub.faults = Faults()
     pulls.join(60)
@@ -66,7 +68,7 @@ def test_a_model_is_kept_while_it_is_pulled_and_while_it_is_copied(
     copies.start()
     stages = second.home / "data" / "models" / ".staging"
     eventually(lambda: list(stages.glob("*/stage.json")), 60, "a stage at the second node")
-    kept = eventually(lambda: _on_its_way(first), 10, "the word of the copy, or its end")
+    kept = eventually(lambda: _on_its_way(first), 30, "the word of the copy, or its end")
     assert kept.status_code == 409 and f"{REPOSITORY} is on its way to second" in kept.text
     copies.join(90)
     assert is_whole(first) and is_whole(second)
@@ -140,7 +142,7 @@ def test_a_load_and_a_removal_at_one_moment_leave_a_whole_model_or_none(
     if not first_goes:
         threading.Timer(dice.uniform(0.0, 0.05), loads.start).start()
     gone = removed(first)
-    eventually(lambda: loads.ident is not None, 5, "the load began")
+    eventually(lambda: loads.ident is not None, 30, "the load began")
     loads.join(120)
     (load,) = loaded
     if gone.status_code == 409:

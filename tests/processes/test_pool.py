@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.nodes import ROOT, Node, eventually, running_node, shoal
+from tests.harness.nodes import ROOT, Node, answered, eventually, running_node, shoal
 
 TURN_S = 6.0
 
@@ -109,14 +109,17 @@ def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(nod
         with httpx.stream(
             "POST", f"{node.url}/v1/chat/completions", json=body, timeout=90
         ) as answer:
-            waits = eventually(lambda: wait_of(node, "second"), 10, "the pool tells of it")
+            waits = answered(
+                lambda: wait_of(node, "second"),
+                lambda told: told and "first" in told["why"] and told["within_s"] is not None,
+                "the pool tells what it waits for",
+            )
             said = list(answer.iter_lines())
         waited_s = time.monotonic() - began
         assert len(busy.answers) > before, "the busy one went on meanwhile"
     told = [line for line in said if line.startswith(": ")]
     print(f"waited {waited_s:.1f} s; {told[:3]}; {waits}")
     assert any("first is in use and keeps its turn" in line for line in told), told
-    assert "first" in waits["why"] and waits["within_s"] is not None
     assert waited_s < TURN_S + 30
     assert any(line.startswith("data: ") and "content" in line for line in said)
 
@@ -226,12 +229,12 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
 def test_a_copy_of_the_shortest_context_is_ready_and_says_what_does_not_fit(
     node: Node, tokens: int
 ) -> None:
-    for name in loads(node):
-        assert node.http.delete(f"/instance/{name}").status_code == 200
+    for name in loads(node):  # it may have been on its way out, and be gone by now
+        assert node.http.delete(f"/instance/{name}").status_code in (200, 404)
     eventually(lambda: not loads(node), 60, "nothing is in memory")
     asked = {"model": "first", "context_tokens": tokens}
     assert node.http.post("/place_instance", json=asked).status_code == 200
-    eventually(lambda: held(node)["first"]["status"] == "ready", 60, "it is loaded")
+    eventually(lambda: held(node).get("first", {}).get("status") == "ready", 60, "it is loaded")
     refused = ask(node, "first")
     assert (refused.status_code, refused.json()["error"]["code"]) == (
         400,

@@ -19,7 +19,7 @@ import pytest
 
 from bus.wire.messages.weights import UNFINISHED
 from tests.harness.families import MODELS, write_model
-from tests.harness.nodes import MODEL, Node, eventually, typed
+from tests.harness.nodes import MODEL, Node, answered, eventually, typed
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
@@ -91,11 +91,20 @@ def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
     done = node.shoal("quantize", MODEL, "--bits", "8", "--name", "tiny8")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"made tiny8 of {MODEL} (")
-    assert "tiny8 " in node.shoal("ls").stdout
-    assert f"made of {MODEL}" in node.shoal("ls").stdout
-    shown = json.loads(node.shoal("show", "tiny8", "--json").stdout)
+    told = answered(
+        lambda: node.shoal("ls").stdout,
+        lambda told: "tiny8 " in told and f"made of {MODEL}" in told,
+        "`ls` tells of it",
+    )
+    assert "tiny8 " in told
+    done = answered(
+        lambda: node.shoal("show", "tiny8", "--json"),
+        lambda done: not done.returncode,
+        "`show` knows it",
+    )
+    shown = json.loads(done.stdout)
     assert (shown["made_from"], shown["quantization"]) == (MODEL, "8-bit")
-    assert node.state()["instances"] == {}
+    eventually(lambda: node.state()["instances"] == {}, 20, "nothing is loaded for it any more")
     asked = {"model": "tiny8", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     answer = node.http.post("/v1/chat/completions", json=asked)
     assert answer.status_code == 200, answer.text
@@ -131,9 +140,12 @@ def test_what_cannot_be_made_is_refused_with_the_field(
 def test_it_is_shown_while_it_is_made_and_stopping_it_leaves_nothing(node: Node) -> None:
     before = listed(node)
     instance, pid = held_in_the_middle(node, "fewer")
-    ps = node.shoal("ps").stdout
+    ps = answered(
+        lambda: node.shoal("ps").stdout,
+        lambda ps: "made of someone/large, " in ps,
+        "`ps` tells of it",
+    )
     assert "fewer" in ps
-    assert "made of someone/large, " in ps
     assert listed(node) == before
     asked = {"model": "fewer", "messages": [{"role": "user", "content": "x"}]}
     assert node.http.post("/v1/chat/completions", json=asked).status_code == 404
@@ -142,7 +154,8 @@ def test_it_is_shown_while_it_is_made_and_stopping_it_leaves_nothing(node: Node)
     taken = begin(node, model="someone/large", bits=4, name="fewer")
     assert taken.status_code == 409
     assert node.http.delete(f"/instance/{instance}").status_code == 200
-    os.kill(pid, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError):  # its worker may have killed it by then
+        os.kill(pid, signal.SIGCONT)
     eventually(lambda: instance not in node.state()["instances"], 60, "the work is over")
     eventually(lambda: not unfinished(node), 30, "nothing of it is left")
     assert listed(node) == before
@@ -167,7 +180,11 @@ def test_killed_in_the_middle_it_leaves_nothing_and_says_so(node: Node) -> None:
     assert not (models_folder(node) / "killed").exists()
     done = node.shoal("quantize", "someone/large", "--bits", "4", "--name", "killed")
     assert done.returncode == 0, done.stderr
-    assert node.shoal("rm", "killed", "--yes").returncode == 0
+    answered(
+        lambda: node.shoal("rm", "killed", "--yes"),
+        lambda done: not done.returncode,
+        "what was made at last is deleted",
+    )
 
 
 def test_an_interrupted_command_ends_the_work(node: Node) -> None:

@@ -137,7 +137,7 @@ def test_a_reader_that_never_comes_back_is_failed(gateway: FakeGateway) -> None:
 
 def test_a_full_queue_is_refused_with_its_position(gateway: FakeGateway) -> None:
     streams = [gateway.submit(long_request(f"full{n}", 600)) for n in range(7)]
-    gateway.until(lambda: all(stream.answer for stream in streams), "answers", 5.0)
+    gateway.until(lambda: all(stream.answer for stream in streams), "answers")
     positions = [s.answer.position for s in streams if isinstance(s.answer, Accepted)]
     assert positions == [0, 0, 0, 0, 0, 1]
     refused = streams[6].answer
@@ -339,7 +339,7 @@ def test_a_request_that_never_becomes_tokens_ends_the_runner(tmp_path: Path, mod
         slot.ready()
         gateway = FakeGateway(slot)
         stream = gateway.submit(request("pondered"))
-        gateway.until(lambda: stream.answer is not None, "an answer", 10.0)
+        gateway.until(lambda: stream.answer is not None, "an answer")
         assert isinstance(stream.answer, Refused)
         assert stream.answer.refusal.reason == "not_ready"
         assert slot.exit_code() == 70
@@ -364,4 +364,4 @@ def test_a_runner_whose_supervisor_died_ends_itself(tmp_path: Path, model: Path)
         slot.ready()
         assert slot.process.stdin is not None
         slot.process.stdin.close()
-        assert slot.exit_code(5.0) in (0, 75)
+        assert slot.exit_code() in (0, 75)

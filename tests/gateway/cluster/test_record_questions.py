@@ -173,7 +173,7 @@ def test_a_node_that_does_not_answer_is_named_with_the_time() -> None:
         with pytest.raises(RecordsElsewhere, match="node two did not answer within 5 s") as raised:
             await asker.ask(N2, "echo", None)
         assert raised.value.why == "silent" and raised.value.waited_s == ANSWER_S
-        assert ANSWER_S <= now() - begun_at < ANSWER_S + 2
+        assert ANSWER_S <= now() - begun_at < 3 * ANSWER_S
 
     play(trace)
 
@@ -187,7 +187,7 @@ def test_a_node_that_is_down_or_unknown_is_said_at_once() -> None:
         with pytest.raises(RecordsElsewhere, match="n3") as other:
             await asker.ask(NodeId("n3"), "echo", None)
         assert (one.value.why, other.value.why) == ("down", "unknown")
-        assert now() - begun_at < 1
+        assert now() - begun_at < ANSWER_S, "no answer was waited for"
 
     play(trace)
 
