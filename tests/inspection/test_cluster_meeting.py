@@ -25,6 +25,8 @@ from tests.harness.nodes import MODEL, Node, Stream, eventually
 from tests.harness.other_trees import raised_tree, tree_of
 from tests.inspection.against import INSPECTED
 
+pytestmark = pytest.mark.timeout(300)
+
 PATIENCE_S = 60.0
 CALM_S = 10.0
 MOST_LINES = 40
@@ -298,7 +300,7 @@ def meeting() -> Iterator[Meeting]:
             eventually(node.ready, PATIENCE_S, "it is ready")
             eventually(lambda node=node: node.chat("hi", max_tokens=1).is_success, 60.0, "answers")
             placed[node.node_id()] = next(iter(node.state()["instances"]))
-        words = {"max_tokens": 3000, "ignore_eos": True}
+        words = {"max_tokens": 2500, "ignore_eos": True}
         streams = (one.stream("Tell me a story.", **words), two.stream("Tell a story.", **words))
         for stream in streams:
             stream.flowing()
