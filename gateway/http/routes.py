@@ -65,6 +65,7 @@ from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
 SSE = "text/event-stream"
+GZIP = "application/gzip"
 NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
@@ -334,6 +335,12 @@ ROUTES: tuple[Route, ...] = (
           _docs, answers="text/html", errors=(401,), scope="inference"),
     Route("GET", diagnostics.ROOT, "Runtime, processes, runners, warnings", ITSELF,
           diagnostics.NodeDiagnostics, errors=(401,)),
+    Route("GET", "/v1/diagnostics/cluster", "The same of every node (?node=)", CLUSTER,
+          diagnostics.ClusterDiagnostics, errors=(400, 401)),
+    Route("POST", "/v1/diagnostics/capture",
+          "Stacks, flight recorders, memory, logs, versions, settings of every node: a tar.gz",
+          CLUSTER, diagnostics.ClusterCapture, body=diagnostics.CaptureBody, answers=GZIP,
+          errors=(400, 401, 413)),
     # one of several processes under a name is `gateway/1`
     *(Route("GET", f"{PROCESSES}/{name}/stacks",
             "What each thread of a process is at (?format=text)", ITSELF,
@@ -363,6 +370,7 @@ def routed() -> dict[tuple[str, str], Route]:
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
     """Give the application everything that it answers."""
+    handle.on_start.append(diagnostics.answer_others)
     # of two rows of one path, the later one's resource answers both
     makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
     made = {path: make(handle) for path, make in makers.items() if make is not None}
