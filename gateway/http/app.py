@@ -20,6 +20,7 @@ from gateway.http.middleware import (
     Receive,
     Send,
 )
+from gateway.http.resources.diagnostics import answer_others
 from gateway.http.routes import add_routes, routed
 from gateway.service import ServiceHandle
 
@@ -32,6 +33,7 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
+    handle.on_start.append(answer_others)
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 

@@ -370,7 +370,6 @@ def routed() -> dict[tuple[str, str], Route]:
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
     """Give the application everything that it answers."""
-    handle.on_start.append(diagnostics.answer_others)
     # of two rows of one path, the later one's resource answers both
     makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
     made = {path: make(handle) for path, make in makers.items() if make is not None}

@@ -33,8 +33,8 @@ from gateway.cluster.captures import (
 )
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
-from gateway.http.middleware import Resource
-from gateway.http.resources.diagnostics.cluster import answer_node, chosen, names_of, tell_missing
+from gateway.http.middleware import Resource, tell_missing
+from gateway.http.resources.diagnostics.cluster import answer_node, chosen, names_of
 from gateway.http.resources.diagnostics.gathering import CaptureTiming, gathered
 from gateway.service import HttpService
 
@@ -81,7 +81,8 @@ class ClusterCapture(Resource):
         resp.set_header(
             "content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"'
         )
-        tell_missing(resp, [one.name for one in captured if isinstance(one, NotReached)])
+        missing = [one for one in captured if isinstance(one, NotReached)]
+        tell_missing(resp, [f"{one.name} ({one.why})" for one in missing])
 
 
 def answer_others(service: HttpService) -> None:

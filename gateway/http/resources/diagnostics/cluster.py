@@ -17,12 +17,11 @@ from bus.wire.ids import NodeId
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
-from gateway.http.middleware import Resource, answer_json
+from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.resources.diagnostics.node import DiagnosticsTiming, node_document
 from gateway.service import HttpService
 
 VERB = "diagnostics.node"
-MISSING_HEADER = "x-shoal-missing-nodes"
 
 
 class ClusterDiagnostics(Resource):
@@ -35,7 +34,7 @@ class ClusterDiagnostics(Resource):
         wanted = req.get_param_as_list("node", default=[])
         nodes = chosen(names_of(service), [one for one in wanted if one], "node")
         found = await asyncio.gather(*(_asked(service, node) for node in nodes))
-        tell_missing(resp, [one["name"] for one in found if not one["reached"]])
+        tell_missing(resp, [f"{one['name']} ({one['why']})" for one in found if not one["reached"]])
         answer_json(resp, {"asked": service.options.node, "nodes": found})
 
 
@@ -69,12 +68,6 @@ def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> li
             raise bad_field(field, f"the cluster has no node {one!r}; it has {known}")
         found += [node for node in nodes if node not in found]
     return sorted(found) or sorted(names)
-
-
-def tell_missing(resp: Response, names: Sequence[str]) -> None:
-    """Name in the answer's header the nodes that were not reached."""
-    if names:
-        resp.set_header(MISSING_HEADER, ", ".join(names).encode("ascii", "replace").decode())
 
 
 async def _asked(service: HttpService, node: NodeId) -> dict[str, Any]:
