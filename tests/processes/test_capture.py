@@ -113,14 +113,15 @@ def test_a_runner_that_was_killed_has_its_last_phases_in_a_capture_without_secre
         file.write(f"a library says {PROVIDER_KEY}, {API_KEY}, {encoded}\n")
     kill(pid, signal.SIGKILL)
 
-    def ended() -> dict[str, Any] | None:
-        files = captured(other)
-        document = json.loads(files[f"{box_of(two, where)}/node.json"])
-        found = [one for one in document["ended"] if one["pid"] == pid]
-        return {"files": files, "report": found[0]} if found else None
+    def ended() -> bool:
+        nodes = other.http.get("/v1/diagnostics/cluster").json()["nodes"]
+        reached = [one["diagnostics"] for one in nodes if one["reached"]]
+        return any(one["pid"] == pid for each in reached for one in each["ended"])
 
-    found = eventually(ended, 120, "the capture tells of the runner that was killed")
-    report, files = found["report"], found["files"]
+    eventually(ended, 120, "the worker tells of the runner that was killed")
+    files = captured(other)
+    document = json.loads(files[f"{box_of(two, where)}/node.json"])
+    report = next(one for one in document["ended"] if one["pid"] == pid)
     phases = {entry["phase"] for entry in report["recorder"]}
     assert (report["process"], report["exit_code"]) == (name, -1)
     assert {"load_model", "warmup", "completion"} <= phases, phases

@@ -7,13 +7,16 @@ from gateway.cluster.captures.archive import (
     NotReached,
     archive_of,
     capture_of,
+    file_name,
+    json_text,
     packed_capture,
 )
 from gateway.cluster.captures.kept import KeptCaptures
-from gateway.cluster.captures.machine import Machine, Seen
+from gateway.cluster.captures.machine import GATEWAY, Machine, SeenProcess, memory_of
 from gateway.cluster.captures.secrets import Remover
 
 __all__ = [
+    "GATEWAY",
     "Captured",
     "KeptCaptures",
     "Machine",
@@ -21,8 +24,11 @@ __all__ = [
     "NodeCapture",
     "NotReached",
     "Remover",
-    "Seen",
+    "SeenProcess",
     "archive_of",
     "capture_of",
+    "file_name",
+    "json_text",
+    "memory_of",
     "packed_capture",
 ]

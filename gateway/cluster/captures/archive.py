@@ -18,7 +18,7 @@ from typing import Any, cast
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 
-FILE_BYTES = 1 << 20
+FILE_BYTES = 4 << 20
 NODE_BYTES = 12 << 20
 """Of one node's files together, before they are compressed."""
 NODE_FILES = 1024

@@ -1,7 +1,8 @@
 """Talks to the disk: the captures of this node, each in a file until it was fetched.
 
 The HTTP processes of a node share them: the one that claims a capture makes it, and each can hand
-it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`.
+it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`. Where the
+disk is full, a process keeps its own in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ class KeptCaptures:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._in_memory: dict[str, bytes] = {}
 
     def claimed(self, name: str) -> bool:
         """Return whether the caller is the one who is to make this capture. Raises CaptureRefused
         for a name that is none, and while others are under way."""
         if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
             raise CaptureRefused("the name of a capture is of small letters, digits and hyphens")
+        if name in self._in_memory:
+            return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tidy()
         if self._file(name, "claim").exists():
@@ -52,21 +56,28 @@ class KeptCaptures:
     def write(self, name: str, content: bytes) -> None:
         """Keep what was captured; it is there whole or not at all."""
         part = self._file(name, "part")
-        with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        part.replace(self._file(name, "capture"))
+        try:
+            with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(content)
+            part.replace(self._file(name, "capture"))
+        except OSError:
+            for older in list(self._in_memory)[: 1 - AT_A_TIME]:
+                self._in_memory.pop(older, None)
+            self._in_memory[name] = content
 
     def read(self, name: str) -> bytes | None:
         """Return what was captured, None where it is not done."""
         with contextlib.suppress(FileNotFoundError):
             return self._file(name, "capture").read_bytes()
-        return None
+        return self._in_memory.get(name)
 
     def forget(self, name: str) -> None:
         """Delete a capture. The claim stays a while, so that a late question begins it not anew."""
-        if _NAME.fullmatch(name):
-            self._file(name, "capture").unlink(missing_ok=True)
-            self._file(name, "fetched").touch(mode=0o600)
+        if _NAME.fullmatch(name) and len(name) <= _MOST_NAME and self._folder.is_dir():
+            self._in_memory.pop(name, None)
+            with contextlib.suppress(OSError):
+                self._file(name, "capture").unlink(missing_ok=True)
+                self._file(name, "fetched").touch(mode=0o600)
 
     def _is_open(self, claim: Path) -> bool:
         done = any(claim.with_suffix(f".{end}").exists() for end in ("capture", "fetched"))

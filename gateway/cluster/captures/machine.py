@@ -32,7 +32,7 @@ MAC_TOOLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenProcess:
     """A process of this node as the system has it now; `state` is psutil's word (`stopped` is one
     that was halted), and says where it is gone."""
 
@@ -51,17 +51,17 @@ class Machine:
     logs: str
     secret_files: tuple[str, ...] = ()
 
-    def processes(self) -> list[Seen]:
+    def processes(self) -> list[SeenProcess]:
         """Return what supervisord runs, and the gateway's HTTP processes. Raises OSError and
         ShoalError where supervisord does not answer."""
-        found: list[Seen] = []
+        found: list[SeenProcess] = []
         for one in Supervisor(self.supervisor).list_processes():
             state = _state(one.pid) if one.pid else one.status
-            found.append(Seen(one.name, one.pid, one.status, state, one.description))
+            found.append(SeenProcess(one.name, one.pid, one.status, state, one.description))
             children = _children(one.pid) if one.name == GATEWAY and one.pid else []
             for count, pid in enumerate(children, 1):
                 name = f"{GATEWAY}/{count}"
-                found.append(Seen(name, pid, "running", _state(pid), "HTTP process"))
+                found.append(SeenProcess(name, pid, "running", _state(pid), "HTTP process"))
         return found
 
     def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
@@ -79,7 +79,9 @@ class Machine:
         return Remover(secrets_of(environment, _contents(self.secret_files)))
 
 
-def memory_of(process: Seen, platform: str = sys.platform) -> Iterator[tuple[str, bytes | Missing]]:
+def memory_of(
+    process: SeenProcess, platform: str = sys.platform
+) -> Iterator[tuple[str, bytes | Missing]]:
     """Yield what the system tells of a process's memory: (what tells it, its text)."""
     if platform == "darwin":
         for name, command in MAC_TOOLS:

@@ -22,7 +22,7 @@ from gateway.cluster.captures import (
     NodeCapture,
     NotReached,
     Remover,
-    Seen,
+    SeenProcess,
     archive_of,
     capture_of,
     packed_capture,
@@ -190,8 +190,8 @@ def test_each_tool_of_macos_that_cannot_run_has_its_own_error() -> None:
         assert isinstance(told, bytes) or name in told.why
 
 
-def seen(pid: int) -> Seen:
-    return Seen("bus", pid, "running", "running", "")
+def seen(pid: int) -> SeenProcess:
+    return SeenProcess("bus", pid, "running", "running", "")
 
 
 # --- turns -----------------------------------------------------------------------------------
@@ -235,6 +235,16 @@ def test_a_claim_whose_process_died_holds_up_nobody_and_goes(tmp_path: Path) -> 
     aged(tmp_path, "late.capture", KEPT_S + 1)
     assert kept.claimed("one-more")
     assert not (tmp_path / "capture-0.claim").exists() and kept.read("late") is None
+
+
+def test_a_disk_that_takes_nothing_keeps_no_capture_back(tmp_path: Path) -> None:
+    kept = KeptCaptures(tmp_path)
+    assert kept.claimed("capture-1")
+    (tmp_path / "capture-1.part").mkdir()  # nothing can be written there
+    kept.write("capture-1", b"all")
+    assert kept.read("capture-1") == b"all" and not kept.claimed("capture-1")
+    kept.forget("capture-1")
+    assert kept.read("capture-1") is None
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "A", "", "x" * 65, "a.capture"])

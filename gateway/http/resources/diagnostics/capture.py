@@ -93,8 +93,12 @@ def answer_others(service: HttpService) -> None:
 
     async def make(name: str) -> None:
         """Capture this node, and keep that."""
-        capture = await gathered(service, TIMING)
-        await asyncio.to_thread(lambda: kept.write(name, packed_capture(capture)))
+        try:
+            capture = await gathered(service, TIMING)
+            await asyncio.to_thread(lambda: kept.write(name, packed_capture(capture)))
+        except Exception as error:
+            # Who asked waits in vain, and says so; why stands here alone.
+            service.log.error("a capture failed", error=repr(error))
 
     async def take(arguments: Any) -> bytes:
         """Return the capture of that name, nothing while it is being made; begin it."""
@@ -128,8 +132,8 @@ async def _captured(
             if error.why != "silent" or silences >= SILENCES:
                 return NotReached(node, name, error.why, str(error))
             continue
-        except ShoalError as error:
-            return NotReached(node, name, "refused", str(error))
+        except (ShoalError, OSError) as error:
+            return NotReached(node, name, "refused", f"node {name}: {error}")
         silences = 0
         if found:
             return await _read(service, node, name, capture, found)

@@ -14,9 +14,16 @@ from typing import TypeVar
 
 from bus.wire.errors import ShoalError
 from bus.wire.messages.control import AskDiagnosis
-from gateway.cluster.captures import Machine, Missing, NodeCapture, Seen
-from gateway.cluster.captures.archive import file_name, json_text
-from gateway.cluster.captures.machine import GATEWAY, memory_of
+from gateway.cluster.captures import (
+    GATEWAY,
+    Machine,
+    Missing,
+    NodeCapture,
+    SeenProcess,
+    file_name,
+    json_text,
+    memory_of,
+)
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.resources.diagnostics.node import (
     DiagnosticsTiming,
@@ -74,7 +81,7 @@ class _Gathering:
             "node.json", lambda: node_document(self._service, DiagnosticsTiming())
         )
         if document is not None:
-            self._capture.add("node.json", json_text(document))
+            self._capture.add("node.json", await asyncio.to_thread(json_text, document))
             for warning in document["warnings"]:
                 if str(warning.get("code", "")).endswith("_silent"):
                     self._capture.lack("node.json", str(warning["message"]))
@@ -85,7 +92,7 @@ class _Gathering:
         """Take the ends of the logs."""
         await self._take("logs", self._machine.log_ends, "logs/{name}")
 
-    async def processes(self) -> list[Seen]:
+    async def processes(self) -> list[SeenProcess]:
         """Take the list of processes, and return it: of supervisord, else of the last reading."""
         found = await self._step(
             "processes.json", lambda: asyncio.to_thread(self._machine.processes)
@@ -94,13 +101,13 @@ class _Gathering:
             node, now = self._service.options.node, self._service.reactor.now()
             readings = [one for one, _ in self._service.readings.nodes(now) if one.node == node]
             listed = readings[0].processes if readings else ()
-            found = [Seen(p.name, p.pid, p.status, "unknown", p.description) for p in listed]
+            found = [SeenProcess(p.name, p.pid, p.status, "unknown", p.description) for p in listed]
         self._capture.add("processes.json", json_text([asdict(one) for one in found]))
         halted = [f"{one.name} (pid {one.pid})" for one in found if one.state == STOPPED]
         self._capture.stopped = halted
         return [one for one in found if one.pid]
 
-    async def stacks(self, processes: list[Seen]) -> None:
+    async def stacks(self, processes: list[SeenProcess]) -> None:
         """Take the stacks of each process; those of HTTP processes one by one."""
         silent = ""
         for one in processes:
@@ -122,7 +129,7 @@ class _Gathering:
             else:
                 self._capture.add(name, text.encode())
 
-    async def memory(self, processes: list[Seen]) -> None:
+    async def memory(self, processes: list[SeenProcess]) -> None:
         """Take what the system tells of each process's memory."""
         for one in processes:
             pattern = f"memory/{file_name(one.name)}.{{name}}.txt"
