@@ -11,6 +11,7 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from gateway.cluster.options import Options
+from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import (
     LEAVE,
     RECEIVE,
@@ -20,7 +21,6 @@ from gateway.http.middleware import (
     Receive,
     Send,
 )
-from gateway.http.resources.diagnostics import answer_others
 from gateway.http.routes import add_routes, routed
 from gateway.service import ServiceHandle
 

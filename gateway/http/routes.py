@@ -33,7 +33,7 @@ from gateway.dialects.api_table import (
     ShowsModel,
 )
 from gateway.dialects.registry import APIS
-from gateway.http import page
+from gateway.http import diagnostics, page
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
     access,
@@ -42,7 +42,6 @@ from gateway.http.resources import (
     collectives,
     conversations,
     deletions,
-    diagnostics,
     figures,
     instances,
     jobs,

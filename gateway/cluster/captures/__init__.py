@@ -1,4 +1,6 @@
-"""What a capture of a node holds, kept on its disk until it is fetched, and the archive of all."""
+"""Talks to the system and the disk: what a capture of a node holds, kept until it is fetched, and
+the archive of all nodes.
+"""
 
 from gateway.cluster.captures.archive import (
     Captured,

@@ -1,8 +1,8 @@
 """Talks to the disk: the captures of this node, each in a file until it was fetched.
 
 The HTTP processes of a node share them: the one that claims a capture makes it, and each can hand
-it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`. Where the
-disk is full, a process keeps its own in memory.
+it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`.
+Where the disk is full, a process keeps its own in memory.
 """
 
 from __future__ import annotations

@@ -69,6 +69,6 @@ def _forms(secret: str) -> Iterator[bytes]:
 
 
 def _core(encoded: bytes, offset: int, length: int) -> bytes:
-    """Return the characters that are the same whatever stands before and behind the value."""
+    """Return the characters that do not depend on what stands before and behind the value."""
     end = len(encoded) - (0, 3, 2)[(offset + length) % 3]
     return encoded[(0, 2, 3)[offset] : end]

@@ -28,10 +28,11 @@ from gateway.dialects.openai.responses import ConversationBody, ConversationItem
 from gateway.dialects.openai.responses.conversations import reading
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
-from gateway.http.resources import collectives, diagnostics, instances, nodes
+from gateway.http import diagnostics
+from gateway.http.diagnostics import capture
+from gateway.http.diagnostics import node as diagnostics_of_node
+from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
-from gateway.http.resources.diagnostics import capture
-from gateway.http.resources.diagnostics import node as diagnostics_of_node
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import pool
 from gateway.http.resources.pulls import pull, store, verify

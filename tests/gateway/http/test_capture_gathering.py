@@ -21,8 +21,8 @@ from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from bus.wire.messages.readings import NodeReading, ProcessReading
 from gateway.cluster.captures import NodeCapture
-from gateway.http.resources.diagnostics import gathering
-from gateway.http.resources.diagnostics.gathering import CaptureTiming
+from gateway.http.diagnostics import gathering
+from gateway.http.diagnostics.gathering import CaptureTiming
 
 NODE = NodeId("n1")
 Answers = Callable[[AskDiagnosis], Diagnosis | DiagnosisRefused | None]

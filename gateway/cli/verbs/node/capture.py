@@ -36,7 +36,7 @@ def capture(
 ) -> None:
     """Put what is known of each node into one file: stacks of every process, flight recorders, also
     of runners that have ended, memory, the ends of logs, versions, settings. No prompts, answers or
-    keys. A node that is not reached, and whatever could not be had, is named."""
+    keys. Nodes that are not reached, and all that could not be had, are named."""
     api, output = invocation.api(), invocation.output
     output.note("this takes some seconds; a process that stands still, up to a minute")
     content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)

@@ -17,8 +17,8 @@ from bus.wire.ids import NodeId
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
+from gateway.http.diagnostics.node import DiagnosticsTiming, node_document
 from gateway.http.middleware import Resource, answer_json, tell_missing
-from gateway.http.resources.diagnostics.node import DiagnosticsTiming, node_document
 from gateway.service import HttpService
 
 VERB = "diagnostics.node"

@@ -2,7 +2,7 @@
 
 A node makes its capture by itself, for as long as that takes, and keeps it on its disk; the one
 that was asked for the archive comes again until it is there. A node that is not reached, refuses
-or is not done in time is named in the archive's manifest, which is there whatever is missing.
+or is not done in time is named in the archive's manifest, which is always there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gateway.cluster.captures import (
 )
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
+from gateway.http.diagnostics.cluster import answer_node, chosen, names_of
+from gateway.http.diagnostics.gathering import CaptureTiming, gathered
 from gateway.http.middleware import Resource, tell_missing
-from gateway.http.resources.diagnostics.cluster import answer_node, chosen, names_of
-from gateway.http.resources.diagnostics.gathering import CaptureTiming, gathered
 from gateway.service import HttpService
 
 TAKE, FETCHED = "capture.take", "capture.fetched"

@@ -1,7 +1,7 @@
 """Talks to telemetry, the worker, supervisord and the disk: what a capture of this node holds.
 
 One step after the other, each under a deadline: what a step cannot bring is named as missing, and
-the next is taken. Whatever stands still, a capture ends within `CaptureTiming.whole_s`.
+the next is taken. A capture ends within `CaptureTiming.whole_s`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.cluster.captures import (
     memory_of,
 )
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.resources.diagnostics.node import (
+from gateway.http.diagnostics.node import (
     DiagnosticsTiming,
     asked_of_telemetry,
     node_document,
@@ -186,6 +186,6 @@ class _Gathering:
         except ShoalError as error:
             self._capture.lack(what, str(error) or type(error).__name__)
         except Exception as error:
-            # Whatever fails, the rest of the capture is wanted all the more.
+            # The rest of the capture is wanted all the more.
             self._capture.lack(what, f"{type(error).__name__}: {error}")
         return None

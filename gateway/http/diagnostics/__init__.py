@@ -2,9 +2,9 @@
 and captures of all of it in one file.
 """
 
-from gateway.http.resources.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
-from gateway.http.resources.diagnostics.cluster import ClusterDiagnostics
-from gateway.http.resources.diagnostics.node import (
+from gateway.http.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
+from gateway.http.diagnostics.cluster import ClusterDiagnostics
+from gateway.http.diagnostics.node import (
     CODES,
     MAX_BODY_BYTES,
     ROOT,
