@@ -95,7 +95,7 @@ def capture_of(data: bytes) -> NodeCapture:
     reading = zlib.decompressobj()
     try:
         whole = reading.decompress(data, most_bytes)
-    except zlib.error as error:
+    except (zlib.error, TypeError) as error:
         raise BadMessage(f"no capture: {error}") from error
     if not reading.eof:
         raise BadMessage(f"the capture has over {most_bytes} bytes, or is cut off")
