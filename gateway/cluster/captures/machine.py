@@ -20,6 +20,7 @@ from gateway.cluster.captures.archive import Missing
 from gateway.cluster.captures.secrets import Remover, secrets_of
 
 LOG_BYTES = 128 << 10
+LOGS_BYTES = 4 << 20
 TOOL_S = 10.0
 KEY_FILE_BYTES = 64 << 10
 GATEWAY = "gateway"
@@ -65,13 +66,22 @@ class Machine:
         return found
 
     def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
-        """Yield the last whole lines of each log, by its file's name."""
-        folder = Path(self.logs)
-        for path in sorted(folder.glob("*.log")) if self.logs else ():
+        """Yield the last whole lines of each log, by its file's name; what was written last comes
+        first, and what is beyond `LOGS_BYTES` is missing."""
+        folder, left_bytes = Path(self.logs), LOGS_BYTES
+        found = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
+        for path in found:
             try:
-                yield path.name, _end_of(path)
+                end = _end_of(path)
             except OSError as error:
                 yield path.name, Missing(f"logs/{path.name}", str(error))
+                continue
+            left_bytes -= len(end)
+            if left_bytes < 0:
+                why = f"logs that were written later have {LOGS_BYTES >> 20} MiB"
+                yield path.name, Missing(f"logs/{path.name}", why)
+            else:
+                yield path.name, end
 
     def remover(self) -> Remover:
         """Return what takes this node's secrets out: those of the environment, and of key files."""
@@ -114,6 +124,13 @@ def _end_of(path: Path) -> bytes:
         file.seek(max(0, size - LOG_BYTES))
         content = file.read(LOG_BYTES)
     return content if size <= LOG_BYTES else content.partition(b"\n")[2]
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _state(pid: int) -> str:

@@ -29,7 +29,7 @@ from gateway.cluster.captures import (
 )
 from gateway.cluster.captures.archive import FILE_BYTES, NODE_BYTES
 from gateway.cluster.captures.kept import AT_A_TIME, CLAIM_S, KEPT_S, CaptureRefused
-from gateway.cluster.captures.machine import LOG_BYTES, memory_of
+from gateway.cluster.captures.machine import LOG_BYTES, LOGS_BYTES, memory_of
 from gateway.cluster.captures.secrets import secrets_of
 
 SECRET = "hush-7f3a91c2 ü/+"
@@ -175,6 +175,22 @@ def test_logs_are_told_by_their_last_whole_lines(tmp_path: Path) -> None:
     end = found["bus.log"]
     assert isinstance(end, bytes) and len(end) <= LOG_BYTES
     assert end.startswith(b"line ") and end.endswith(lines[-1].encode())
+
+
+def test_of_many_logs_those_written_last_are_there_and_the_others_are_named(
+    tmp_path: Path,
+) -> None:
+    many = LOGS_BYTES // LOG_BYTES + 2
+    for count in range(many):
+        path = tmp_path / f"runner-{count:02}.log"
+        path.write_text("x" * (LOG_BYTES - 1) + "\n")
+        os.utime(path, (1000 + count, 1000 + count))
+    found = list(Machine("", str(tmp_path)).log_ends())
+    assert [name for name, told in found if isinstance(told, Missing)] == [
+        "runner-01.log",
+        "runner-00.log",
+    ]
+    assert found[0][0] == f"runner-{many - 1:02}.log"
 
 
 def test_memory_of_a_process_that_is_gone_is_missing_with_the_systems_word() -> None:
