@@ -35,7 +35,7 @@ MAC_TOOLS = (
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
     """A process of this node as the system has it now; `state` is psutil's word (`stopped` is one
-    that was halted), and says where it is gone."""
+    that was halted), `gone`, or `none` where supervisord runs none."""
 
     name: str
     pid: int
@@ -57,7 +57,7 @@ class Machine:
         ShoalError where supervisord does not answer."""
         found: list[SeenProcess] = []
         for one in Supervisor(self.supervisor).list_processes():
-            state = _state(one.pid) if one.pid else one.status
+            state = _state(one.pid) if one.pid else "none"
             found.append(SeenProcess(one.name, one.pid, one.status, state, one.description))
             children = _children(one.pid) if one.name == GATEWAY and one.pid else []
             for count, pid in enumerate(children, 1):
