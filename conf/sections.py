@@ -288,6 +288,16 @@ TABLES: Mapping[str, type[BaseModel]] = {
 """The tables of a settings file, each with what it may hold."""
 
 
+def masked(key: str, value: Any) -> Any:
+    """Return a setting's value as it may be shown: no keys, and of a URL neither password nor
+    query."""
+    if key == "api_keys" and value:
+        return f"({len(value)} hashed)"
+    if key.endswith("_url") and value:
+        return re.sub(r"//[^/@]*@|\?.*$", lambda one: "//" if one[0][0] == "/" else "", str(value))
+    return value
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return tables within tables as one, by dotted key."""
     found: dict[str, Any] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bus.process.identity import http_token, node_id
+from bus.process.identity import TOKEN_FILE, http_token, node_id
 from bus.process.logs import Log
 from bus.process.tree import running_code
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
+from conf.sections import masked
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
 from gateway.cluster.pulling import names_of
@@ -63,7 +64,20 @@ def options_of(settings: Settings) -> Options:
         job_bytes=settings.jobs.bytes,
         job_ttl_s=settings.jobs.ttl_s,
         version=running_code().partition("/")[0],
+        logs_folder=str(settings.paths.logs),
+        settings_shown={
+            key: {"value": masked(key, value), "source": source}
+            for key, value, source in settings.rows()
+        },
+        secret_files=_secret_files(settings),
     )
+
+
+def _secret_files(settings: Settings) -> tuple[str, ...]:
+    """Return the files of keys and tokens, which need not be there."""
+    paths, tls = settings.paths, settings.tls
+    files = (settings.cluster_key, paths.machine_key, paths.state / TOKEN_FILE)
+    return (*map(str, files), *(() if tls is None else (tls.key,)))
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -364,6 +364,7 @@ class ServiceHandle:
         self.options = options
         self.application: Asgi | None = None
         """What answers requests of this process; jobs are asked of it."""
+        self.on_start: list[Callable[[HttpService], None]] = []
         self._service: HttpService | None = None
 
     @property
@@ -378,6 +379,8 @@ class ServiceHandle:
         if self.application is None:
             raise RuntimeError("no application answers requests")
         self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
+        for act in self.on_start:
+            act(self._service)
         return self._service
 
     async def stop(self) -> None:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import psutil
+
 from bus.wire.errors import ShoalError
 
 Format = Literal["speedscope", "flamegraph"]
@@ -78,9 +80,30 @@ def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for pid in pids:
-        text = _run([program, "dump", "--json", "--pid", str(pid)], DUMP_TIMEOUT_S)
-        found += threads_of(json.loads(text))
+        found += threads_of(json.loads(_dumped(program, pid)))
     return found
+
+
+def _dumped(program: str, pid: int) -> str:
+    """Return py-spy's account of a process. One that is stopped cannot be paused for it, and need
+    not be."""
+    command = [program, "dump", "--json", "--pid", str(pid)]
+    try:
+        return _run(command, DUMP_TIMEOUT_S)
+    except Forbidden:
+        raise
+    except CaptureFailed:
+        if not is_stopped(pid):
+            raise
+    return _run([*command, "--nonblocking"], DUMP_TIMEOUT_S)
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether the system has halted a process (SIGSTOP, a debugger)."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
 
 
 def threads_of(dump: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

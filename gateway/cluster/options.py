@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bus.process.endpoints import Endpoints, is_loopback
 from bus.wire.ids import NodeId
@@ -43,6 +43,8 @@ class Options:
     `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
+    `settings_shown` are the settings by key, with value and source, as they may be shown;
+    `logs_folder` and `secret_files` are where logs lie, and keys that no capture may have.
     """
 
     node: NodeId
@@ -96,6 +98,9 @@ class Options:
     log_level: str = "info"
     dashboard: bool = True
     version: str = "0.1.0"
+    logs_folder: str = ""
+    settings_shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    secret_files: tuple[str, ...] = ()
 
     @property
     def asks_for_keys(self) -> bool:

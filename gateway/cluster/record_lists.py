@@ -34,10 +34,13 @@ class RecordLists:
         self._own = own
         self._everyone = everyone
 
+    def nodes(self) -> list[NodeId]:
+        """Return the nodes that the cluster has, ours among them, in order."""
+        return sorted({self._own, *self._everyone()})
+
     async def ask(self, verb: str, arguments: Sequence[Any]) -> Gathered:
         """Return what each node says. Raises what our own node's verb raises."""
-        nodes = sorted({self._own, *self._everyone()})
-        found = await asyncio.gather(*(self._asked(node, verb, arguments) for node in nodes))
+        found = await asyncio.gather(*(self._asked(node, verb, arguments) for node in self.nodes()))
         return Gathered(
             tuple(one for one in found if not isinstance(one, RecordsElsewhere)),
             tuple(

@@ -11,6 +11,7 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from gateway.cluster.options import Options
+from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import (
     LEAVE,
     RECEIVE,
@@ -32,6 +33,7 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
+    handle.on_start.append(answer_others)
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 

@@ -33,7 +33,7 @@ from gateway.dialects.api_table import (
     ShowsModel,
 )
 from gateway.dialects.registry import APIS
-from gateway.http import page
+from gateway.http import diagnostics, page
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
     access,
@@ -42,7 +42,6 @@ from gateway.http.resources import (
     collectives,
     conversations,
     deletions,
-    diagnostics,
     figures,
     instances,
     jobs,
@@ -65,6 +64,7 @@ from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
 SSE = "text/event-stream"
+GZIP = "application/gzip"
 NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
@@ -338,6 +338,12 @@ ROUTES: tuple[Route, ...] = (
           _docs, answers="text/html", errors=(401,), scope="inference"),
     Route("GET", diagnostics.ROOT, "Runtime, processes, runners, warnings", ITSELF,
           diagnostics.NodeDiagnostics, errors=(401,)),
+    Route("GET", "/v1/diagnostics/cluster", "The same of every node (?node=)", CLUSTER,
+          diagnostics.ClusterDiagnostics, errors=(400, 401)),
+    Route("POST", "/v1/diagnostics/capture",
+          "Stacks, flight recorders, memory, logs, versions, settings of every node: a tar.gz",
+          CLUSTER, diagnostics.ClusterCapture, body=diagnostics.CaptureBody, answers=GZIP,
+          errors=(400, 401, 413)),
     # one of several processes under a name is `gateway/1`
     *(Route("GET", f"{PROCESSES}/{name}/stacks",
             "What each thread of a process is at (?format=text)", ITSELF,

@@ -34,9 +34,9 @@ from bus.wire.messages.control import (
 from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
 from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.http import diagnostics
 from gateway.http.ask import ask
-from gateway.http.resources import diagnostics
-from gateway.http.resources.diagnostics import DiagnosticsTiming
+from gateway.http.diagnostics import DiagnosticsTiming
 from gateway.http.routes import ROUTES
 from tests.harness.node_server import instance, reading
 

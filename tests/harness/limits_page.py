@@ -29,8 +29,8 @@ from gateway.dialects.openai.responses.conversations import MOST_ADDED
 from gateway.fetching import AT_ONCE, ReadLimits, content, dialling, fetcher, policy, tools, url
 from gateway.fetching.places import shares
 from gateway.fetching.reading import reader
-from gateway.http import middleware
-from gateway.http.resources import diagnostics, instances, requests
+from gateway.http import diagnostics, middleware
+from gateway.http.resources import instances, requests
 from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
 from gateway.records import (

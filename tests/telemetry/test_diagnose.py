@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -95,3 +98,21 @@ def test_a_denial_says_how_to_allow_it() -> None:
 def test_other_words_of_pyspy_are_passed_on_in_one_line() -> None:
     error = diagnose.refusal_of("Error: Unsupported version of Python: 2.3\n\nStack backtrace:\n 0")
     assert str(error) == "py-spy: Error: Unsupported version of Python: 2.3"
+
+
+def test_a_stopped_process_is_read_without_being_paused(program: str, busy: int) -> None:
+    os.kill(busy, signal.SIGSTOP)
+    try:
+        wait_until_stopped(busy)
+        threads = diagnose.stacks(program, [busy])
+    finally:
+        os.kill(busy, signal.SIGCONT)
+    names = {frame["name"] for thread in threads for frame in thread["frames"]}
+    assert {"count_fish", "wait_for_tide"} <= names
+    assert not diagnose.is_stopped(os.getpid())
+
+
+def wait_until_stopped(pid: int) -> None:
+    end = time.monotonic() + 10
+    while not diagnose.is_stopped(pid):
+        assert time.monotonic() < end, "the process never stopped"

@@ -105,6 +105,14 @@ class NodeApi:
         """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)
 
+    def file(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
+        """Send a JSON body and return the bytes of the file that is answered."""
+        with self._translated():
+            response = self.http.post(path, json=told(body), timeout=timeout_s)
+        if response.status_code >= 400:
+            raise _refused(response)
+        return response.content
+
     @contextlib.contextmanager
     def events(
         self,

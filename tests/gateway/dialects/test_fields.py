@@ -28,7 +28,10 @@ from gateway.dialects.openai.responses import ConversationBody, ConversationItem
 from gateway.dialects.openai.responses.conversations import reading
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
-from gateway.http.resources import collectives, diagnostics, instances, nodes
+from gateway.http import diagnostics
+from gateway.http.diagnostics import capture
+from gateway.http.diagnostics import node as diagnostics_of_node
+from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import pool
@@ -43,7 +46,8 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     instances.PlaceBody: (instances, PlaceModel),
     collectives.CollectiveTestBody: (collectives, RunCollectiveTest),
     nodes.NodeBody: (nodes, None),
-    diagnostics.ProfileOrder: (diagnostics, AskDiagnosis),
+    diagnostics.ProfileOrder: (diagnostics_of_node, AskDiagnosis),
+    diagnostics.CaptureBody: (capture, None),
     labels.StoredLabelsBody: (labels, None),
     ConversationBody: (reading, None),
     ConversationItemsBody: (reading, None),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from conf.sections import masked
 from gateway.cli.command import Invocation
-
-SECRET = "api_keys"
 
 
 def show(invocation: Invocation) -> None:
@@ -21,10 +20,7 @@ def show(invocation: Invocation) -> None:
         "runtime": paths.runtime,
         "logs": paths.logs,
     }
-    rows = [
-        (key, f"({len(value)} hashed)" if key == SECRET and value else value, source)
-        for key, value, source in settings.rows()
-    ]
+    rows = [(key, masked(key, value), source) for key, value, source in settings.rows()]
     output.document(
         {
             "settings": {key: {"value": value, "source": source} for key, value, source in rows},

@@ -82,35 +82,7 @@ class NodeDiagnostics(_Diagnosing):
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Answer with runtime, processes, runners with their own accounts and those that ended
         last, memory, warnings."""
-        service = self.service
-        node, state = service.bus.speaker.node, service.bus.state
-        now = service.reactor.now()
-        fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
-        reading = fresh[0] if fresh else None
-        readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
-        within_s = self.timing.report_s
-        (reports, failed), ended, capability = await asyncio.gather(
-            _reports(service, within_s), _ended(service, within_s), _capability(service, within_s)
-        )
-        warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
-        if reading is None:
-            warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
-        warnings += [_warning(node, "runner_silent", text) for text in failed]
-        runners = [_runner(report, readings.get(_process_of(report))) for report in reports]
-        told = {runner["process"] for runner in runners}
-        runners += [_runner(None, r) for name, r in sorted(readings.items()) if name not in told]
-        found = {
-            "node": node,
-            "runtime": runtime(),
-            "diagnosis": capability,
-            "memory": _memory(reading),
-            "processes": [p.model_dump() for p in reading.processes] if reading else [],
-            "runners": runners,
-            "ended": [_ended_runner(report) for report in ended],
-            "state": {"term": state.term, "index": state.index},
-            "warnings": warnings,
-        }
-        answer_json(resp, found)
+        answer_json(resp, await node_document(self.service, self.timing))
 
 
 class ProcessStacks(_Diagnosing):
@@ -122,7 +94,7 @@ class ProcessStacks(_Diagnosing):
         if form not in ("json", "text"):
             raise bad_field("format", f"{form!r} is neither json nor text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self.service, question, self.timing.stacks_s)
+        found = await asked_of_telemetry(self.service, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -144,9 +116,40 @@ class ProcessProfile(_Diagnosing):
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
         question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
         deadline_s = order.seconds + self.timing.profile_slack_s
-        found = await _asked(self.service, question, deadline_s)
+        found = await asked_of_telemetry(self.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
+
+
+async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict[str, Any]:
+    """Return what `GET /v1/diagnostics/node` tells; at most `timing.report_s` is waited."""
+    node, state = service.bus.speaker.node, service.bus.state
+    now = service.reactor.now()
+    fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
+    reading = fresh[0] if fresh else None
+    readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
+    within_s = timing.report_s
+    (reports, failed), ended, capability = await asyncio.gather(
+        _reports(service, within_s), _ended(service, within_s), _capability(service, within_s)
+    )
+    warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
+    if reading is None:
+        warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
+    warnings += [_warning(node, "runner_silent", text) for text in failed]
+    runners = [_runner(report, readings.get(_process_of(report))) for report in reports]
+    told = {runner["process"] for runner in runners}
+    runners += [_runner(None, r) for name, r in sorted(readings.items()) if name not in told]
+    return {
+        "node": node,
+        "runtime": runtime(),
+        "diagnosis": capability,
+        "memory": _memory(reading),
+        "processes": [p.model_dump() for p in reading.processes] if reading else [],
+        "runners": runners,
+        "ended": [_ended_runner(report) for report in ended],
+        "state": {"term": state.term, "index": state.index},
+        "warnings": warnings,
+    }
 
 
 async def _reports(service: HttpService, within_s: float) -> tuple[list[RunnerReport], list[str]]:
@@ -195,7 +198,9 @@ async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
     return {"py_spy": None, "reason": f"telemetry answered {type(answer).__name__}"}
 
 
-async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
+async def asked_of_telemetry(
+    service: HttpService, question: AskDiagnosis, deadline_s: float
+) -> Diagnosis:
     """Return telemetry's diagnosis. Raises HttpFaultRaised when it refuses or is silent."""
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)

@@ -1,0 +1,89 @@
+"""Talks to the API and the disk: `shoal capture`, one file with what there is to know of each node,
+for finding out what went wrong, and for those who help.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.errors import CliError
+
+PATH = "/v1/diagnostics/capture"
+WHOLE_S = 150.0
+MANIFEST = "shoal-capture/manifest.json"
+
+
+def capture(
+    invocation: Invocation,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file; else one here, by the time."
+        ),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NODE", help="Only this node; may be given again."),
+    ] = None,
+) -> None:
+    """Put what is known of each node into one file: stacks of every process, flight recorders, also
+    of runners that have ended, memory, the ends of logs, versions, settings. No prompts, answers or
+    keys. Nodes that are not reached, and all that could not be had, are named."""
+    api, output = invocation.api(), invocation.output
+    output.note("this takes some seconds; a process that stands still, up to a minute")
+    content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)
+    manifest = manifest_of(content)
+    path = to or Path(f"shoal-capture-{manifest['made_at']}.tar.gz")
+    _write(path, content, replace=to is not None)
+    told = cast(list[dict[str, Any]], manifest["nodes"])
+    output.document({"file": str(path), "bytes": len(content), "nodes": told})
+    output.table(
+        ("node", ">files", ">missing", "note"),
+        [
+            (
+                one["name"],
+                len(one.get("files", ())),
+                len(one.get("missing", ())) if one["reached"] else "all",
+                _note(one),
+            )
+            for one in told
+        ],
+    )
+    output.say(f"{path} ({len(content) / 1000:.0f} kB); `manifest.json` in it says what is missing")
+
+
+def manifest_of(content: bytes) -> dict[str, Any]:
+    """Return what a capture says of itself. Raises CliError for what is none."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
+            file = tar.extractfile(MANIFEST)
+            if file is None:
+                raise KeyError(MANIFEST)
+            return cast(dict[str, Any], json.loads(file.read()))
+    except (tarfile.TarError, KeyError, ValueError, EOFError, OSError) as error:
+        raise CliError("the node sent no capture; is it of this version?") from error
+
+
+def _note(one: dict[str, Any]) -> str:
+    if not one["reached"]:
+        return str(one["message"])
+    stopped = cast(list[str], one["stopped"])
+    return f"stopped: {', '.join(stopped)}" if stopped else "-"
+
+
+def _write(path: Path, content: bytes, *, replace: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
+    try:
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        remedy = "choose another file with -o"
+        raise CliError(f"{path} cannot be written: {error.strerror}", remedy=remedy) from error

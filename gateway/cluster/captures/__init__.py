@@ -1,0 +1,36 @@
+"""Talks to the system and the disk: what a capture of a node holds, kept until it is fetched, and
+the archive of all nodes.
+"""
+
+from gateway.cluster.captures.archive import (
+    Captured,
+    Missing,
+    NodeCapture,
+    NotReached,
+    archive_of,
+    capture_of,
+    file_name,
+    json_text,
+    packed_capture,
+)
+from gateway.cluster.captures.kept import KeptCaptures
+from gateway.cluster.captures.machine import GATEWAY, Machine, SeenProcess, memory_of
+from gateway.cluster.captures.secrets import Remover
+
+__all__ = [
+    "GATEWAY",
+    "Captured",
+    "KeptCaptures",
+    "Machine",
+    "Missing",
+    "NodeCapture",
+    "NotReached",
+    "Remover",
+    "SeenProcess",
+    "archive_of",
+    "capture_of",
+    "file_name",
+    "json_text",
+    "memory_of",
+    "packed_capture",
+]

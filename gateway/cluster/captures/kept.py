@@ -1,0 +1,100 @@
+"""Talks to the disk: the captures of this node, each in a file until it was fetched.
+
+The HTTP processes of a node share them: the one that claims a capture makes it, and each can hand
+it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`.
+Where the disk is full, a process keeps its own in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from bus.process.clock import wall
+from bus.wire.errors import ShoalError
+
+KEPT_S = 600.0
+CLAIM_S = 120.0
+"""For so long a claim counts among those under way."""
+AT_A_TIME = 2
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_MOST_NAME = 64
+
+
+class CaptureRefused(ShoalError):
+    """This node makes no such capture now; the text says why."""
+
+
+class KeptCaptures:
+    """The captures in a folder, which is of this user alone. Every call waits for the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._in_memory: dict[str, bytes] = {}
+
+    def claimed(self, name: str) -> bool:
+        """Return whether the caller is the one who is to make this capture. Raises CaptureRefused
+        for a name that is none, and while others are under way."""
+        if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
+            raise CaptureRefused("the name of a capture is of small letters, digits and hyphens")
+        if name in self._in_memory:
+            return False
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._tidy()
+        if self._file(name, "claim").exists():
+            return False
+        if sum(self._is_open(one) for one in self._folder.glob("*.claim")) >= AT_A_TIME:
+            raise CaptureRefused("other captures are under way there; try again when they are done")
+        try:
+            os.close(os.open(self._file(name, "claim"), os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def write(self, name: str, content: bytes) -> None:
+        """Keep what was captured; it is there whole or not at all."""
+        part = self._file(name, "part")
+        try:
+            with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(content)
+            part.replace(self._file(name, "capture"))
+        except OSError:
+            for older in list(self._in_memory)[: 1 - AT_A_TIME]:
+                self._in_memory.pop(older, None)
+            self._in_memory[name] = content
+
+    def read(self, name: str) -> bytes | None:
+        """Return what was captured, None where it is not done."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._file(name, "capture").read_bytes()
+        return self._in_memory.get(name)
+
+    def forget(self, name: str) -> None:
+        """Delete a capture. The claim stays a while, so that a late question begins it not anew."""
+        if _NAME.fullmatch(name) and len(name) <= _MOST_NAME and self._folder.is_dir():
+            self._in_memory.pop(name, None)
+            with contextlib.suppress(OSError):
+                self._file(name, "capture").unlink(missing_ok=True)
+                self._file(name, "fetched").touch(mode=0o600)
+
+    def _is_open(self, claim: Path) -> bool:
+        done = any(claim.with_suffix(f".{end}").exists() for end in ("capture", "fetched"))
+        return not done and _age_s(claim) < CLAIM_S
+
+    def _tidy(self) -> None:
+        for one in self._folder.iterdir():
+            if _age_s(one) > KEPT_S:
+                one.unlink(missing_ok=True)
+
+    def _file(self, name: str, end: str) -> Path:
+        return self._folder / f"{name}.{end}"
+
+
+def _age_s(path: Path) -> float:
+    """Return how long ago a file was written; one that is gone is as new as can be."""
+    try:
+        return abs(wall() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,163 @@
+"""Talks to the system: the processes of a node, what memory they map, and the ends of their logs.
+
+Every call waits, so it belongs in a thread. Tools of the system run under a deadline; one that is
+not there, is not allowed or does not end is named with what it said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bus.process.supervisor import Supervisor
+from gateway.cluster.captures.archive import Missing
+from gateway.cluster.captures.secrets import Remover, secrets_of
+
+LOG_BYTES = 128 << 10
+LOGS_BYTES = 4 << 20
+TOOL_S = 10.0
+KEY_FILE_BYTES = 64 << 10
+GATEWAY = "gateway"
+MAC_TOOLS = (
+    ("vmmap", ("vmmap", "-summary", "{pid}")),
+    ("footprint", ("footprint", "{pid}")),
+    ("sample", ("sample", "{pid}", "1", "-file", "/dev/stdout")),
+)
+"""What macOS tells of a process: the name of the file, and the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcess:
+    """A process of this node as the system has it now; `state` is psutil's word (`stopped` is one
+    that was halted), `gone`, or `none` where supervisord runs none."""
+
+    name: str
+    pid: int
+    status: str
+    state: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node's machine: its supervisord, its folder of logs, the files of its keys."""
+
+    supervisor: str
+    logs: str
+    secret_files: tuple[str, ...] = ()
+
+    def processes(self) -> list[SeenProcess]:
+        """Return what supervisord runs, and the gateway's HTTP processes. Raises OSError and
+        ShoalError where supervisord does not answer."""
+        found: list[SeenProcess] = []
+        for one in Supervisor(self.supervisor).list_processes():
+            state = _state(one.pid) if one.pid else "none"
+            found.append(SeenProcess(one.name, one.pid, one.status, state, one.description))
+            children = _children(one.pid) if one.name == GATEWAY and one.pid else []
+            for count, pid in enumerate(children, 1):
+                name = f"{GATEWAY}/{count}"
+                found.append(SeenProcess(name, pid, "running", _state(pid), "HTTP process"))
+        return found
+
+    def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
+        """Yield the last whole lines of each log, by its file's name; what was written last comes
+        first, and what is beyond `LOGS_BYTES` is missing."""
+        folder, left_bytes = Path(self.logs), LOGS_BYTES
+        found = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
+        for path in found:
+            try:
+                end = _end_of(path)
+            except OSError as error:
+                yield path.name, Missing(f"logs/{path.name}", str(error))
+                continue
+            left_bytes -= len(end)
+            if left_bytes < 0:
+                why = f"logs that were written later have {LOGS_BYTES >> 20} MiB"
+                yield path.name, Missing(f"logs/{path.name}", why)
+            else:
+                yield path.name, end
+
+    def remover(self) -> Remover:
+        """Return what takes this node's secrets out: those of the environment, and of key files."""
+        environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
+        return Remover(secrets_of(environment, _contents(self.secret_files)))
+
+
+def memory_of(
+    process: SeenProcess, platform: str = sys.platform
+) -> Iterator[tuple[str, bytes | Missing]]:
+    """Yield what the system tells of a process's memory: (what tells it, its text)."""
+    if platform == "darwin":
+        for name, command in MAC_TOOLS:
+            yield name, _tool_says(name, [part.format(pid=process.pid) for part in command])
+        return
+    try:
+        yield "smaps", Path(f"/proc/{process.pid}/smaps_rollup").read_bytes()
+    except OSError as error:
+        yield "smaps", Missing(f"memory of {process.name}", str(error))
+
+
+def _tool_says(name: str, command: list[str]) -> bytes | Missing:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Missing(" ".join(command), f"{name} did not end within {TOOL_S:g} s")
+    except OSError as error:
+        return Missing(" ".join(command), f"{name} could not be started: {error}")
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or "it said nothing"
+        return Missing(" ".join(command), f"{name} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        content = file.read(LOG_BYTES)
+    return content if size <= LOG_BYTES else content.partition(b"\n")[2]
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _state(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return "gone"
+    except psutil.Error as error:
+        return f"unknown: {type(error).__name__}"
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        found = psutil.Process(pid).children()
+        return [one.pid for one in sorted(found, key=lambda one: (one.create_time(), one.pid))]
+    except psutil.Error:
+        return []
+
+
+def _is_file(value: str) -> bool:
+    return os.path.isabs(value) and os.path.exists(value)
+
+
+def _contents(files: Iterable[str]) -> Iterator[str]:
+    for name in files:
+        try:
+            with open(name, "rb") as file:
+                yield file.read(KEY_FILE_BYTES).decode(errors="replace")
+        except OSError:
+            continue

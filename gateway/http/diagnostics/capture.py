@@ -1,0 +1,164 @@
+"""Talks to the gateways of all nodes: a capture of each, in one archive.
+
+A node makes its capture by itself, for as long as that takes, and keeps it on its disk; the one
+that was asked for the archive comes again until it is there. A node that is not reached, refuses
+or is not done in time is named in the archive's manifest, which is always there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.process.clock import wall
+from bus.process.identity import new_name
+from bus.wire.errors import BadMessage, ShoalError
+from bus.wire.ids import NodeId
+from gateway.cluster.captures import (
+    Captured,
+    KeptCaptures,
+    Machine,
+    NodeCapture,
+    NotReached,
+    archive_of,
+    capture_of,
+    packed_capture,
+)
+from gateway.cluster.record_questions import RecordsElsewhere
+from gateway.dialects.body import Closed
+from gateway.http.diagnostics.cluster import answer_node, chosen, names_of
+from gateway.http.diagnostics.gathering import CaptureTiming, gathered
+from gateway.http.middleware import Resource, tell_missing
+from gateway.service import HttpService
+
+TAKE, FETCHED = "capture.take", "capture.fetched"
+TIMING = CaptureTiming()
+FORMAT = 1
+LOOK_S = 0.5
+SLACK_S = 20.0
+"""On top of what a node's capture may take: to pack it, and to send it."""
+SILENCES = 3
+"""So often in a row a node may leave a question unanswered while it captures."""
+
+
+class CaptureBody(Closed):
+    """`POST /v1/diagnostics/capture`; `nodes` are ids or names, all without."""
+
+    nodes: list[str] = Field(default=[], max_length=1024)
+
+
+class ClusterCapture(Resource):
+    """`POST /v1/diagnostics/capture`."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with a tar.gz: a folder for each node that was reached, and `manifest.json`."""
+        asked = await self.read(req, CaptureBody)
+        service = self.service
+        names = names_of(service)
+        nodes = chosen(names, asked.nodes, "nodes")
+        within_s = TIMING.whole_s + SLACK_S
+        capture = new_name("capture")
+        captured = await asyncio.gather(
+            *(_captured(service, node, names[node], capture, within_s) for node in nodes)
+        )
+        at_s = wall()
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+        head = {
+            "format": FORMAT,
+            "made_at": stamp,
+            "asked_node": service.options.node,
+            "shoal": service.options.version,
+        }
+        resp.data = await asyncio.to_thread(_archive, service, captured, head, at_s)
+        resp.content_type = "application/gzip"
+        resp.set_header(
+            "content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"'
+        )
+        missing = [one for one in captured if isinstance(one, NotReached)]
+        tell_missing(resp, [f"{one.name} ({one.why})" for one in missing])
+
+
+def answer_others(service: HttpService) -> None:
+    """Have this node looked into, and captured, by the gateways of others and our own."""
+    answer_node(service)
+    kept = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def make(name: str) -> None:
+        """Capture this node, and keep that."""
+        try:
+            capture = await gathered(service, TIMING)
+            await asyncio.to_thread(lambda: kept.write(name, packed_capture(capture)))
+        except Exception as error:
+            # Who asked waits in vain, and says so; why stands here alone.
+            service.log.error("a capture failed", error=repr(error))
+
+    async def take(arguments: Any) -> bytes:
+        """Return the capture of that name, nothing while it is being made; begin it."""
+        name = str(arguments[0])
+        if await asyncio.to_thread(kept.claimed, name):
+            task = asyncio.ensure_future(make(name))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+        return await asyncio.to_thread(kept.read, name) or b""
+
+    async def fetched(arguments: Any) -> None:
+        """Delete the capture of that name."""
+        await asyncio.to_thread(kept.forget, str(arguments[0]))
+
+    service.record_lists.questions.answer(TAKE, take)
+    service.record_lists.questions.answer(FETCHED, fetched)
+
+
+async def _captured(
+    service: HttpService, node: NodeId, name: str, capture: str, within_s: float
+) -> Captured:
+    """Return a node's capture, or why there is none."""
+    questions = service.record_lists.questions
+    until = service.reactor.now() + within_s
+    silences = 0
+    while service.reactor.now() < until:
+        try:
+            found = cast(bytes, await questions.ask(node, TAKE, [capture]))
+        except RecordsElsewhere as error:
+            silences += 1
+            if error.why != "silent" or silences >= SILENCES:
+                return NotReached(node, name, error.why, str(error))
+            continue
+        except (ShoalError, OSError) as error:
+            return NotReached(node, name, "refused", f"node {name}: {error}")
+        silences = 0
+        if found:
+            return await _read(service, node, name, capture, found)
+        await asyncio.sleep(LOOK_S)
+    return NotReached(node, name, "silent", f"node {name} was not done within {within_s:g} s")
+
+
+async def _read(
+    service: HttpService, node: NodeId, name: str, capture: str, found: bytes
+) -> Captured:
+    with contextlib.suppress(ShoalError):
+        await service.record_lists.questions.ask(node, FETCHED, [capture])
+    try:
+        read = await asyncio.to_thread(capture_of, found)
+    except BadMessage as error:
+        return NotReached(node, name, "refused", f"node {name} sent {error}")
+    return NodeCapture(node, name, read.files, read.missing, read.stopped)
+
+
+def _archive(
+    service: HttpService, captured: Sequence[Captured], head: dict[str, Any], at_s: float
+) -> bytes:
+    """Return the archive; what is secret here is taken out of the others' files too."""
+    remover = Machine("", "", service.options.secret_files).remover()
+    for one in captured:
+        if isinstance(one, NodeCapture):
+            one.files = {name: remover.cleaned(content) for name, content in one.files.items()}
+    return archive_of(captured, head, at_s)
