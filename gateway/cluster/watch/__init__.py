@@ -6,7 +6,7 @@ pure.
 """
 
 from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log
-from gateway.cluster.watch.event_ring import Entry, EventRing, Place
+from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
 from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
@@ -25,7 +25,7 @@ __all__ = [
     "FeedBounds",
     "FeedFull",
     "LoadTimeline",
-    "Place",
+    "LogPlace",
     "SnapshotFeed",
     "follow_log",
     "log_tail",

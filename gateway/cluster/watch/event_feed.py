@@ -16,7 +16,7 @@ from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.replica.mirror import Move
 from bus.replica.state import ClusterState
-from gateway.cluster.watch.event_ring import Entry, EventRing, Place
+from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.readers import Readers
 
@@ -62,7 +62,7 @@ class EventFeed:
         return len(self._readers)
 
     @property
-    def last(self) -> Place | None:
+    def last(self) -> LogPlace | None:
         """Return the place up to which the log is known here; None: nothing is."""
         return self._ring.last
 
@@ -75,7 +75,7 @@ class EventFeed:
         self._ring.moved(moves, now_s)
         self._wake()
 
-    async def listed(self, after: Place | None, limit: int) -> list[Entry]:
+    async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
         """Return the events behind a place; without one, the last."""
         if after is None:
             return self._ring.latest(limit)
@@ -83,7 +83,7 @@ class EventFeed:
         return self._ring.after(after, limit)
 
     async def read(
-        self, after: Place | None, limit: int, gone: asyncio.Future[Any]
+        self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
         """Yield the events behind a place (without one, the last `limit`) and those that follow,
         until the client is gone or `close`; none in a turn in which nothing happened."""
@@ -119,7 +119,7 @@ class EventFeed:
             return False
         return True
 
-    async def _caught_up(self, place: Place) -> None:
+    async def _caught_up(self, place: LogPlace) -> None:
         """Wait until this process knows the log up to a place that another one told, or gives
         up."""
         try:

@@ -7,6 +7,7 @@ forgotten whole. Who goes on from a place that is not held is told so by a gap b
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
@@ -17,7 +18,6 @@ from bus.replica.mirror import Move
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from gateway.cluster.watch.event_form import GAP, event_told, gap_told
-from gateway.dialects.encode import json_bytes
 
 MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
@@ -32,7 +32,7 @@ BEHIND = "this process knows of no event so late: it is behind, or that log has 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """Where an event stands; a term that is None is any."""
 
     term: int | None
@@ -47,7 +47,7 @@ class Place:
 class Entry:
     """An event in its form, as JSON on one line; or a gap."""
 
-    place: Place
+    place: LogPlace
     kind: str
     data: bytes
 
@@ -60,8 +60,8 @@ class EventRing:
         self._most_bytes = most_bytes
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        self._before: Place | None = None  # what the oldest entry follows, where that is known
-        self._last: tuple[Place, NodeId | None] | None = None
+        self._before: LogPlace | None = None  # what the oldest entry follows, where that is known
+        self._last: tuple[LogPlace, NodeId | None] | None = None
         self._state = ClusterState()
 
     def __len__(self) -> int:
@@ -69,14 +69,14 @@ class EventRing:
         return len(self._entries)
 
     @property
-    def last(self) -> Place | None:
+    def last(self) -> LogPlace | None:
         """Return the place up to which the log is known; None: nothing is."""
         return None if self._last is None else self._last[0]
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
         """Take how the state has moved, by the wall's `now_s`."""
         for event, state in moves:
-            place = Place(state.term, state.index)
+            place = LogPlace(state.term, state.index)
             if event is None:
                 self._replaced(place, state.holder, now_s)
             else:
@@ -87,7 +87,7 @@ class EventRing:
         """Return the last entries, oldest first."""
         return self._from(max(0, len(self._entries) - limit), limit)
 
-    def after(self, place: Place | None, limit: int) -> list[Entry]:
+    def after(self, place: LogPlace | None, limit: int) -> list[Entry]:
         """Return the entries behind a place (None: the oldest of all), oldest first; before them a
         gap where that place is not held, or is one of another log."""
         last = self.last
@@ -115,7 +115,7 @@ class EventRing:
     def _from(self, at: int, limit: int) -> list[Entry]:
         return [self._entries[at] for at in range(at, min(at + limit, len(self._entries)))]
 
-    def _replaced(self, place: Place, holder: NodeId | None, now_s: float) -> None:
+    def _replaced(self, place: LogPlace, holder: NodeId | None, now_s: float) -> None:
         """Note that a snapshot came; nothing was missed where it is of the last place."""
         if self._last == (place, holder):
             return
@@ -131,8 +131,8 @@ class EventRing:
         why = BEGAN if last is None else SKIPPED if is_later else REPLACED
         self._add(place, GAP, gap_told(place.index, place.term or 0, after, why, now_s))
 
-    def _add(self, place: Place, kind: str, told: dict[str, Any]) -> None:
-        entry = Entry(place, kind, json_bytes(told))
+    def _add(self, place: LogPlace, kind: str, told: dict[str, Any]) -> None:
+        entry = Entry(place, kind, _line(told))
         self._entries.append(entry)
         self._bytes += _size(entry)
         while len(self._entries) > self._most or self._bytes > self._most_bytes:
@@ -141,9 +141,13 @@ class EventRing:
             self._before = gone.place
 
 
-def _gap(place: Place, after: int, why: str) -> Entry:
+def _gap(place: LogPlace, after: int, why: str) -> Entry:
     told = gap_told(place.index, place.term or 0, after, why)
-    return Entry(place, GAP, json_bytes(told))
+    return Entry(place, GAP, _line(told))
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def _index(entry: Entry) -> int:

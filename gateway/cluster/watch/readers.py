@@ -20,7 +20,7 @@ class FeedFull(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Reader:
+class FeedReader:
     """One who reads: by which task, and since when it has not come for more (None: it waits)."""
 
     reactor: Reactor
@@ -49,7 +49,7 @@ class Readers:
         self._most = most
         self._slow_s = slow_s
         self._look_s = look_s
-        self._readers: set[Reader] = set()
+        self._readers: set[FeedReader] = set()
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
@@ -62,9 +62,9 @@ class Readers:
             raise FeedFull(f"{len(self._readers)} clients read {self._path} here")
 
     @contextmanager
-    def reader(self) -> Generator[Reader]:
+    def reader(self) -> Generator[FeedReader]:
         """Yield this task as a reader."""
-        reader = Reader(self._reactor, asyncio.current_task())
+        reader = FeedReader(self._reactor, asyncio.current_task())
         self._readers.add(reader)
         if self._timer is None:
             self._timer = self._reactor.every(self._look_s, self._drop_slow)

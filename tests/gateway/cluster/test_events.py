@@ -35,7 +35,7 @@ from gateway.cluster.watch import (
     EventRing,
     FeedFull,
     LoadTimeline,
-    Place,
+    LogPlace,
 )
 from gateway.cluster.watch.event_form import MOST_WHY, event_told
 from tests.recorded.specimens import full, least
@@ -81,7 +81,7 @@ class Log:
         return self.add(*(renamed(f"n{number}") for number in range(count)))
 
     def after(self, term: int | None, index: int, limit: int = 1000) -> list[Any]:
-        return told(self.ring.after(Place(term, index), limit))
+        return told(self.ring.after(LogPlace(term, index), limit))
 
 
 def told(entries: list[Entry]) -> list[Any]:
@@ -217,7 +217,7 @@ def test_a_place_that_is_not_known_yet_is_a_gap_and_not_all_again() -> None:
 
 def test_nothing_is_told_before_anything_is_known() -> None:
     ring = EventRing()
-    assert ring.last is None and ring.latest(9) == ring.after(Place(None, 7), 9) == []
+    assert ring.last is None and ring.latest(9) == ring.after(LogPlace(None, 7), 9) == []
 
 
 def test_what_loads_and_what_is_told_come_of_the_same_moves() -> None:
@@ -255,7 +255,7 @@ def fed(run: Run, bounds: EventBounds = QUICK) -> None:
     asyncio.run(whole())
 
 
-async def taken(feed: EventFeed, after: Place | None, count: int, limit: int = 100) -> list[Any]:
+async def taken(feed: EventFeed, after: LogPlace | None, count: int, limit: int = 100) -> list[Any]:
     """Return the first events that a reader is given."""
     found: list[Any] = []
     stream = feed.read(after, limit, asyncio.get_running_loop().create_future())
@@ -276,7 +276,7 @@ def further(feed: EventFeed, log: Log, count: int = 1) -> None:
 def test_a_reader_is_given_what_was_and_what_happens() -> None:
     async def run(feed: EventFeed, log: Log) -> None:
         reading = asyncio.create_task(taken(feed, None, 5, limit=2))
-        other = asyncio.create_task(taken(feed, Place(1, 1), 5))
+        other = asyncio.create_task(taken(feed, LogPlace(1, 1), 5))
         await asyncio.sleep(0.01)
         assert feed.readers == 2
         further(feed, log, 3)
@@ -299,7 +299,7 @@ def test_none_of_the_past_is_given_to_who_wants_none() -> None:
 
 def test_a_quiet_reader_hears_that_the_stream_is_open() -> None:
     async def run(feed: EventFeed, log: Log) -> None:
-        stream = feed.read(Place(1, 3), 9, asyncio.get_running_loop().create_future())
+        stream = feed.read(LogPlace(1, 3), 9, asyncio.get_running_loop().create_future())
         assert list(await anext(stream)) == [] and list(await anext(stream)) == []
         further(feed, log)
         assert told(list(await anext(stream))) == [4]
@@ -310,13 +310,13 @@ def test_a_quiet_reader_hears_that_the_stream_is_open() -> None:
 
 def test_a_process_that_is_behind_is_waited_for_and_then_says_so() -> None:
     async def late(feed: EventFeed, log: Log) -> None:
-        listing = asyncio.create_task(feed.listed(Place(1, 4), 9))
+        listing = asyncio.create_task(feed.listed(LogPlace(1, 4), 9))
         await asyncio.sleep(0.01)
         further(feed, log, 2)
         assert told(await listing) == [5]
 
     async def never(feed: EventFeed, log: Log) -> None:
-        assert told(await feed.listed(Place(1, 8), 9)) == [(8, 3)]
+        assert told(await feed.listed(LogPlace(1, 8), 9)) == [(8, 3)]
 
     fed(late, EventBounds(behind_s=10.0))
     fed(never)

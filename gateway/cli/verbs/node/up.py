@@ -238,10 +238,9 @@ def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))
-            text = file.read().decode(errors="replace")
+            return tail(file.read().decode(errors="replace"), process, lines)
     except OSError:
         return ""
-    return tail(text, process, lines)
 
 
 def _stuck(settings: Settings, verdict: Stuck) -> CliError:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from falcon.asgi import Request, Response
 
-from gateway.cluster.watch import Entry, Place
+from gateway.cluster.watch import Entry, LogPlace
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
@@ -67,7 +67,7 @@ def _frame(entry: Entry) -> bytes:
     return sse.placed_frame(str(entry.place), name, entry.data)
 
 
-def _place(text: str | None, name: str) -> Place | None:
+def _place(text: str | None, name: str) -> LogPlace | None:
     """Return the place that is asked for. Raises BadRequest where it is none."""
     if text is None:
         return None
@@ -75,4 +75,4 @@ def _place(text: str | None, name: str) -> Place | None:
     if found is None:
         raise bad_field(name, _NO_PLACE)
     term, index = found.groups()
-    return Place(None if term is None else int(term), int(index))
+    return LogPlace(None if term is None else int(term), int(index))
