@@ -35,6 +35,7 @@ let showsAll = false;
 let eventProblem = null;
 let stopped = null;
 let drawTimer = null;
+let isHeard = false;
 let process = "";
 let logged = null;
 let logProblem = null;
@@ -51,7 +52,7 @@ export const watch = {
     draw();
     drawEvents();
     drawLog();
-    followLog(main);
+    followLog(parts);
     readLog();
   },
   update(what) {
@@ -61,8 +62,9 @@ export const watch = {
   close() {
     stopped?.abort();
     clearTimeout(logTimer);
-    root = parts = pointed = stopped = upTo = logged = null;
+    root = parts = pointed = stopped = upTo = logged = eventProblem = logProblem = null;
     happened = [];
+    isHeard = false;
   },
 };
 
@@ -189,20 +191,22 @@ function niceAbove(value, least) {
 
 /** Follow the log's events for as long as this view is open; go on behind the last after a cut. */
 async function followLog(mine) {
-  for (let tries = 0; root === mine; tries += 1) {
+  for (let tries = 0; parts === mine; tries += 1) {
     stopped = new AbortController();
     const watchdog = new Watchdog(stopped, QUIET_S);
     try {
       const from = upTo === null ? `limit=${KEPT}` : `after=${upTo}`;
       const answer = await ask("GET", `/events?stream=true&${from}`, { signal: stopped.signal, accept: "text/event-stream" });
       for await (const event of events(answer)) {
-        if (root !== mine) return;
+        if (parts !== mine) return;
         watchdog.heard();
         tries = 0;
+        if (!isHeard) drawTimer ??= setTimeout(drawEvents, DRAWN_MS);
+        isHeard = true;
         if (event.data) take(JSON.parse(event.data), event.id);
       }
     } catch (error) {
-      if (root !== mine) return;
+      if (parts !== mine) return;
       eventProblem = error instanceof ApiError && error.status !== 0 ? error.message : null;
       drawEvents();
     } finally {
@@ -241,7 +245,7 @@ function drawEvents() {
     parts.events,
     h("div", { class: "bar" }, h("h2", {}, E.title), h("p", { class: "dim" }, E.note)),
     eventProblem && h("p", { class: "bad", role: "alert" }, eventProblem),
-    rows.length ? table([E.when, E.what, E.about, E.why], rows) : h("p", { class: "dim" }, upTo === null ? T.loading : E.none),
+    rows.length ? table([E.when, E.what, E.about, E.why], rows) : h("p", { class: "dim" }, isHeard ? E.none : T.loading),
     happened.length > FEW && h("button", { class: "plain", onclick: turn, "aria-expanded": String(showsAll) }, showsAll ? E.fewer : E.all(happened.length)),
   );
 }
@@ -265,18 +269,18 @@ function aboutOf({ about }) {
 /** Ask for the end of the log that is wanted; without one, for the names of those there are. */
 async function readLog() {
   clearTimeout(logTimer);
-  const mine = root;
+  const mine = parts;
   const name = process;
   try {
     const found = await json("GET", `/v1/diagnostics/node/processes/${encodeURIComponent(name || FIRST)}/log?lines=${name ? LINES : 1}`);
-    if (name !== process) return;
+    if (name !== process || parts !== mine) return;
     logged = found;
     logProblem = null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     logProblem = error.status === 0 ? null : error.message;
   }
-  if (root === null || root !== mine) return;
+  if (parts === null || parts !== mine) return;
   drawLog();
   if (process || logged === null) logTimer = setTimeout(readLog, LOG_MS);
 }
