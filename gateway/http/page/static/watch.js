@@ -272,15 +272,16 @@ async function readLog() {
   const mine = parts;
   const name = process;
   try {
-    const found = await json("GET", `/v1/diagnostics/node/processes/${encodeURIComponent(name || FIRST)}/log?lines=${name ? LINES : 1}`);
+    const path = `/v1/diagnostics/node/processes/${encodeURIComponent(name || FIRST)}/log`;
+    const found = await json("GET", `${path}?lines=${name ? LINES : 1}`);
     if (name !== process || parts !== mine) return;
     logged = found;
     logProblem = null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
+    if (name !== process || parts !== mine) return;
     logProblem = error.status === 0 ? null : error.message;
   }
-  if (parts === null || parts !== mine) return;
   drawLog();
   if (process || logged === null) logTimer = setTimeout(readLog, LOG_MS);
 }
