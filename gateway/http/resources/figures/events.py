@@ -32,9 +32,10 @@ class LogEvents(Resource):
         """Answer with the last events of the log, or with those behind a place; as a stream where
         server-sent events are asked for. 429 where too many read streams."""
         limit = round(number_of(req, "limit", LIMIT, least=0, most=MOST))
-        asked = "text/event-stream" in (req.get_header("accept") or "").casefold()
+        accept = (req.get_header("accept") or "").casefold()
+        streams = "text/event-stream" in accept and "application/json" not in accept
         resp.append_header("vary", "accept")
-        if is_yes(req, "stream", default=asked):
+        if is_yes(req, "stream", default=streams):
             self._stream(req, resp, limit)
             return
         after = _place(req.get_param("after"), "after")
