@@ -75,11 +75,11 @@ def test_what_a_process_logs_is_shown(tab: Tab, node: Node) -> None:
     page = tab.page
     log = section(page, "What a process of this node logs")
     expect(log.locator("option", has_text="worker")).to_have_count(1)
-    log.get_by_label("Process").select_option("worker")
+    log.get_by_label("Process", exact=True).select_option("worker")
     message = node.log_lines("worker")[0]["message"]
     lines = log.get_by_label("The last lines of worker")
     expect(lines).to_contain_text(message)
-    log.get_by_label("Process").select_option("")
+    log.get_by_label("Process", exact=True).select_option("")
     expect(lines).to_have_count(0)
 
 
@@ -90,7 +90,7 @@ def test_axe_finds_nothing_in_events_and_a_log(
     with opened(browser, node.url, size, scheme) as tab:
         page = tab.open("/#watch")
         expect(page.locator("option", has_text="gateway")).to_have_count(1)
-        page.get_by_label("Process").select_option("gateway")
+        page.get_by_label("Process", exact=True).select_option("gateway")
         expect(page.locator(".lines p").first).to_be_visible()
         expect(section(page, "Events of the log").locator("tbody tr").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
