@@ -231,7 +231,7 @@ def test_a_gateway_that_began_anew_says_what_it_does_not_know(node: Node) -> Non
     def gap() -> dict[str, Any] | None:
         with contextlib.suppress(httpx.HTTPError):  # it is starting
             answer = httpx.get(f"{node.url}/events", params={"after": place}, timeout=20)
-            found = answer.json()["events"] if answer.status_code == 200 else []
+            found: list[Any] = answer.json()["events"] if answer.status_code == 200 else []
             return found[0] if found and found[0]["kind"] == "gap" else None
         return None
 

@@ -295,7 +295,6 @@ export const T = {
       when: "At",
       what: "Event",
       about: "About",
-      why: "Why",
       all: (count) => `Show all ${count} events`,
       fewer: "Show fewer events",
       unknownModel: "a copy that is gone",

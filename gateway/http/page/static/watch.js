@@ -237,15 +237,14 @@ function drawEvents() {
       "tr", { "data-key": `${event.term}:${event.index} ${event.kind}` },
       h("td", { class: "at" }, event.at_s === null ? "–" : clock(event.at_s)),
       h("td", {}, h("span", { class: `pill ${TONES[event.kind] ?? ""}` }, kindOf(event))),
-      h("td", { class: "about" }, aboutOf(event)),
-      h("td", { class: "why" }, words(event.why)),
+      h("td", { class: "about" }, aboutOf(event), event.why && h("small", {}, words(event.why))),
     ),
   );
   show(
     parts.events,
     h("div", { class: "bar" }, h("h2", {}, E.title), h("p", { class: "dim" }, E.note)),
     eventProblem && h("p", { class: "bad", role: "alert" }, eventProblem),
-    rows.length ? table([E.when, E.what, E.about, E.why], rows) : h("p", { class: "dim" }, isHeard ? E.none : T.loading),
+    rows.length ? table([E.when, E.what, E.about], rows) : h("p", { class: "dim" }, isHeard ? E.none : T.loading),
     happened.length > FEW && h("button", { class: "plain", onclick: turn, "aria-expanded": String(showsAll) }, showsAll ? E.fewer : E.all(happened.length)),
   );
 }
