@@ -23,8 +23,6 @@ from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
-from bus.replica.mirror import Move
-from bus.replica.state import ClusterState
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
@@ -41,7 +39,7 @@ from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
 from gateway.cluster.removals import Removals
-from gateway.cluster.watch import ClusterSeen, LoadTimeline, SnapshotFeed, snapshot_of
+from gateway.cluster.watch import ClusterSeen, SnapshotFeed, follow_log, snapshot_of
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
@@ -151,7 +149,7 @@ class HttpService:
         )
         self.tools = open_tools(options, self.log)
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
-        self.loads = _load_timeline(self.bus)
+        self.loads, self.events = follow_log(self.bus, self.reactor)
         self.running = 0  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = _sampled(options, self.boot)
@@ -172,6 +170,7 @@ class HttpService:
         self.dispatcher.draining = True
         self._stopping = asyncio.ensure_future(self.job_runner.stop())
         self.watch.close()
+        self.events.close()
         self.log.info("draining", open_requests=len(self.dispatcher.requests))
         self.reactor.later(self.options.drain_s, self.end_all)
 
@@ -186,6 +185,7 @@ class HttpService:
         """End what is open, and let go of all that this process holds."""
         self.end_all()
         self.watch.close()
+        self.events.close()
         self.dispatcher.close()
         self._clients.close()
         self.record_lists.questions.close()
@@ -335,20 +335,6 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
     # supervisord knows this program as `gateway`: whoever of us is first answers for it
     stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
     return stack
-
-
-def _load_timeline(bus: BusClient) -> LoadTimeline:
-    """Return a record of loads that takes how the bus's replica moves, from now on."""
-    timeline, moves = LoadTimeline(), list[Move]()
-    bus.mirror.moves = moves
-
-    def moved(_state: ClusterState) -> None:
-        """Take the moves, and hold them no longer."""
-        timeline.moved(moves, wall())
-        moves.clear()
-
-    bus.on_state.append(moved)
-    return timeline
 
 
 def _everyone(service: HttpService) -> set[NodeId]:

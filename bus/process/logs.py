@@ -75,6 +75,18 @@ class Log:
             return
 
 
+def process_of(file_name: str) -> str:
+    """Return the process whose log a file is: `runner-03.log` is `runner:03`'s."""
+    stem = file_name.removesuffix(".log")
+    head, _, tail = stem.rpartition("-")
+    return f"{head}:{tail}" if head and tail.isdigit() else stem
+
+
+def file_of(process: str) -> str:
+    """Return the name of a process's log file."""
+    return process.replace(":", "-") + ".log"
+
+
 class CountedWarning:
     """A warning that may come with every message that arrives: it is logged at the 1st, 10th,
     100th, ... time, with how often it came."""

@@ -29,6 +29,12 @@ def named_frame(event: str, payload: bytes) -> bytes:
     return b"event: " + event.encode() + b"\ndata: " + payload + b"\n\n"
 
 
+def placed_frame(place: str, event: str, payload: bytes) -> bytes:
+    """Return one event with its name and its id, from which a reader goes on. None may hold a line
+    break."""
+    return b"id: " + place.encode() + b"\n" + named_frame(event, payload)
+
+
 def comment(text: str) -> bytes:
     """Return a line that readers skip: keeps a connection warm, shows progress to a human."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -298,6 +298,9 @@ ROUTES: tuple[Route, ...] = (
           access.KeyRotation, body=access.RotationBody, errors=(400, 401, 404, 503)),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER,
           cluster.StateResource, errors=(401,)),
+    Route("GET", "/events",
+          "The log's last events, or as they happen (?limit=, ?after=, ?stream=true)", CLUSTER,
+          figures.LogEvents, streams=SSE, errors=(400, 401, 429)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER,
           cluster.QueueResource, errors=(401,)),
     Route("GET", "/requests/recent",
@@ -349,6 +352,8 @@ ROUTES: tuple[Route, ...] = (
             "What each thread of a process is at (?format=text)", ITSELF,
             diagnostics.ProcessStacks, errors=STACKS)
       for name in ("{name}", "{name}/{part}")),
+    Route("GET", f"{PROCESSES}/{{name}}/log", "The last lines of a process's log (?lines=)",
+          ITSELF, diagnostics.ProcessLog, errors=(400, 401, 404)),
     *(Route("POST", f"{PROCESSES}/{name}/profile",
             "Sample a process: speedscope JSON or a flame graph", ITSELF,
             diagnostics.ProcessProfile, body=diagnostics.ProfileOrder, errors=PROFILES)

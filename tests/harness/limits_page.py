@@ -22,6 +22,10 @@ from bus.wire.messages import derived
 from conf.settings import Settings, load_settings
 from gateway.cluster.keep_alive import APART_S
 from gateway.cluster.options import Options
+from gateway.cluster.watch import EventBounds, FeedBounds
+from gateway.cluster.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
+from gateway.cluster.watch.event_ring import MOST_EVENTS
+from gateway.cluster.watch.log_files import MOST_LINES, TAIL_BYTES
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields
@@ -31,6 +35,7 @@ from gateway.fetching.places import shares
 from gateway.fetching.reading import reader
 from gateway.http import diagnostics, middleware
 from gateway.http.resources import instances, requests
+from gateway.http.resources.figures.events import MOST as MOST_LISTED
 from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
 from gateway.records import (
@@ -223,6 +228,18 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "broken records files kept", f"{file.ASIDE_AT_MOST}", "", "the oldest goes"
 
 
+def watching_rows() -> Iterator[Row]:
+    """Give what those who watch a cluster may take."""
+    feed, events = FeedBounds(), EventBounds()
+    yield "readers of `/metrics/stream`", f"{feed.readers}", "", "429"
+    yield "readers of `/events`", f"{events.readers}", "", "429"
+    yield "a reader of either that takes nothing", f"{events.slow_s:g} s", "", "dropped"
+    held = f"{MOST_EVENTS:,} of {amount(MOST_EVENT_BYTES)} together"
+    yield "events of the log held", held, "", "the oldest go, and a gap is told"
+    yield "events told in one answer", f"{MOST_LISTED:,}", "", "400"
+    yield "lines of a process's log", f"{MOST_LINES:,} of the last {amount(TAIL_BYTES)}", "", "400"
+
+
 def fetching_rows(settings: Settings) -> Iterator[Row]:
     """Give what a page that a client names may take."""
     fetch, read = settings.fetch, ReadLimits()
@@ -288,6 +305,7 @@ def page() -> str:
         section("HTTP, before a request is understood", http_rows(options, limits)),
         section("Requests", request_rows(settings, options, limits)),
         section("Records", records_rows(settings)),
+        section("Watching", watching_rows()),
         section("Fetching", fetching_rows(settings)),
         section("Sockets of the bus", bus_rows()),
     ]

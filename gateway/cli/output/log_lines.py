@@ -62,18 +62,6 @@ def parse_line(line: str, process: str) -> LogLine:
     )
 
 
-def process_of(file_name: str) -> str:
-    """Return the process whose log a file is: `runner-03.log` is `runner:03`'s."""
-    stem = file_name.removesuffix(".log")
-    head, _, tail = stem.rpartition("-")
-    return f"{head}:{tail}" if head and tail.isdigit() else stem
-
-
-def file_of(process: str) -> str:
-    """Return the name of a process's log file."""
-    return process.replace(":", "-") + ".log"
-
-
 def tail(text: str, process: str, lines: int) -> str:
     """Return the last `lines` lines of a log, readable; a line that repeats itself stands once."""
     shown: list[list[Any]] = []

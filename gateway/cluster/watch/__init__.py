@@ -1,20 +1,35 @@
-"""Talks to the loop and its readers: what the cluster does, once a second, for all who watch.
+"""Talks to the loop and its readers: what the cluster does, once a second, and what happens in its
+log, for all who watch; to the disk: the ends of log files.
 
-How a snapshot is made of state, readings and counts, and how a node is, is pure.
+How a snapshot is made of state, readings and counts, how a node is, and what is held of the log is
+pure.
 """
 
-from gateway.cluster.watch.feed import FeedBounds, FeedFull, SnapshotFeed
+from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log
+from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
+from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
 from gateway.cluster.watch.load_timeline import LoadTimeline
+from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
 from gateway.cluster.watch.node_health import node_health
 from gateway.cluster.watch.queue import queue_of
+from gateway.cluster.watch.readers import FeedFull
 from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
 
 __all__ = [
+    "MOST_LINES",
     "ClusterSeen",
+    "Entry",
+    "EventBounds",
+    "EventFeed",
+    "EventRing",
     "FeedBounds",
     "FeedFull",
     "LoadTimeline",
+    "LogPlace",
     "SnapshotFeed",
+    "follow_log",
+    "log_tail",
+    "logged_processes",
     "node_health",
     "queue_of",
     "snapshot_of",

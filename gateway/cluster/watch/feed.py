@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
-from bus.links.reactor import Reactor, Timer
+from bus.links.reactor import Reactor
+from gateway.cluster.watch.readers import Readers
 
 FRESH_RATIO = 0.95
 """A loop may wake a little early: what is nearly due is due."""
@@ -25,19 +25,6 @@ class FeedBounds:
     every_s: float = 1.0
     slow_s: float = 10.0
     readers: int = 64
-
-
-class FeedFull(Exception):
-    """As many read as may."""
-
-
-@dataclass(eq=False, slots=True)
-class _Reader:
-    """One who watches: by which task, and since when it has not come for the next snapshot (None:
-    it waits for one)."""
-
-    task: asyncio.Task[Any] | None
-    away_since: float | None
 
 
 class SnapshotFeed:
@@ -55,9 +42,14 @@ class SnapshotFeed:
         self._made: bytes = b""
         self._made_at: float | None = None
         self._making: asyncio.Future[bytes] | None = None
-        self._readers: set[_Reader] = set()
+        self._readers = Readers(
+            reactor,
+            "/metrics/stream",
+            most=self._bounds.readers,
+            slow_s=self._bounds.slow_s,
+            look_s=self._bounds.every_s,
+        )
         self._closed = asyncio.Event()
-        self._timer: Timer | None = None
 
     @property
     def readers(self) -> int:
@@ -66,8 +58,7 @@ class SnapshotFeed:
 
     def check_room(self) -> None:
         """Raise FeedFull where no further reader may come."""
-        if len(self._readers) >= self._bounds.readers:
-            raise FeedFull(f"{len(self._readers)} clients read /metrics/stream here")
+        self._readers.check_room()
 
     async def latest(self) -> bytes:
         """Return a snapshot that is at most `every_s` old; those who ask meanwhile share it."""
@@ -82,31 +73,16 @@ class SnapshotFeed:
 
     async def read(self) -> AsyncGenerator[bytes]:
         """Yield a snapshot each `every_s`, until `close`."""
-        reader = _Reader(asyncio.current_task(), None)
-        self._readers.add(reader)
-        if self._timer is None:
-            self._timer = self._reactor.every(self._bounds.every_s, self._drop_slow)
-        try:
+        with self._readers.reader() as reader:
             while not self._closed.is_set():
-                reader.away_since = None
                 made = await self.latest()
-                reader.away_since = self._reactor.now()
-                yield made
-                reader.away_since = None
+                with reader.away():
+                    yield made
                 await self._pause()
-        finally:
-            self._readers.discard(reader)
-            self._rest()
 
     def close(self) -> None:
         """Have all readers' streams end."""
         self._closed.set()
-
-    def _rest(self) -> None:
-        """Do nothing more while no reader is left."""
-        if not self._readers and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     async def _make(self) -> bytes:
         try:
@@ -125,11 +101,3 @@ class SnapshotFeed:
                 await self._closed.wait()
         except TimeoutError:
             return
-
-    def _drop_slow(self) -> None:
-        now = self._reactor.now()
-        for reader in list(self._readers):
-            since = reader.away_since
-            if since is not None and now - since >= self._bounds.slow_s and reader.task is not None:
-                self._readers.discard(reader)
-                reader.task.cancel()

@@ -14,15 +14,8 @@ from typing import Any, Literal
 
 from bus.replica.mirror import Move
 from bus.wire.instances import Instance
-from bus.wire.messages.events import (
-    Event,
-    GenerationOpened,
-    InstanceDraining,
-    InstanceFailed,
-    InstanceRemoved,
-    LoadRefused,
-    RunnerEnded,
-)
+from bus.wire.messages.events import Event
+from gateway.cluster.watch.event_form import why_of
 
 SPAN_S = 3600.0
 MOST = 500
@@ -116,7 +109,7 @@ def changes(
                 model=copy.model,
                 nodes=tuple(dict.fromkeys(shard.node for shard in copy.shards)),
                 bytes=sum(shard.bytes_reserved for shard in copy.shards),
-                why=_why(event),
+                why=why_of(event),
             )
         )
     return found
@@ -141,20 +134,3 @@ def _became(was: Instance | None, now: Instance | None) -> What | None:
     if was.status == "ready" and now.status == "placed" and not is_anew:
         return "lost"
     return _WHAT[now.status]
-
-
-def _why(event: Event) -> str:
-    match event.body:
-        case (
-            GenerationOpened(why=why)
-            | InstanceDraining(why=why)
-            | InstanceFailed(why=why)
-            | InstanceRemoved(why=why)
-        ):
-            return why
-        case RunnerEnded(message=message):
-            return message
-        case LoadRefused(refusal=refusal):
-            return refusal.message
-        case _:
-            return ""

@@ -1,4 +1,5 @@
-"""Talks to telemetry and the runners through the bus: what this node is doing, down to its stacks.
+"""Talks to telemetry and the runners through the bus: what this node is doing, down to its stacks;
+to the disk: what its processes have logged.
 
 `GET /v1/diagnostics/node` gathers what is known already and asks each ready runner for its own
 account, all at once and for at most 2 s; a runner that does not answer is a warning, never an
@@ -8,10 +9,12 @@ error. Stacks and profiles are telemetry's, one at a time; its refusal keeps its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from falcon.asgi import Request, Response
@@ -32,15 +35,18 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from gateway.cluster.watch import MOST_LINES, log_tail, logged_processes
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.ask import ask
 from gateway.http.middleware import Resource, answer_json, read_body
+from gateway.http.query import number_of
 from gateway.service import HttpService
 
 ROOT = "/v1/diagnostics/node"
 READING_FRESH_S = 15.0
 MAX_BODY_BYTES = 64 << 10
+LOG_LINES = 100
 CODES = {
     404: "process_not_found",
     409: "process_not_running",
@@ -101,6 +107,24 @@ class ProcessStacks(_Diagnosing):
         else:
             resp.content_type = found.content_type
             resp.data = found.content
+
+
+class ProcessLog(_Diagnosing):
+    """`GET /v1/diagnostics/node/processes/{name}/log[?lines=]`."""
+
+    async def on_get(self, req: Request, resp: Response, name: str) -> None:
+        """Answer with the last lines that the process has logged, oldest first, and the names of
+        those that have a log."""
+        lines = round(number_of(req, "lines", LOG_LINES, least=1, most=MOST_LINES))
+        folder = self.service.options.logs_folder
+        known, found = await asyncio.to_thread(_logged, folder, name, lines)
+        if found is None:
+            there = ", ".join(known) or "none"
+            text = f"no process {name[:100]!r} has a log on this node; there are: {there}"
+            raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
+        told = {"node": self.service.options.node, "process": name, "lines": found}
+        answer_json(resp, {**told, "processes": known})
+        resp.set_header("cache-control", "no-store")
 
 
 class ProcessProfile(_Diagnosing):
@@ -224,6 +248,16 @@ async def asked_of_telemetry(
 
 async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
     return await ask(service.bus.speaker, service.reactor, address, question, deadline_s)
+
+
+def _logged(folder: str, name: str, lines: int) -> tuple[list[str], list[str] | None]:
+    """Return which processes have a log, and the end of one of them; None where it has none."""
+    files = logged_processes(Path(folder)) if folder else {}
+    found = None
+    if name in files:
+        with contextlib.suppress(OSError):
+            found = log_tail(files[name], lines)
+    return list(files), found
 
 
 def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:

@@ -5,19 +5,16 @@ Any HTTP process answers for all of its node, from the file that they share; not
 
 from __future__ import annotations
 
-import math
-
 from falcon.asgi import Request, Response
 
-from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFaultRaised, records_unavailable
 from gateway.http.middleware import Resource, answer_json
+from gateway.http.query import is_yes, number_of
 from gateway.records import RecentQuery, RecordsUnavailable
 
 LIMIT, MOST = 50, 1000
 WINDOW_S = 3600.0
 MOST_WINDOW_S = 3650 * 86_400.0
-_YES_NO = {"true": True, "1": True, "false": False, "0": False}
 
 
 class RecentRequests(Resource):
@@ -29,11 +26,11 @@ class RecentRequests(Resource):
         service = self.service
         since = req.get_param("since")
         query = RecentQuery(
-            limit=round(_number(req, "limit", LIMIT, least=1, most=MOST)),
+            limit=round(number_of(req, "limit", LIMIT, least=1, most=MOST)),
             model=req.get_param("model"),
             client=req.get_param("client"),
-            errors_only=_is_yes(req, "errors_only"),
-            since_s=None if since is None else _number(req, "since", 0.0, least=0.0, most=1e11),
+            errors_only=is_yes(req, "errors_only"),
+            since_s=None if since is None else number_of(req, "since", 0.0, least=0.0, most=1e11),
         )
         try:
             rows = await service.records.recent(query)
@@ -49,33 +46,12 @@ class RequestStats(Resource):
         """Answer with counts and percentiles of the requests that ended in the last seconds, all
         together and by model and client. 503 while they cannot be read."""
         service = self.service
-        window_s = _number(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
+        window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
         try:
             found = await service.records.stats(window_s)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
         answer_json(resp, {"node": service.options.node, **found})
-
-
-def _number(req: Request, name: str, default: float, *, least: float, most: float) -> float:
-    """Return a number of the query. Raises BadRequest where it is none, or out of bounds."""
-    text = req.get_param(name)
-    if text is None:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise bad_field(name, f"a number from {least:g} to {most:g}")
-    return number
-
-
-def _is_yes(req: Request, name: str) -> bool:
-    text = (req.get_param(name) or "false").casefold()
-    if text not in _YES_NO:
-        raise bad_field(name, "true or false")
-    return _YES_NO[text]
 
 
 def _unavailable(error: RecordsUnavailable) -> HttpFaultRaised:

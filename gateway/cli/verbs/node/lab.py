@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bus.process.logs import file_of
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.paths import HOME_VARIABLE, find_paths
@@ -29,7 +30,7 @@ from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi, home_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import CliError, at_home
-from gateway.cli.output.log_lines import file_of, parse_line
+from gateway.cli.output.log_lines import parse_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import AcknowledgedPlacement, wait_ready
 from gateway.cli.verbs.node.down import bring_down

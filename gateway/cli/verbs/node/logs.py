@@ -14,11 +14,12 @@ import typer
 from rich.markup import escape
 
 from bus.process.clock import wall
+from bus.process.logs import file_of, process_of
 from bus.process.supervisor import Supervisor
 from conf.settings import Settings
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NOT_FOUND, CliError
-from gateway.cli.output.log_lines import STYLES, LogLine, file_of, parse_line, process_of
+from gateway.cli.output.log_lines import STYLES, LogLine, parse_line
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2

@@ -25,6 +25,7 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.endpoints import is_loopback
 from bus.process.identity import known_node_id
+from bus.process.logs import file_of
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.blas import prepared_blas
@@ -47,7 +48,7 @@ from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, St
 from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError, at_home
-from gateway.cli.output.log_lines import file_of, tail
+from gateway.cli.output.log_lines import tail
 from gateway.cli.output.next_steps import next_steps, program
 from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
@@ -237,10 +238,9 @@ def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))
-            text = file.read().decode(errors="replace")
+            return tail(file.read().decode(errors="replace"), process, lines)
     except OSError:
         return ""
-    return tail(text, process, lines)
 
 
 def _stuck(settings: Settings, verdict: Stuck) -> CliError:

@@ -71,16 +71,18 @@ export async function* lines(answer) {
   }
 }
 
-/** Yield the events of a body as they come: `{name, data}`, and `{comment}` between them. */
+/** Yield the events of a body as they come: `{name, id, data}`, and `{comment}` between them. */
 export async function* events(answer) {
   let name = "message";
+  let id = null;
   let data = [];
   for await (const line of lines(answer)) {
     if (line === "" || line === "\r") {
-      if (data.length) yield { name, data: data.join("\n") };
+      if (data.length) yield { name, id, data: data.join("\n") };
       name = "message";
       data = [];
     } else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
+    else if (line.startsWith("id:")) id = line.slice(3).trim();
     else if (line.startsWith("event:")) name = line.slice(6).trim();
     else if (line.startsWith("data:")) data.push(line.slice(5).trim());
   }

@@ -6,7 +6,7 @@ import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 export const SPAN_S = 300;
 const MEAN_S = 5;
 const SILENT_S = 6;
-const PAUSES_S = [0.3, 0.7, 1, 2];
+export const PAUSES_S = [0.3, 0.7, 1, 2];
 const STATE_S = 15;
 const LIMITED_S = 20;
 const MODELS_TRIES = 10;
@@ -111,15 +111,16 @@ export function leave() {
 }
 
 /** Ends a stream that says nothing: a machine that is gone does not hang up. */
-class Watchdog {
-  constructor(controller) {
+export class Watchdog {
+  constructor(controller, silentS = SILENT_S) {
     this.controller = controller;
+    this.silentS = silentS;
     this.heard();
   }
 
   heard() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.controller.abort(), SILENT_S * 1000);
+    this.timer = setTimeout(() => this.controller.abort(), this.silentS * 1000);
   }
 
   end() {

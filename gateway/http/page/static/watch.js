@@ -1,26 +1,70 @@
-// Plots of the last five minutes, drawn here from the stream's snapshots.
+// Plots of the last five minutes, drawn here from the stream's snapshots; the log's events as they
+// happen; what a process of this node logs.
 
-import { bytes, h, number, percent, s, show, span } from "./dom.js";
-import { SPAN_S, live, nameOf } from "./live.js";
+import { ApiError, ask, events, json } from "./api.js";
+import { bytes, clock, h, number, percent, s, show, span, words } from "./dom.js";
+import { PAUSES_S, SPAN_S, Watchdog, live, nameOf } from "./live.js";
+import { table } from "./requests.js";
 import { T } from "./texts.js";
 
 const W = T.watch;
 const VIEW = { width: 420, height: 120, top: 8, bottom: 18, right: 46 };
 
+const E = W.events;
+const L = W.log;
+const KEPT = 200;
+const FEW = 12;
+const QUIET_S = 15;
+const LINES = 200;
+const LOG_MS = 2000;
+const DRAWN_MS = 50;
+const FIRST = "gateway";
+const TONES = {
+  runner_ready: "good", runner_ended: "bad", load_refused: "bad", instance_failed: "bad",
+  generation_opened: "warn", instance_draining: "warn", instance_yields: "warn", node_forgotten: "warn", gap: "warn",
+};
+const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
+const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
+
 let root = null;
+let parts = null;
 let pointed = null;
+let happened = [];
+let upTo = null;
+let showsAll = false;
+let eventProblem = null;
+let stopped = null;
+let drawTimer = null;
+let isHeard = false;
+let process = "";
+let logged = null;
+let logProblem = null;
+let logTimer = null;
 
 export const watch = {
   open(main) {
     root = main;
+    parts = { plots: h("section", { class: "plots" }), events: h("section", {}), log: h("section", {}) };
+    main.append(
+      h("header", { class: "head" }, h("h1", {}, W.title), h("p", { class: "dim" }, W.summary(span(SPAN_S)))),
+      h("div", { class: "body" }, parts.plots, parts.events, parts.log),
+    );
     draw();
+    drawEvents();
+    drawLog();
+    followLog(parts);
+    readLog();
   },
   update(what) {
     if (what === "snapshot") draw();
+    if (what === "state") drawEvents();
   },
   close() {
-    root = null;
-    pointed = null;
+    stopped?.abort();
+    clearTimeout(logTimer);
+    root = parts = pointed = stopped = upTo = logged = eventProblem = logProblem = null;
+    happened = [];
+    isHeard = false;
   },
 };
 
@@ -42,12 +86,7 @@ function plots() {
 }
 
 function draw() {
-  if (root === null) return;
-  show(
-    root,
-    h("header", { class: "head" }, h("h1", {}, W.title), h("p", { class: "dim" }, W.summary(span(SPAN_S)))),
-    h("div", { class: "body" }, h("section", { class: "plots" }, plots().map(([name, told, lines]) => plot(name, told, lines)))),
-  );
+  if (root !== null) show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
 }
 
 function plot(name, told, lines) {
@@ -146,4 +185,139 @@ function niceAbove(value, least) {
   const wanted = Math.max(value, least);
   const size = 10 ** Math.floor(Math.log10(wanted));
   return [1, 2, 2.5, 5, 10].map((step) => step * size).find((step) => step >= wanted * 0.999);
+}
+
+// --- the log's events -----------------------------------------------------------------------------
+
+/** Follow the log's events for as long as this view is open; go on behind the last after a cut. */
+async function followLog(mine) {
+  for (let tries = 0; parts === mine; tries += 1) {
+    stopped = new AbortController();
+    const watchdog = new Watchdog(stopped, QUIET_S);
+    try {
+      const from = upTo === null ? `limit=${KEPT}` : `after=${upTo}`;
+      const answer = await ask("GET", `/events?stream=true&${from}`, { signal: stopped.signal, accept: "text/event-stream" });
+      for await (const event of events(answer)) {
+        if (parts !== mine) return;
+        watchdog.heard();
+        tries = 0;
+        if (!isHeard) drawTimer ??= setTimeout(drawEvents, DRAWN_MS);
+        isHeard = true;
+        if (event.data) take(JSON.parse(event.data), event.id);
+      }
+    } catch (error) {
+      if (parts !== mine) return;
+      eventProblem = error instanceof ApiError && error.status !== 0 ? error.message : null;
+      drawEvents();
+    } finally {
+      watchdog.end();
+    }
+    await new Promise((resolve) => setTimeout(resolve, PAUSES_S[Math.min(tries, PAUSES_S.length - 1)] * 1000));
+  }
+}
+
+/** Take an event; many that come at once are drawn once. */
+function take(event, id) {
+  drawTimer ??= setTimeout(drawEvents, DRAWN_MS);
+  happened = [event, ...happened].slice(0, KEPT);
+  upTo = id;
+  eventProblem = null;
+}
+
+function drawEvents() {
+  clearTimeout(drawTimer);
+  drawTimer = null;
+  if (root === null) return;
+  const turn = () => {
+    showsAll = !showsAll;
+    drawEvents();
+  };
+  const rows = happened.slice(0, showsAll ? KEPT : FEW).map((event) =>
+    h(
+      "tr", { "data-key": `${event.term}:${event.index} ${event.kind}` },
+      h("td", { class: "at" }, event.at_s === null ? "–" : clock(event.at_s)),
+      h("td", {}, h("span", { class: `pill ${TONES[event.kind] ?? ""}` }, kindOf(event))),
+      h("td", { class: "about" }, aboutOf(event), event.why && h("small", {}, words(event.why))),
+    ),
+  );
+  show(
+    parts.events,
+    h("div", { class: "bar" }, h("h2", {}, E.title), h("p", { class: "dim" }, E.note)),
+    eventProblem && h("p", { class: "bad", role: "alert" }, eventProblem),
+    rows.length ? table([E.when, E.what, E.about], rows) : h("p", { class: "dim" }, isHeard ? E.none : T.loading),
+    happened.length > FEW && h("button", { class: "plain", onclick: turn, "aria-expanded": String(showsAll) }, showsAll ? E.fewer : E.all(happened.length)),
+  );
+}
+
+const kindOf = ({ kind, about }) => (kind === "node_drained" && !about.draining ? E.undrained : (E.kinds[kind] ?? kind));
+
+/** Return what an event is about, as elements: names first, then what is told of them. */
+function aboutOf({ about }) {
+  const nodes = about.nodes ?? (about.node ? [about.node] : []);
+  const isTold = (key) => ![undefined, null, ""].includes(about[key]) && !(key === "name" && about.name === nameOf(about.node));
+  const told = Object.entries(E.told).filter(([key]) => isTold(key));
+  return [
+    (about.model ?? (about.instance && E.unknownModel)) && h("strong", {}, about.model ?? E.unknownModel),
+    nodes.map((node) => h("span", { class: "chip" }, nameOf(node))),
+    told.map(([key, say]) => h("span", { class: "dim" }, say(about[key], about))),
+  ];
+}
+
+// --- a process's log ------------------------------------------------------------------------------
+
+/** Ask for the end of the log that is wanted; without one, for the names of those there are. */
+async function readLog() {
+  clearTimeout(logTimer);
+  const mine = parts;
+  const name = process;
+  try {
+    const path = `/v1/diagnostics/node/processes/${encodeURIComponent(name || FIRST)}/log`;
+    const found = await json("GET", `${path}?lines=${name ? LINES : 1}`);
+    if (name !== process || parts !== mine) return;
+    logged = found;
+    logProblem = null;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (name !== process || parts !== mine) return;
+    logProblem = error.status === 0 ? null : error.message;
+  }
+  drawLog();
+  if (process || logged === null) logTimer = setTimeout(readLog, LOG_MS);
+}
+
+function drawLog() {
+  if (root === null) return;
+  const chosen = (event) => {
+    process = event.target.value;
+    readLog();
+  };
+  const isShown = process && logged?.process === process;
+  const old = parts.log.querySelector(".lines");
+  const wasAtEnd = !old || old.scrollTop + old.clientHeight >= old.scrollHeight - 4;
+  show(
+    parts.log,
+    h("div", { class: "bar" }, h("h2", {}, L.title),
+      h("select", { "aria-label": L.process, onchange: chosen },
+        h("option", { value: "" }, L.choose),
+        (logged?.processes ?? []).map((name) => h("option", { value: name, selected: name === process }, name)))),
+    logProblem && h("p", { class: "bad", role: "alert" }, logProblem),
+    isShown && (logged.lines.length
+      ? h("div", { class: "lines", role: "group", tabindex: "0", "aria-label": L.of(process) }, logged.lines.map(lineOf))
+      : h("p", { class: "dim" }, L.none)),
+  );
+  const lines = parts.log.querySelector(".lines");
+  if (lines && wasAtEnd) lines.scrollTop = lines.scrollHeight;
+}
+
+/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
+function lineOf(line) {
+  let told = null;
+  try {
+    told = JSON.parse(line);
+  } catch {
+    // not ours
+  }
+  if (!told?.message) return h("p", {}, line);
+  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
+  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
 }

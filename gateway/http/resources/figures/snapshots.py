@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from falcon.asgi import Request, Response
 
-from gateway.cluster.watch import FeedFull
 from gateway.dialects import sse
-from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.middleware import Receive, Resource, receive_of
-from gateway.service import HttpService
+from gateway.http.middleware import Resource
+from gateway.http.resources.figures.streaming import Gone, answer_streamed
 
 
 class MetricsSnapshot(Resource):
@@ -29,31 +26,12 @@ class MetricsStream(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Stream a snapshot each second, each an event `snapshot`. 429 where too many read."""
-        service = self.service
-        try:
-            service.watch.check_room()
-        except FeedFull as full:
-            fault = HttpFault(429, "queue_full", str(full), retry_after_s=5.0)
-            raise HttpFaultRaised(fault) from None
-        resp.content_type = sse.CONTENT_TYPE
-        resp.set_headers(sse.HEADERS)
-        resp.stream = _streamed(service, receive_of(req))
+        watch = self.service.watch
 
+        async def frames(_gone: Gone) -> AsyncGenerator[bytes]:
+            """Yield each snapshot as an event."""
+            async with aclosing(watch.read()) as snapshots:
+                async for made in snapshots:
+                    yield sse.named_frame("snapshot", made)
 
-async def _streamed(service: HttpService, receive: Receive) -> AsyncGenerator[bytes]:
-    """Yield events until the client hangs up or this process is told to end."""
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        async with aclosing(service.watch.read()) as snapshots:
-            async for made in snapshots:
-                if gone.done():
-                    return
-                yield sse.named_frame("snapshot", made)
-        yield sse.comment("this gateway is shutting down")
-    finally:
-        gone.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        answer_streamed(req, resp, watch, frames)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gateway.cli.output.log_lines import file_of, parse_line, process_of, tail
+from bus.process.logs import file_of, process_of
+from gateway.cli.output.log_lines import parse_line, tail
 
 
 def test_our_own_line_is_taken_apart_and_its_fields_follow_the_message() -> None:

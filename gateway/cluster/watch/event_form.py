@@ -1,0 +1,141 @@
+"""What is told of an event of the log, in one form for all: its place, what it is about, why.
+
+Pure. Nothing is told that is not for everybody who may see the cluster: of an API key its id and
+name alone, of a derived model no prompt and no parameters. Texts are cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bus.replica.state import ClusterState
+from bus.wire.instances import Instance
+from bus.wire.messages.events import (
+    ApiKeyAdded,
+    ApiKeyChanged,
+    ApiKeyRemoved,
+    DerivedForgotten,
+    Event,
+    EventBody,
+    GenerationOpened,
+    InstanceDraining,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    InstanceYields,
+    KeepAliveSet,
+    LoadRefused,
+    ModelDerived,
+    ModelPinned,
+    ModelUnpinned,
+    NodeDrained,
+    NodeForgotten,
+    NodeJoined,
+    NodeRemembered,
+    NodeRenamed,
+    RankSeated,
+    RunnerEnded,
+    RunnerReady,
+    RunnerUnloaded,
+    TermOpened,
+)
+
+MOST_NAME, MOST_WHY = 200, 1000
+"""Characters of a name, and of a reason, that are told."""
+GAP = "gap"
+"""The kind of what stands for events that are not known here."""
+
+
+def event_told(event: Event, before: ClusterState, after: ClusterState) -> dict[str, Any]:
+    """Return an event as plain values; the states are those before and behind it."""
+    return {
+        "index": event.index,
+        "term": event.term,
+        "at_s": event.at_s,
+        "kind": event.body.kind,
+        "about": _about(event.body, before, after),
+        "why": why_of(event)[:MOST_WHY],
+    }
+
+
+def gap_told(
+    index: int, term: int, after: int | None, why: str, at_s: float | None = None
+) -> dict[str, Any]:
+    """Return, in an event's form, that events behind `after` (None: all) up to `index` are not
+    known here."""
+    about = {"after": after}
+    return {"index": index, "term": term, "at_s": at_s, "kind": GAP, "about": about, "why": why}
+
+
+def why_of(event: Event) -> str:
+    """Return the reason that an event gives; empty for none."""
+    match event.body:
+        case (
+            GenerationOpened(why=why)
+            | InstanceDraining(why=why)
+            | InstanceYields(why=why)
+            | InstanceFailed(why=why)
+            | InstanceRemoved(why=why)
+        ):
+            return why
+        case RunnerEnded(message=message):
+            return message
+        case LoadRefused(refusal=refusal):
+            return refusal.message
+        case _:
+            return ""
+
+
+def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[str, Any]:
+    """Return what an event is about; the same keys for each event of a kind."""
+    match body:
+        case NodeJoined() | NodeRenamed():
+            return {"node": body.node, "name": body.name[:MOST_NAME]}
+        case NodeDrained():
+            return {"node": body.node, "draining": body.draining}
+        case NodeForgotten() | NodeRemembered():
+            return {"node": body.node}
+        case TermOpened():
+            return {"node": body.holder, "counter": body.counter}
+        case ModelPinned(pin=pin):
+            return {"model": pin.model[:MOST_NAME], "by": pin.by}
+        case ModelUnpinned():
+            return {"model": body.model[:MOST_NAME]}
+        case ModelDerived(derived=derived):
+            return {"model": derived.name[:MOST_NAME], "base": derived.base[:MOST_NAME]}
+        case DerivedForgotten():
+            return {"model": body.name[:MOST_NAME]}
+        case ApiKeyAdded(key=key) | ApiKeyChanged(key=key):
+            return {"key": key.id, "name": key.name[:MOST_NAME]}
+        case ApiKeyRemoved(key_id=gone):
+            known = before.api_keys.get(gone)
+            return {"key": gone, "name": "" if known is None else known.name[:MOST_NAME]}
+        case _:
+            return _about_instance(body, before, after)
+
+
+def _about_instance(body: Any, before: ClusterState, after: ClusterState) -> dict[str, Any]:
+    placed: Instance | None = body.instance if isinstance(body, InstancePlaced) else None
+    name = str(body.instance if placed is None else placed.instance)
+    copy = placed or after.instances.get(name) or before.instances.get(name)
+    told = {"instance": name, "model": None if copy is None else copy.model[:MOST_NAME]}
+    match body:
+        case InstancePlaced(instance=instance):
+            nodes = dict.fromkeys(shard.node for shard in instance.shards)
+            return {**told, "nodes": list(nodes)}
+        case RankSeated(seat=seat):
+            return {**told, "generation": body.generation, "rank": seat.rank, "node": seat.node}
+        case RunnerReady() | LoadRefused() | RunnerUnloaded() | RunnerEnded():
+            told |= {"generation": body.generation, "rank": body.rank, "node": body.node}
+            ended = isinstance(body, RunnerEnded)
+            return {**told, "exit_code": body.exit_code} if ended else told
+        case GenerationOpened():
+            return {**told, "generation": body.generation}
+        case InstanceDraining():
+            return {**told, "deadline_s": body.deadline_s}
+        case InstanceYields():
+            return {**told, "to": body.to}
+        case KeepAliveSet():
+            return {**told, "keep_alive_s": body.keep_alive_s}
+        case _:
+            return told

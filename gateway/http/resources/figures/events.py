@@ -1,0 +1,79 @@
+"""Talks to clients about the log's events: the last of them as JSON, or a stream as they happen.
+
+Any HTTP process answers for the whole cluster, from the log as it has applied it. A reader that was
+cut off goes on behind the last id that it had, at any process of any node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from falcon.asgi import Request, Response
+
+from gateway.cluster.watch import Entry, LogPlace
+from gateway.dialects import sse
+from gateway.dialects.body import bad_field
+from gateway.dialects.encode import json_bytes
+from gateway.http.middleware import Resource
+from gateway.http.query import is_yes, number_of
+from gateway.http.resources.figures.streaming import Gone, answer_streamed
+
+LIMIT, MOST = 100, 1000
+_PLACE = re.compile(r"(?:([0-9]{1,15}):)?([0-9]{1,15})")
+_NO_PLACE = "an event's index (90), or the id that a stream gives it (term:index, 3:90)"
+
+
+class LogEvents(Resource):
+    """`GET /events[?limit=&after=&stream=]`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the last events of the log, or with those behind a place; as a stream where
+        server-sent events are asked for. 429 where too many read streams."""
+        limit = round(number_of(req, "limit", LIMIT, least=0, most=MOST))
+        accept = (req.get_header("accept") or "").casefold()
+        streams = "text/event-stream" in accept and "application/json" not in accept
+        resp.append_header("vary", "accept")
+        if is_yes(req, "stream", default=streams):
+            self._stream(req, resp, limit)
+            return
+        after = _place(req.get_param("after"), "after")
+        entries = await self.service.events.listed(after, limit)
+        last = entries[-1].place if entries else after or self.service.events.last
+        head = {"node": self.service.options.node, "last": None if last is None else str(last)}
+        told = b",".join(entry.data for entry in entries)
+        resp.data = json_bytes(head)[:-1] + b',"events":[' + told + b"]}"
+        resp.set_header("cache-control", "no-store")
+
+    def _stream(self, req: Request, resp: Response, limit: int) -> None:
+        """Stream events; who comes back says by a header up to where it has them."""
+        events = self.service.events
+        after = _place(req.get_header("last-event-id") or None, "Last-Event-ID")
+        if after is None:
+            after = _place(req.get_param("after"), "after")
+
+        async def frames(gone: Gone) -> AsyncGenerator[bytes]:
+            """Yield events as they happen, and a sign of life while none does."""
+            yield sse.KEEP_ALIVE
+            async with aclosing(events.read(after, limit, gone)) as batches:
+                async for entries in batches:
+                    yield b"".join(map(_frame, entries)) or sse.KEEP_ALIVE
+
+        answer_streamed(req, resp, events, frames)
+
+
+def _frame(entry: Entry) -> bytes:
+    name = "gap" if entry.kind == "gap" else "event"
+    return sse.placed_frame(str(entry.place), name, entry.data)
+
+
+def _place(text: str | None, name: str) -> LogPlace | None:
+    """Return the place that is asked for. Raises BadRequest where it is none."""
+    if text is None:
+        return None
+    found = _PLACE.fullmatch(text.strip())
+    if found is None:
+        raise bad_field(name, _NO_PLACE)
+    term, index = found.groups()
+    return LogPlace(None if term is None else int(term), int(index))

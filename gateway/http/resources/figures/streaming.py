@@ -1,0 +1,51 @@
+"""Talks to clients that read a stream without end: until they hang up, or this process ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from falcon.asgi import Request, Response
+
+from gateway.cluster.watch import EventFeed, FeedFull, SnapshotFeed
+from gateway.dialects import sse
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import Receive, receive_of
+
+Gone = asyncio.Future[None]
+Frames = Callable[[Gone], AsyncGenerator[bytes]]
+
+
+def answer_streamed(
+    req: Request, resp: Response, feed: SnapshotFeed | EventFeed, frames: Frames
+) -> None:
+    """Answer with what `frames` gives, which is told when the client is gone. Raises
+    HttpFaultRaised (429) where too many read the feed."""
+    try:
+        feed.check_room()
+    except FeedFull as full:
+        fault = HttpFault(429, "queue_full", str(full), retry_after_s=5.0)
+        raise HttpFaultRaised(fault) from None
+    resp.content_type = sse.CONTENT_TYPE
+    resp.set_headers(sse.HEADERS)
+    resp.stream = _streamed(receive_of(req), frames)
+
+
+async def _streamed(receive: Receive, frames: Frames) -> AsyncGenerator[bytes]:
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        async with aclosing(frames(gone)) as made:
+            async for frame in made:
+                if gone.done():
+                    return
+                yield frame
+        if not gone.done():
+            yield sse.comment("this gateway is shutting down")
+    finally:
+        gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
