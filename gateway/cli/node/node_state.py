@@ -19,6 +19,7 @@ from bus.wire.cards import (
     PartialModel,
     PassedOver,
     models_of,
+    not_in_force,
     passed_over_named,
 )
 from bus.wire.codec import first_problem
@@ -178,6 +179,8 @@ class NodeState:
             if seen is not None:
                 node, one = seen
                 said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                if one.taken:
+                    said = f"there is no model {name!r}: {not_in_force(one, node)}"
                 raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
             raise CliError(
