@@ -61,10 +61,12 @@ def sharded(folder: Path) -> None:
     tiny(folder)
     weights: Any = mx.load(str(folder / "model.safetensors"))
     (folder / "model.safetensors").unlink()
-    names, where = sorted(weights), {}
+    names: list[str] = sorted(weights)
+    where: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         file = f"model-{number:05d}-of-00002.safetensors"
-        mx.save_safetensors(str(folder / file), {name: weights[name] for name in part})
+        kept_here = {name: weights[name] for name in part}
+        mx.save_safetensors(str(folder / file), kept_here)  # pyright: ignore[reportUnknownMemberType]
         where |= dict.fromkeys(part, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 

@@ -60,9 +60,11 @@ class Unfit(NamedTuple):
 class UnfitModel(ValueError):
     """A folder that looks like a model's and cannot be taken; `unfit` says why."""
 
-    def __init__(self, reason: PassedOverReason, why: str, remedy: str) -> None:
+    def __init__(
+        self, reason: PassedOverReason, why: str, remedy: str, aliases: tuple[ModelId, ...] = ()
+    ) -> None:
         super().__init__(why)
-        self.unfit = Unfit(reason, why, remedy)
+        self.unfit = Unfit(reason, why, remedy, aliases)
 
 
 def weights_among(names: Iterable[str]) -> list[str]:
