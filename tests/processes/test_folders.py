@@ -299,3 +299,29 @@ def test_a_good_one_is_listed_shown_loaded_and_answers_in_every_dialect(
     kept(rows)
     assert node.shoal("stop", model).returncode == 0
     eventually(lambda: not node.state()["instances"], 60, "it is unloaded")
+
+
+def test_the_store_tells_of_what_is_good_and_of_nothing_else(node: Node) -> None:
+    settled(node)
+    folders = {good.asked[0]: good.folder for good in GOOD.values()}
+    registered = {one["model"]: one for one in node.http.get("/store/registry").json()["models"]}
+    assert set(registered) == {*folders, "shoal-tiny"}
+    origins = {model: one["nodes"][0]["origin"] for model, one in registered.items()}
+    assert (origins["copy"], origins["them/cached"]) == ("put", "cache")
+    assert all(one["whole"] for found in registered.values() for one in found["nodes"])
+    told = node.http.get("/store/models/someone/owned").json()
+    folder = node.home / "data" / "models" / "someone" / "owned"
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+    assert {one["path"]: one["size_bytes"] for one in told["files_here"]} == sizes
+    assert {one["hash"] for one in told["files_here"]} == {""} and told["held"] == ""
+    assert told["digest"] == registered["someone/owned"]["digest"]
+    absent = node.http.get("/store/models/torch")
+    assert absent.status_code == 404 and "pytorch_model.bin" in message(absent)
+    health = node.http.get("/store/health").json()
+    (mine,) = health["nodes"]
+    assert mine["node"] == node.node_id() and mine["disk_free_bytes"] > 0
+    assert mine["status"] == health["status"]
+    other = node.http.post("/models/add", json={"model": "someone/owned"})
+    assert other.status_code == 404 and "POST /models/pull" in message(other)
+    gone = node.http.delete("/models/custom/copy")
+    assert gone.status_code == 404 and "DELETE /store/models/" in message(gone)
