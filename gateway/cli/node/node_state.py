@@ -21,11 +21,12 @@ from bus.wire.cards import (
     models_of,
     not_in_force,
     passed_over_named,
+    short_names,
 )
 from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId, sayable
 from bus.wire.instances import Instance
-from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
@@ -166,6 +167,17 @@ class NodeState:
     def here(self) -> list[NodeCard]:
         """Return the asked node's card, where it is known."""
         return [card for card in self.cards if card.node == self.asked]
+
+    def meant(self, name: str) -> str:
+        """Return the model on disk that a request for this name means, by its own name: also without
+        its owner, in other letters, or by a name that was made for it; the name itself for none."""
+        derived = None if name in self.models else derived_named(name, self.state.derived)
+        wanted = str(name if derived is None else derived.base)
+        if wanted in self.models:
+            return wanted
+        folded = wanted.casefold().removesuffix(":latest")
+        ends = [str(model) for model in self.models if folded in short_names(model)]
+        return ends[0] if len(ends) == 1 else name
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""
