@@ -169,8 +169,8 @@ class NodeState:
         return [card for card in self.cards if card.node == self.asked]
 
     def meant(self, name: str) -> str:
-        """Return the model on disk that a request for this name means, by its own name: also without
-        its owner, in other letters, or by a name that was made for it; the name itself for none."""
+        """Return the model on disk that a request for this name means, by its own name: without its
+        owner, in other letters, or by a name that was made for it; the name itself for none."""
         derived = None if name in self.models else derived_named(name, self.state.derived)
         wanted = str(name if derived is None else derived.base)
         if wanted in self.models:
