@@ -59,7 +59,7 @@ def read_model_files(folder: Path, *, with_tensors: bool) -> ModelFiles:
 
 def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
     """Return the files of a model's folder, by path, with their bytes and the hash that each came
-    with; "" for one that came with none. None where the folder is gone."""
+    with; "" for one that came with none. Nothing where the folder is gone."""
     said: dict[str, Any] = {}
     with contextlib.suppress(orjson.JSONDecodeError, KeyError):
         said = _object(_object(orjson.loads(_bytes(folder, ORIGIN_FILE, TOKENIZER_BYTES)))["files"])
@@ -67,11 +67,16 @@ def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
     with contextlib.suppress(OSError):
         for path in islice(sorted(folder.rglob("*")), MOST_FILES):
             name = str(path.relative_to(folder))
-            if path.is_file() and not path.name.startswith("."):
-                size, came_with = path.stat().st_size, said.get(name)
+            file = None if _is_hidden(name) else _inside(folder, name)
+            if file is not None:
+                size, came_with = file.stat().st_size, said.get(name)
                 known = came_with if isinstance(came_with, str) else ""
                 found.append({"path": name, "size_bytes": size, "hash": known})
     return found
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in Path(name).parts)
 
 
 def _template(folder: Path) -> str:
