@@ -71,7 +71,8 @@ def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
             if file is not None:
                 size, came_with = file.stat().st_size, said.get(name)
                 known = came_with if isinstance(came_with, str) else ""
-                found.append({"path": name, "size_bytes": size, "hash": known})
+                plain = name.encode(errors="backslashreplace").decode()
+                found.append({"path": plain, "size_bytes": size, "hash": known})
     return found
 
 
