@@ -95,9 +95,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -139,6 +139,11 @@ prove-kv: $(READY)
 	rm -f prove-results/kv.jsonl
 	$(PROVE) tests/runner/mlx/test_kv_widths.py tests/runner/test_group_kv.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table kv; exit $$said
+
+prove-folders: $(READY)
+	rm -f prove-results/folders.jsonl
+	$(PROVE) tests/processes/test_folders.py; \
+	said=$$?; $(BIN)/python -m tests.harness.prove_table folders; exit $$said
 
 bench-cluster: $(READY)
 	$(BIN)/python -m tests.bench.cluster

@@ -65,7 +65,6 @@ def options_of(settings: Settings) -> Options:
         job_bytes=settings.jobs.bytes,
         job_ttl_s=settings.jobs.ttl_s,
         version=running_code().partition("/")[0],
-        logs_folder=str(settings.paths.logs),
         settings_shown={
             key: {"value": masked(key, value), "source": source}
             for key, value, source in settings.rows()

@@ -161,7 +161,8 @@ class PartialModel(Message):
 class PassedOver(Message):
     """Something that lies where a node's models do and is not taken: `why`, and the way out.
     `name` is what the model would be called. `taken`: it is a model, and what is said is about a
-    part of its folder that has no effect."""
+    part of its folder that has no effect. `aliases` are those of a `card.toml` that is refused, as
+    far as they could be read: they are not in force."""
 
     name: str = Field(max_length=NAME_CHARACTERS)
     path: str = Field(max_length=PATH_CHARACTERS)
@@ -169,6 +170,7 @@ class PassedOver(Message):
     remedy: str = Field(max_length=WORDS_CHARACTERS)
     taken: bool = False
     reason: PassedOverReason = "nothing_known"
+    aliases: tuple[ModelId, ...] = ()
 
 
 def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
@@ -193,13 +195,22 @@ def passed_over_named(
 ) -> tuple[str, PassedOver] | None:
     """Return what lies on a disk, and is no model, that `name` may mean, with its node; None
     without one. A file goes by its name with or without what is behind the last dot, a folder also
-    by the id that a model of its name would have."""
+    by the id that a model of its name would have. Where nothing lies under that name, it may be one
+    that a model's refused card gives."""
     wanted = name.casefold().removesuffix(":latest")
+    meant: tuple[str, PassedOver] | None = None
     for node, one in passed_over:
         names = short_names(one.name) | short_names(sayable(one.name))
         if not one.taken and wanted in names | {said.rpartition(".")[0] for said in names}:
             return node, one
-    return None
+        if meant is None and wanted in (alias.casefold() for alias in one.aliases):
+            meant = node, one
+    return meant
+
+
+def not_in_force(one: PassedOver, node: str) -> str:
+    """Return why a name that the refused card of a model gives it means nothing now."""
+    return f"the card that names {one.name} so is not in force, {one.path} on {node}: {one.why}"
 
 
 def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:

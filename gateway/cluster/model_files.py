@@ -11,15 +11,19 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
+from bus.wire.messages.weights import ORIGIN_FILE
+
 CONFIG_BYTES, TEXT_BYTES, TOKENIZER_BYTES = 1 << 20, 1 << 20, 4 << 20
 HEADERS_BYTES = 4 << 20
 """Of all headers of a model's weights together, some 40,000 tensors; beyond it none is listed.
 Parsing lets nothing else run: of that many bytes it takes some 20 ms."""
+MOST_FILES = 1_000
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 
@@ -51,6 +55,29 @@ def read_model_files(folder: Path, *, with_tensors: bool) -> ModelFiles:
         license=_license(folder),
         tensors=_tensors(folder) if with_tensors else (),
     )
+
+
+def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
+    """Return the files of a model's folder, by path, with their bytes and the hash that each came
+    with; "" for one that came with none. Nothing where the folder is gone."""
+    said: dict[str, Any] = {}
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError):
+        said = _object(_object(orjson.loads(_bytes(folder, ORIGIN_FILE, TOKENIZER_BYTES)))["files"])
+    found: list[dict[str, str | int]] = []
+    with contextlib.suppress(OSError):
+        for path in islice(sorted(folder.rglob("*")), MOST_FILES):
+            name = str(path.relative_to(folder))
+            file = None if _is_hidden(name) else _inside(folder, name)
+            if file is not None:
+                size, came_with = file.stat().st_size, said.get(name)
+                known = came_with if isinstance(came_with, str) else ""
+                plain = name.encode(errors="backslashreplace").decode()
+                found.append({"path": plain, "size_bytes": size, "hash": known})
+    return found
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in Path(name).parts)
 
 
 def _template(folder: Path) -> str:

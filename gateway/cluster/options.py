@@ -100,7 +100,6 @@ class Options:
     log_level: str = "info"
     dashboard: bool = True
     version: str = "0.1.0"
-    logs_folder: str = ""
     settings_shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     secret_files: tuple[str, ...] = ()
 

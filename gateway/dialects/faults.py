@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.wire import errors
-from bus.wire.cards import PassedOver
+from bus.wire.cards import PassedOver, not_in_force
 from bus.wire.lora import no_such_adapter
 from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
@@ -172,9 +172,12 @@ def unknown_model(
     model: str, known: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
 ) -> HttpFault:
     """Return the 404 for an unknown model. Never a surprise download: it names the command. `seen`
-    is what lies on a node's disk under that name and is not taken."""
+    is what lies on a node's disk under that name and is not taken, or whose refused card has it."""
     if seen is not None:
         node, one = seen
+        if one.taken:
+            said = f"model '{model}' not found: {not_in_force(one, node)}; {one.remedy}"
+            return HttpFault(404, "model_not_found", said, field="model")
         kind = "applied as an adapter" if ":" in one.name else "taken for a model"
         said = f"model '{model}' not found: {one.path} on {node} is not {kind}, "
         return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")

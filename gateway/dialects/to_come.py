@@ -75,6 +75,18 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/threads": _not_kept("threads"),
     "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/models/add": NotOffered(
+        "not_offered",
+        "no card is kept of a model without its files: one is known once it lies on a disk",
+        "get it with POST /models/pull, name it anew with POST /api/create",
+        OPENAI.envelope,
+    ),
+    "/models/custom": NotOffered(
+        "not_offered",
+        "a card is the card.toml beside its model, and no card is kept apart",
+        "delete a made model with DELETE /api/delete, files with DELETE /store/models/{name}",
+        OPENAI.envelope,
+    ),
     "/api/push": NotOffered(
         "not_offered",
         "models are never sent to a registry",

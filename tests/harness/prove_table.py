@@ -1,6 +1,6 @@
 """What `make prove` found, as tables: faults, clusters, records, parity, KV, clients, soak,
-latency, bench; `cluster`, `records` or `kv` alone where that is asked for. Missing parts are
-named."""
+folders, latency, bench; `cluster`, `records`, `kv` or `folders` alone where that is asked for.
+Missing parts are named."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from rich.table import Table
 from tests.bench.latency import show as show_latency
 from tests.bench.serve import show, show_targets
 from tests.harness.client_results import HEADS, cells, latest
+from tests.harness.folder_results import HEADS as FOLDER_HEADS
+from tests.harness.folder_results import cells as folder_cells
+from tests.harness.folder_results import latest as latest_folders
 from tests.harness.nodes import ROOT
 
 console = Console(width=170)
@@ -72,6 +75,17 @@ def clients() -> None:
     console.print(table)
 
 
+def folders() -> None:
+    rows = latest_folders()
+    if not rows:
+        console.print("folders: not run (make prove-folders)")
+        return
+    table = Table(*FOLDER_HEADS)
+    for row in rows:
+        table.add_row(*folder_cells(row))
+    console.print(table)
+
+
 def document(name: str, folder: str, how: str) -> None:
     path = ROOT / folder / f"{name}.json"
     if not path.exists():
@@ -95,11 +109,15 @@ def main(parts: list[str]) -> None:
     if parts == ["kv"]:
         kv()
         return
+    if parts == ["folders"]:
+        folders()
+        return
     for name in ("faults", "cluster", "records"):
         faults(name, f"prove-{name}")
     parity()
     kv()
     clients()
+    folders()
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")
     document("serve", "bench-results", "prove-bench")

@@ -58,6 +58,9 @@ ASKED = (
     "/instance/inst-1",
     "/instance/none",
     "/rdma-test/inst-1",
+    "/store/health",
+    "/store/registry",
+    "/store/models/model-0",
 )
 UNTIL = 13
 """So many events of the story have happened: instances are ready, nodes are draining."""

@@ -19,6 +19,7 @@ from bus.wire.cards import (
     PassedOver,
     PassedOverReason,
 )
+from bus.wire.ids import ModelId
 
 CONFIG = "config.json"
 ADAPTERS = frozenset({"adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"})
@@ -48,19 +49,22 @@ CONVERT = "`mlx_lm.convert --hf-path OWNER/NAME --mlx-path FOLDER -q`"
 
 class Unfit(NamedTuple):
     """Why it is not taken: in a word that programs know, in a sentence (what was seen is part of
-    that), and the way out."""
+    that), and the way out. `aliases` are names that it would have given."""
 
     reason: PassedOverReason
     why: str
     remedy: str
+    aliases: tuple[ModelId, ...] = ()
 
 
 class UnfitModel(ValueError):
     """A folder that looks like a model's and cannot be taken; `unfit` says why."""
 
-    def __init__(self, reason: PassedOverReason, why: str, remedy: str) -> None:
+    def __init__(
+        self, reason: PassedOverReason, why: str, remedy: str, aliases: tuple[ModelId, ...] = ()
+    ) -> None:
         super().__init__(why)
-        self.unfit = Unfit(reason, why, remedy)
+        self.unfit = Unfit(reason, why, remedy, aliases)
 
 
 def weights_among(names: Iterable[str]) -> list[str]:
@@ -247,6 +251,7 @@ def said_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> Passe
         remedy=printable(unfit.remedy, WORDS_CHARACTERS),
         taken=taken,
         reason=unfit.reason,
+        aliases=unfit.aliases,
     )
 
 
@@ -256,6 +261,7 @@ def first_of(said: Iterable[PassedOver], most: int, characters: int) -> tuple[Pa
     found: list[PassedOver] = []
     for one in sorted(said, key=lambda one: one.reason in ("stray", "packed")):
         characters -= len(one.name) + len(one.path) + len(one.why) + len(one.remedy)
+        characters -= sum(map(len, one.aliases))
         if len(found) >= most or characters < 0:
             break
         found.append(one)

@@ -340,11 +340,12 @@ def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
     try:
         with open(folder / NOTES_FILE, "rb") as file:
             data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
-        return read_card(data), written_s, None
     except FileNotFoundError:
         return Notes(), 0.0, None
+    try:
+        return read_card(data), written_s, None
     except (ValueError, RecursionError) as error:
-        return Notes(), 0.0, refused(error)
+        return Notes(), 0.0, refused(error, data)
 
 
 def _template(folder: Path) -> str:

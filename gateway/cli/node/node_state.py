@@ -19,12 +19,14 @@ from bus.wire.cards import (
     PartialModel,
     PassedOver,
     models_of,
+    not_in_force,
     passed_over_named,
+    short_names,
 )
 from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId, sayable
 from bus.wire.instances import Instance
-from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
@@ -166,6 +168,17 @@ class NodeState:
         """Return the asked node's card, where it is known."""
         return [card for card in self.cards if card.node == self.asked]
 
+    def meant(self, name: str) -> str:
+        """Return the model on disk that a request for this name means, by its own name: without its
+        owner, in other letters, or by a name that was made for it; the name itself for none."""
+        derived = None if name in self.models else derived_named(name, self.state.derived)
+        wanted = str(name if derived is None else derived.base)
+        if wanted in self.models:
+            return wanted
+        folded = wanted.casefold().removesuffix(":latest")
+        ends = [str(model) for model in self.models if folded in short_names(model)]
+        return ends[0] if len(ends) == 1 else name
+
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""
         known = self.models
@@ -178,6 +191,8 @@ class NodeState:
             if seen is not None:
                 node, one = seen
                 said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                if one.taken:
+                    said = f"there is no model {name!r}: {not_in_force(one, node)}"
                 raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
             raise CliError(

@@ -159,6 +159,9 @@ def test_ls_lists_what_is_on_disk(shoal: Shoal) -> None:
 
 def test_show_tells_where_a_model_is_loaded(shoal: Shoal) -> None:
     assert shoal.json("show", "shoal-tiny")["instances"][0]["status"] == "ready"
+    assert [shoal.json("show", name)["model"] for name in ("own", "ORG/Own:latest")] == [
+        "org/own"
+    ] * 2
     missing = shoal("show", "sahol-tiny")
     assert missing.exit_code == 4 and "shoal-tiny" in missing.stderr
 

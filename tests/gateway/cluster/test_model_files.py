@@ -13,6 +13,7 @@ from gateway.cluster.model_files import (
     TEXT_BYTES,
     ModelFiles,
     StoredTensor,
+    files_on_disk,
     read_model_files,
 )
 
@@ -116,3 +117,21 @@ def test_a_snapshot_of_a_cache_is_read_through_its_links(tmp_path: Path) -> None
     (repository / "blobs" / "77").write_text('{"hidden_size": 4}')
     (snapshot / "config.json").symlink_to("../../blobs/77")
     assert read_model_files(snapshot, with_tensors=False).config == {"hidden_size": 4}
+
+
+def test_the_files_of_a_copy_are_told_with_the_hashes_that_they_came_with(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    (folder / "adapters").mkdir(parents=True)
+    (folder / "adapters" / "one").write_bytes(b"12")
+    (folder / "weights").write_bytes(b"1")
+    (folder / os.fsdecode(b"z\xff")).write_bytes(b"")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("hidden")
+    (folder / "out").symlink_to("/etc/passwd")
+    one = {"path": "adapters/one", "size_bytes": 2, "hash": ""}
+    odd = {"path": "z\\udcff", "size_bytes": 0, "hash": ""}
+    for said, known in (('{"files": {"weights": "abc", "adapters/one": 5}}', "abc"), ("[]", "")):
+        (folder / ".shoal-origin.json").write_text(said)
+        weights = {"path": "weights", "size_bytes": 1, "hash": known}
+        assert files_on_disk(folder) == [one, weights, odd]
+    assert files_on_disk(tmp_path / "none") == []

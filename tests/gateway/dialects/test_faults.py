@@ -5,8 +5,9 @@ from typing import get_args
 
 import pytest
 
+from bus.wire.cards import PassedOver, passed_over_named
 from bus.wire.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
-from bus.wire.ids import RequestId
+from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
@@ -137,6 +138,25 @@ def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
     assert fault.message.startswith("model 'qwen3-tiny' not found")
     assert fault.message.endswith("shoal pull qwen3-tiny")
     assert "did you mean" in faults.unknown_model("shoal-tony", ["shoal-tiny"]).message
+
+
+def test_a_name_of_a_refused_card_says_that_it_is_not_in_force_and_why() -> None:
+    card = PassedOver(
+        name="big",
+        path="/models/big",
+        why="card.toml is refused, all of it: why",
+        remedy="mend it",
+        taken=True,
+        reason="bad_card",
+        aliases=(ModelId("Fast"),),
+    )
+    seen = passed_over_named("fast:latest", [("box", card)])
+    assert seen == ("box", card) and passed_over_named("big", [("box", card)]) is None
+    none = card.model_copy(update={"name": "fast", "taken": False, "aliases": ()})
+    assert passed_over_named("fast", [("a", card), ("b", none)]) == ("b", none)
+    said = faults.unknown_model("fast", ["big"], seen).message
+    assert said.startswith("model 'fast' not found: the card that names big so is not in force")
+    assert "/models/big on box" in said and f"{card.why}; mend it" in said
 
 
 def test_facts_never_replace_the_words_of_the_envelope() -> None:

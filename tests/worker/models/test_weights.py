@@ -261,6 +261,13 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         (told,) = weights.passed_over
         assert told.taken and told.reason == "bad_card", text
         assert said in f"{told.why}; {told.remedy}", told
+    for text in (
+        "aliases = ['short', 'no name', 'short', 5]\npriority = 1",
+        "aliases = ['short', \"no name\"]\nsystem = 'no end",
+    ):
+        card.write_text(f"{text}\n")
+        (found,) = weights.look()
+        assert found.aliases == () and weights.passed_over[0].aliases == ("short",)
     card.write_text("context_tokens = 4096\n")
     assert "never raise" in reasons(weights)["m"]
     card.write_text("context_tokens = 1024\nkeep_alive_s = -1\nsummary = 'a model'\n")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -28,6 +30,8 @@ CARD_BYTES = 64 << 10
 SAID_BYTES = 16 << 10
 """What one card may say to requests: it goes to all nodes each half minute."""
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
+_ALIASES = re.compile(r"(?m)^[ \t]*aliases[ \t]*=[ \t]*\[([^\]]*)")
+_QUOTED = re.compile(r"""["']([^"'\n]*)["']""")
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({
     "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "priority", "reasoning_parser",
@@ -132,11 +136,27 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
     return notes
 
 
-def refused(error: Exception) -> Unfit:
-    """Return what is said of a card that is refused; the model is served without it."""
+def refused(error: Exception, data: bytes) -> Unfit:
+    """Return what is said of a card that is refused, with the aliases that its bytes give, as far
+    as they can be read; the model is served without it."""
     why, _, hint = str(error).partition("; ")
     remedy = hint or "mend it, or take it away; it is read again at once"
-    return Unfit("bad_card", f"card.toml is refused, all of it: {why}", remedy)
+    why = f"card.toml is refused, all of it: {why}"
+    return Unfit("bad_card", why, remedy, _named_in(data[:CARD_BYTES]))
+
+
+def _named_in(data: bytes) -> tuple[ModelId, ...]:
+    """Return the aliases of a card that is refused: of one that is no TOML, the quoted words of
+    what looks like their line."""
+    text = data.decode(errors="replace")
+    try:
+        said: object = tomllib.loads(text).get("aliases")
+    except (ValueError, RecursionError):
+        line = _ALIASES.search(text)
+        said = _QUOTED.findall(line[1]) if line else []
+    words = cast(list[object], said) if isinstance(said, list) else []
+    names = (ModelId(one) for one in words if isinstance(one, str) and is_model_id(one))
+    return tuple(islice(dict.fromkeys(names), MOST_ALIASES))
 
 
 def _unknown(key: str) -> str:

@@ -70,7 +70,9 @@ def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
     state = invocation.state()
     output = invocation.output
+    model = state.meant(model)
     base, _, tag = model.rpartition(":")
+    base = state.meant(base)
     adapted = base in state.models and any(tag == one.name for one in state.models[base].adapters)
     card = state.find_model(base if adapted and model not in state.models else model)
     loaded = [one for one in state.instances if one.model == card.model]

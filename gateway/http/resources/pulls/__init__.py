@@ -10,10 +10,18 @@ from gateway.http.resources.pulls.pull import (
     PullEvent,
     PullModel,
 )
-from gateway.http.resources.pulls.store import PurgeBody, PurgeStaging, StorageResource
+from gateway.http.resources.pulls.store import (
+    ModelInStore,
+    PurgeBody,
+    PurgeStaging,
+    StorageResource,
+    StoreHealth,
+    StoreRegistry,
+)
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
+    "ModelInStore",
     "ModelToFetch",
     "PullAnswer",
     "PullBody",
@@ -23,6 +31,8 @@ __all__ = [
     "PurgeBody",
     "PurgeStaging",
     "StorageResource",
+    "StoreHealth",
+    "StoreRegistry",
     "VerifyBody",
     "VerifyEvent",
     "VerifyModel",

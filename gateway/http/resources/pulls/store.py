@@ -1,5 +1,5 @@
 """Talks to clients about what lies on nodes' disks: how much of it shoal fetched, what would be let
-go next, and the word to let go now all that may.
+go next, where each model lies, and the word to let go now all that may.
 
 Who may have models let go is who may delete them. A node that is asked goes by its own rules; a dry
 run tells what its worker said last.
@@ -7,24 +7,36 @@ run tells what its worker said last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
 from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.model_files import files_on_disk
 from gateway.cluster.pulling import Workers
 from gateway.cluster.readings import storage_of
 from gateway.dialects.body import Closed
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent, unknown_model
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.deletions import check_owner
+from gateway.http.resources.deletions import ModelEverywhere, check_owner
 from gateway.http.resources.pulls.target import node_named
 from gateway.service import HttpService
 
 ALL = "all"
+OF_STORES = ("disk_full", "disk_low", "download_failed")
+"""Findings of a node's health that are about its store."""
+NOT_TOLD = {
+    "level": "warn",
+    "code": "store_untold",
+    "message": "its worker has not told what lies on its disk",
+    "remediation": "see `shoal status` on that node (worker)",
+}
 
 
 class PurgeBody(Closed):
@@ -42,6 +54,63 @@ class StorageResource(Resource):
         """Answer with each node's bytes by kind, its limit, and its models."""
         told = _readings(self.service)
         answer_json(resp, {"nodes": [_storage(self.service, one) for one in told]})
+
+
+class StoreHealth(Resource):
+    """`GET /store/health`: whether there is room for models on each node."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with what is wrong with each node's store, and with the worst of all."""
+        service = self.service
+        readings, now = service.readings, service.reactor.now()
+        told = {one.node: one for one in _readings(service)}
+        measured = {reading.node: reading for reading, _ in readings.nodes(now)}
+        found: list[dict[str, Any]] = []
+        for card in readings.cards(now):
+            reading = measured.get(card.node)
+            findings = () if reading is None else reading.findings
+            wrong = [
+                one.model_dump(mode="json", exclude={"node"})
+                for one in findings
+                if one.node == card.node and one.code in OF_STORES
+            ]
+            stored = told.get(card.node)
+            if stored is None:
+                wrong.append(NOT_TOLD)
+            free_bytes = 0 if stored is None else stored.disk_free_bytes
+            said = {"status": _worst(wrong), "disk_free_bytes": free_bytes, "findings": wrong}
+            found.append({"node": card.node, "name": card.name, **said})
+        answer_json(resp, {"status": _worst(found, "status"), "nodes": found})
+
+
+class StoreRegistry(Resource):
+    """`GET /store/registry`: each model on any node's disk."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the models, by name, and where each lies."""
+        await self.service.catalog.wait_known()
+        cards = self.service.catalog.cards()
+        lying = [_registered(self.service, cards[name]) for name in sorted(cards)]
+        answer_json(resp, {"models": lying})
+
+
+class ModelInStore(ModelEverywhere):
+    """`/store/models/{name}`: what is known of a model on the disks of all nodes; deletes it
+    there."""
+
+    async def on_get(self, req: Request, resp: Response, name: str) -> None:
+        """Answer with where it lies, and with the files of this node's copy. 404 for none."""
+        service = self.service
+        await service.catalog.wait_known()
+        model = service.catalog.named(name)
+        card = service.catalog.cards().get(model)
+        if card is None:
+            raise HttpFaultRaised(unknown_model(name, sorted(service.catalog.names())))
+        here = service.catalog.card_here(model)
+        files = [] if here is None else await asyncio.to_thread(files_on_disk, Path(here.path))
+        held = service.removals.held(model)
+        told = {"held": held.words if held else "", "files_here": files}
+        answer_json(resp, {**_registered(service, card), **told})
 
 
 class PurgeStaging(Resource):
@@ -87,6 +156,40 @@ class PurgeStaging(Resource):
         except OwnerSilent as silent:
             raise HttpFaultRaised(owner_silent(silent.owner, silent.waited_s)) from None
         return state
+
+
+def _worst(found: Sequence[Mapping[str, Any]], key: str = "level") -> str:
+    levels = {one[key] for one in found}
+    return next((level for level in ("error", "warn") if level in levels), "ok")
+
+
+def _registered(service: HttpService, card: ModelCard) -> dict[str, Any]:
+    """Return a model, and what each node that has it, whole or in part, says of its copy."""
+    stored = {
+        (reading.node, one.model): one for reading in _readings(service) for one in reading.models
+    }
+    nodes: list[dict[str, Any]] = []
+    for node in service.removals.lies_at(card.model):
+        copy = next((one for one in node.models if one.model == card.model), None)
+        said = stored.get((node.node, card.model))
+        nodes.append(
+            {
+                "node": node.node,
+                "name": node.name,
+                "whole": copy is not None,
+                "origin": "" if copy is None else copy.origin,
+                "sources": [] if copy is None else list(copy.sources),
+                "stored": None if said is None else said.model_dump(mode="json"),
+            }
+        )
+    return {
+        "model": card.model,
+        "digest": card.digest,
+        "size_bytes": card.size_bytes,
+        "quantization": card.quantization,
+        "made_from": card.made_from,
+        "nodes": nodes,
+    }
 
 
 def _readings(service: HttpService) -> list[StorageReading]:

@@ -1,6 +1,6 @@
 """What is said of each thing in a models folder that is none, wherever its name is used.
 
-The table is recorded in `models_folder.txt`, paths and the node's name replaced;
+The table is recorded in `tests/inspection/models_folder.txt`, paths and the node's name replaced;
 `RECORD_MODELS_FOLDER=1 pytest tests/inspection/test_models_folder.py` writes it anew.
 """
 
@@ -11,13 +11,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
 
 import httpx
 
 from tests.harness.nodes import ROOT, Node
 
-RECORDED = Path(__file__).with_name("models_folder.txt")
+RECORDED = ROOT / "tests" / "inspection" / "models_folder.txt"
 TURNS = [{"role": "user", "content": "Hi."}]
 DIALECTS: dict[str, tuple[str, dict[str, object]]] = {
     "chat completions": ("/v1/chat/completions", {"messages": TURNS}),
@@ -33,7 +32,7 @@ def table(node: Node, kinds: Collection[str], named: Callable[[str], str]) -> st
     """Return what each place says of each kind, by kind; `named` is what is asked for."""
     listed = node.shoal("ls").stderr.splitlines()
     examined = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
-    typed = _typed(node, map(named, kinds))
+    told = typed(node, map(named, kinds))
     lines: list[str] = []
     for kind in sorted(kinds):
         folder = f"{node.home / 'data' / 'models' / named(kind)}"
@@ -45,7 +44,7 @@ def table(node: Node, kinds: Collection[str], named: Callable[[str], str]) -> st
             if one["found"].startswith(f"{folder}: ")
         ]
         for verb in ("show", "load"):
-            lines += [f"  {verb}: {line}" for line in typed[f"{verb} {named(kind)}"]]
+            lines += [f"  {verb}: {line}" for line in told[f"{verb} {named(kind)}"]]
         lines += [f"  {dialect}: {said}" for dialect, said in _asked(node, named(kind))]
     return "\n".join(lines[1:]) + "\n"
 
@@ -64,20 +63,21 @@ print(json.dumps(said))
 """
 
 
-def _typed(node: Node, names: Iterable[str]) -> dict[str, list[str]]:
+def typed(node: Node, names: Iterable[str]) -> dict[str, list[str]]:
     """Return what `show` and `load` say of each name, by `VERB NAME`; all in one process."""
     words = [sys.executable, "-P", "-c", TYPED, str(node.home), *names]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "2000", "NO_COLOR": "1"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=480, check=True)
     return json.loads(done.stdout)
 
 
 def _asked(node: Node, name: str) -> Iterator[tuple[str, str]]:
     for dialect, (path, body) in DIALECTS.items():
         answer = node.http.post(path, json={"model": name, **body})
-        yield dialect, f"{answer.status_code} {_message(answer)}"
+        yield dialect, f"{answer.status_code} {message(answer)}"
 
 
-def _message(answer: httpx.Response) -> str:
+def message(answer: httpx.Response) -> str:
+    """Return what an error of any dialect says."""
     error = answer.json()["error"]
     return error if isinstance(error, str) else error["message"]
