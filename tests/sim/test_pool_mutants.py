@@ -1,0 +1,66 @@
+"""The pool's tests see what they are for: rules that are changed are noticed. A few here; twenty
+when proving, ten of them made by a tool (`SHOAL_TEST_MUTANTS=<seed>` makes the same again)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.sim.mutants import (
+    ALL,
+    FAST,
+    HAND,
+    MODULES,
+    Made,
+    Mutant,
+    copied,
+    first_failure,
+    mutations,
+    verdict,
+)
+from tests.sim.mutants import made as made_mutants
+
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
+GIVEN = os.environ.get("SHOAL_TEST_MUTANTS", "")
+SEED = int(GIVEN or 17)
+BY_TOOL = 10
+LEAST_CAUGHT = 19
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", random.Random(1).sample(HAND[:7], 2), ids=lambda m: m.breaks)
+def test_a_rule_of_the_pool_that_is_changed_is_noticed(mutant: Mutant) -> None:
+    assert verdict(mutant, FAST).caught_by
+
+
+def test_each_change_by_hand_fits_the_tree_and_each_of_the_tool_is_one() -> None:
+    root = Path(__file__).parents[2]
+    for mutant in HAND:
+        text = (root / mutant.file).read_text()
+        assert mutant.applied(text) != text
+    text = (root / MODULES[1]).read_text()
+    plain = ast.unparse(ast.parse(text))
+    found = mutations(text)
+    assert len(found) > 10
+    assert all(whole != plain and compile(whole, "x", "exec") for *_, whole in found)
+    assert made_mutants(3, 4) == made_mutants(3, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.timeout(2400)
+@pytest.mark.skipif(not (PROVING or GIVEN), reason="takes minutes")
+def test_nineteen_of_twenty_mutants_of_the_pool_are_caught(tmp_path: Path) -> None:
+    copied(tmp_path)
+    assert not first_failure(tmp_path, ALL, 600.0), "the tests pass where nothing is changed"
+    mutants: list[Mutant | Made] = [*HAND, *made_mutants(SEED, BY_TOOL)]
+    found = [verdict(mutant, ALL) for mutant in mutants]
+    print(f"\nseed {SEED}")
+    for one in found:
+        print(one.line())
+    caught = sum(bool(one.caught_by) for one in found)
+    assert caught >= LEAST_CAUGHT, f"{caught} of {len(found)} are caught"
