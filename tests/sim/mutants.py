@@ -4,7 +4,6 @@ the tree, where the pool's tests are run against it until one fails or the time 
 from __future__ import annotations
 
 import ast
-import copy
 import os
 import random
 import shutil
@@ -45,6 +44,19 @@ class Mutant:
         if text.count(self.old) != 1:
             raise ValueError(f"{self.file} has {text.count(self.old)} times {self.old!r}")
         return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A mutant of the tool: the whole text of one file."""
+
+    file: str
+    text: str
+    breaks: str
+
+    def applied(self, text: str) -> str:
+        """Return the file's text with the change in it."""
+        return self.text
 
 
 HAND = (
@@ -127,10 +139,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             return
 
 
-def mutations(text: str) -> list[tuple[int, str, str, str]]:
-    """Return each change that the tool can make to a module: line, before, after, whole text."""
-    tree = ast.parse(text)
-    found: list[tuple[int, str, str, str]] = []
+def sites(tree: ast.Module) -> list[tuple[int, int]]:
+    """Return each change that the tool can make to a module: which node, in the order of
+    `ast.walk`, and which of its `changes`. Annotations are left as they are."""
     skipped = {
         id(inner)
         for node in ast.walk(tree)
@@ -138,19 +149,24 @@ def mutations(text: str) -> list[tuple[int, str, str, str]]:
         if part is not None
         for inner in ast.walk(part)
     }
-    for number, node in enumerate(ast.walk(tree)):
-        if id(node) in skipped:
-            continue
-        for which in range(len(list(changes(node)))):
-            fresh = copy.deepcopy(tree)
-            there = next(one for at, one in enumerate(ast.walk(fresh)) if at == number)
-            new = list(changes(there))[which]
-            ast.copy_location(new, there)
-            _Put(there, new).visit(fresh)
-            line, old = getattr(node, "lineno", 0), ast.unparse(node).splitlines()[0]
-            whole = ast.unparse(ast.fix_missing_locations(fresh))
-            found.append((line, old, ast.unparse(new).splitlines()[0], whole))
-    return found
+    return [
+        (number, which)
+        for number, node in enumerate(ast.walk(tree))
+        if id(node) not in skipped
+        for which, _ in enumerate(changes(node))
+    ]
+
+
+def mutated(file: str, text: str, site: tuple[int, int]) -> Made:
+    """Return a module with one change."""
+    tree = ast.parse(text)
+    old = next(node for number, node in enumerate(ast.walk(tree)) if number == site[0])
+    new = list(changes(old))[site[1]]
+    ast.copy_location(new, old)
+    was, now = ast.unparse(old).splitlines()[0], ast.unparse(new).splitlines()[0]
+    _Put(old, new).visit(tree)
+    whole = ast.unparse(ast.fix_missing_locations(tree))
+    return Made(file, whole, f"line {getattr(old, 'lineno', 0)}: `{was}` is `{now}`")
 
 
 class _Put(ast.NodeTransformer):
@@ -161,28 +177,16 @@ class _Put(ast.NodeTransformer):
         return self.new if node is self.old else self.generic_visit(node)
 
 
-@dataclass(frozen=True)
-class Made:
-    """A mutant of the tool: the whole text of one file."""
-
-    file: str
-    text: str
-    breaks: str
-
-    def applied(self, text: str) -> str:
-        """Return the file's text with the change in it."""
-        return self.text
-
-
 def made(seed: int, count: int, modules: Sequence[str] = MODULES) -> list[Made]:
     """Return as many mutants of modules as are asked for, one module after the other."""
     chance = random.Random(seed)
+    texts = {file: (ROOT / file).read_text() for file in modules}
+    left = {file: sites(ast.parse(text)) for file, text in texts.items()}
     found: list[Made] = []
-    of = {file: mutations((ROOT / file).read_text()) for file in modules}
     for number in range(count):
         file = modules[number % len(modules)]
-        line, old, new, text = of[file].pop(chance.randrange(len(of[file])))
-        found.append(Made(file, text, f"line {line}: `{old}` is `{new}`"))
+        site = left[file].pop(chance.randrange(len(left[file])))
+        found.append(mutated(file, texts[file], site))
     return found
 
 

@@ -153,28 +153,28 @@ class Schedule:
         self.commands += 1
         name = CommandId(f"c{self.commands}")
         deed = chance.random()
-        if deed < 0.7:
+        if deed < 0.62:
             self.asks(model)
-        elif deed < 0.75:
+        elif deed < 0.67:
             self.pin(PinModel(command_id=name, model=model, by="somebody"))
-        elif deed < 0.77:
+        elif deed < 0.70:
             self.write_card(model, pin=chance.random() < 0.5)
-        elif deed < 0.83:
+        elif deed < 0.77:
             for number, pinned in enumerate(sorted(world.state.pins)):
                 each = CommandId(f"{name}-{number}")
                 self.pin(PinModel(command_id=each, model=ModelId(pinned), pinned=False))
-        elif deed < 0.86 and world.waiting:
+        elif deed < 0.80 and world.waiting:
             world.give_up(chance.choice(world.waiting))
-        elif deed < 0.89:
+        elif deed < 0.83:
             world.command(PlaceModel(command_id=name, model=model))
-        elif deed < 0.91 and world.state.instances:
+        elif deed < 0.85 and world.state.instances:
             gone = InstanceId(chance.choice(sorted(world.state.instances)))
             world.command(DeleteInstance(command_id=name, instance=gone, drain_s=60.0))
-        elif deed < 0.93 and len(world.nodes) > 1:
+        elif deed < 0.87 and len(world.nodes) > 1:
             node = chance.choice(sorted(world.nodes))
             is_drained = world.state.nodes[node].draining
             world.command(DrainNode(command_id=name, node=node, draining=not is_drained))
-        elif deed < 0.95:
+        elif deed < 0.90:
             self.change_holder()
         else:
             self.mishap()

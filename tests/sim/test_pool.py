@@ -31,7 +31,7 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
         did["nodes lost"] += schedule.losses
     print(f"{PART} schedules from {part * PART} on: {dict(did)}")
     assert did["evictions"] > PART and did["answers"] > 10 * PART, "nothing happened"
-    assert min(did["crashes"], did["nodes lost"], did["holders"]) > 5, "nothing went wrong"
+    assert min(did["crashes"], did["nodes lost"], did["holders"]), "nothing went wrong"
 
 
 @pytest.mark.skipif("SHOAL_TEST_POOL" not in os.environ, reason="tells one schedule again")

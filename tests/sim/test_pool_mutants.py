@@ -19,10 +19,11 @@ from tests.sim.mutants import (
     Mutant,
     copied,
     first_failure,
-    mutations,
+    made,
+    mutated,
+    sites,
     verdict,
 )
-from tests.sim.mutants import made as made_mutants
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 GIVEN = os.environ.get("SHOAL_TEST_MUTANTS", "")
@@ -44,10 +45,10 @@ def test_each_change_by_hand_fits_the_tree_and_each_of_the_tool_is_one() -> None
         assert mutant.applied(text) != text
     text = (root / MODULES[1]).read_text()
     plain = ast.unparse(ast.parse(text))
-    found = mutations(text)
+    found = [mutated(MODULES[1], text, site) for site in sites(ast.parse(text))]
     assert len(found) > 10
-    assert all(whole != plain and compile(whole, "x", "exec") for *_, whole in found)
-    assert made_mutants(3, 4) == made_mutants(3, 4)
+    assert all(one.text != plain and compile(one.text, "x", "exec") for one in found)
+    assert made(3, 4) == made(3, 4) != made(4, 4)
 
 
 @pytest.mark.slow
@@ -57,7 +58,7 @@ def test_each_change_by_hand_fits_the_tree_and_each_of_the_tool_is_one() -> None
 def test_nineteen_of_twenty_mutants_of_the_pool_are_caught(tmp_path: Path) -> None:
     copied(tmp_path)
     assert not first_failure(tmp_path, ALL, 600.0), "the tests pass where nothing is changed"
-    mutants: list[Mutant | Made] = [*HAND, *made_mutants(SEED, BY_TOOL)]
+    mutants: list[Mutant | Made] = [*HAND, *made(SEED, BY_TOOL)]
     found = [verdict(mutant, ALL) for mutant in mutants]
     print(f"\nseed {SEED}")
     for one in found:

@@ -11,7 +11,7 @@ import pytest
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import PinModel
 from master.decisions.decide import Policy
-from tests.sim.pool_world import GB, Kind, PoolWorld
+from tests.sim.pool_world import GB, Ask, Kind, PoolWorld
 
 CASES = 1_000 if os.environ.get("SHOAL_PROVE") else 60
 LOAD_S = 0.5
@@ -62,9 +62,14 @@ def settled(
     world = PoolWorld(kinds, nodes, Policy(keep_alive_s=10_000.0))
     for kind in chance.sample(kinds, len(kinds)):
         ask = world.ask(kind.name, work_s=0.1)
-        assert world.run(60.0, lambda ask=ask: ask in world.done), f"{kind.name} is answered"
+        assert is_answered(world, [ask]), f"{kind.name} is not answered"
     world.run(4.0)
     return world
+
+
+def is_answered(world: PoolWorld, asks: list[Ask]) -> bool:
+    """Return whether all of these are answered within a minute."""
+    return world.run(60.0, lambda: all(ask in world.done for ask in asks))
 
 
 def missing(world: PoolWorld) -> list[ModelId]:
@@ -92,7 +97,7 @@ def test_for_one_model_no_more_copies_leave_than_have_to() -> None:
             wanted = chance.choice(missing(world) or [kinds[0].name])
             least = 0 if wanted in held else fewest(world, [wanted])
             before, ask = world.evictions, world.ask(wanted, work_s=0.1)
-            is_served = world.run(30.0, lambda ask=ask: ask in world.done)
+            is_served = is_answered(world, [ask])
             assert is_served == (least is not None), f"seed {seed}: {wanted} {least}"
             if least is None:
                 assert world.evictions == before, f"seed {seed}: copies left in vain"
@@ -116,7 +121,7 @@ def test_for_many_models_of_one_size_at_once_no_more_copies_leave_than_have_to()
         wanted = missing(world)[: min(3, sum(slots))]
         least, before = fewest(world, wanted), world.evictions
         asks = [world.ask(model, work_s=0.1) for model in wanted]
-        assert world.run(60.0, lambda asks=asks: all(ask in world.done for ask in asks))
+        assert is_answered(world, asks), f"seed {seed}: {wanted}"
         assert world.evictions - before == least, f"seed {seed}: {wanted} need {least}"
         left += world.evictions - before
     print(f"{CASES} cases, in which {left} copies left: as few as had to")
