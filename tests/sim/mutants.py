@@ -65,8 +65,8 @@ HAND = (
         "a pin is no protection",
     ),
     Mutant(
-        "master/pool/turns.py", "if use is None or use.open_requests:", "if use is None:",
-        "a copy with open requests counts as idle",
+        "master/pool/plans.py", "if not use.open_requests and use.heard_at >= told_at + HEARD_S:",
+        "if use.heard_at >= told_at + HEARD_S:", "a yielding copy is unloaded while it answers",
     ),
     Mutant(
         "master/pool/turns.py", "at = max(turn_at, passes_at, now)", "at = max(passes_at, now)",

@@ -34,6 +34,13 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
     assert min(did["crashes"], did["nodes lost"], did["holders"]), "nothing went wrong"
 
 
+@pytest.mark.parametrize(
+    "seed", [pytest.param(360, id="a model that a command has placed is promised no room any more")]
+)
+def test_what_a_schedule_has_found_stays_mended(seed: int) -> None:
+    tell(seed)
+
+
 @pytest.mark.skipif("SHOAL_TEST_POOL" not in os.environ, reason="tells one schedule again")
 def test_replay() -> None:
     schedule = tell(int(os.environ["SHOAL_TEST_POOL"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ LEAST_CAUGHT = 19
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", random.Random(1).sample(HAND[:7], 2), ids=lambda m: m.breaks)
+@pytest.mark.parametrize("mutant", (HAND[0], HAND[2]), ids=lambda m: m.breaks)
 def test_a_rule_of_the_pool_that_is_changed_is_noticed(mutant: Mutant) -> None:
     assert verdict(mutant, FAST).caught_by
 
