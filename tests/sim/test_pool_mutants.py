@@ -16,6 +16,7 @@ from tests.sim.mutants import (
     MODULES,
     Made,
     Mutant,
+    Verdict,
     copied,
     first_failure,
     made,
@@ -58,9 +59,10 @@ def test_nineteen_of_twenty_mutants_of_the_pool_are_caught(tmp_path: Path) -> No
     copied(tmp_path)
     assert not first_failure(tmp_path, ALL, 600.0), "the tests pass where nothing is changed"
     mutants: list[Mutant | Made] = [*HAND, *made(SEED, BY_TOOL)]
-    found = [verdict(mutant, ALL) for mutant in mutants]
     print(f"\nseed {SEED}")
-    for one in found:
-        print(one.line())
+    found: list[Verdict] = []
+    for mutant in mutants:
+        found.append(verdict(mutant, ALL))
+        print(found[-1].line(), flush=True)
     caught = sum(bool(one.caught_by) for one in found)
     assert caught >= LEAST_CAUGHT, f"{caught} of {len(found)} are caught"
