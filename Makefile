@@ -95,16 +95,20 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
 		--ignore-glob='tests/runner/test_group*'
 
 prove-sim: $(READY)
-	$(PROVE) tests/sim $(SIDE_BY_SIDE)
+	$(PROVE) tests/sim $(SIDE_BY_SIDE) --ignore-glob='tests/sim/test_pool*'
+
+prove-pool: $(READY)
+	$(PROVE) tests/sim/test_pool.py tests/sim/test_pool_oracle.py $(SIDE_BY_SIDE)
+	$(PROVE) tests/sim/test_pool_mutants.py
 
 prove-clients: $(READY)
 	rm -f prove-results/clients.jsonl

@@ -45,7 +45,7 @@ class Options:
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
     `settings_shown` are the settings by key, with value and source, as they may be shown;
-    `logs_folder` and `secret_files` are where logs lie, and keys that no capture may have.
+    `secret_files` have keys, which no capture may have.
     """
 
     node: NodeId

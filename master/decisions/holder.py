@@ -17,6 +17,7 @@ from bus.wire.messages.commands import Command, PlaceModel
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
+    InstancePlaced,
     InstanceRemoved,
     LoadRefused,
     ModelPinned,
@@ -234,6 +235,8 @@ class Holder:
         planner.note_event(self._memory, body, before, now)
         if isinstance(body, InstanceRemoved):
             self._said.pop(body.instance, None)
+        if isinstance(body, InstancePlaced):
+            self._book.plans.pop(body.instance.model, None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
             for more in planner.follow_up(known, body, self._memory.crash_loops, now):

@@ -20,12 +20,15 @@ from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
     FactId,
+    GenerationOpened,
     InstanceDraining,
     InstancePlaced,
     NodeJoined,
+    RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
 )
+from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
@@ -113,6 +116,7 @@ class PoolWorld:
         self.done: list[Ask] = []
         self.held: dict[InstanceId, Held] = {}
         self.story: list[str] = []
+        self.told: list[EventBody] = []
         self.loads: list[tuple[ModelId, float, float]] = []
         self.evictions = 0
         self.on_done: Callable[[Ask], None] = lambda _ask: None
@@ -121,7 +125,11 @@ class PoolWorld:
         self._seq: dict[str, int] = {}
         self._planned_at = 0.0
         self._demand_told: Any = None
-        self._lost: set[NodeId] = set()
+        self.lost: dict[NodeId, float] = {}
+        """Since when nodes are gone."""
+        self.broken_off: list[Ask] = []
+        """What ran where a runner or its node failed: its client was told so."""
+        self._were_lost = False
         self.card_files: dict[tuple[NodeId, ModelId], tuple[float, bool]] = {}
         """When a model's `card.toml` on a node was written, and whether that pins it."""
         self.begin_term()
@@ -156,6 +164,34 @@ class PoolWorld:
         answer = self.holder.asked(command, draft, self.now, unsettled=None)
         self._take(draft)
         return answer
+
+    def lose(self, node: NodeId) -> None:
+        """A node loses its power: its runners are gone, and nothing is heard of it."""
+        self.lost[node] = self.now
+        self._were_lost = True
+        for held in [one for one in self.held.values() if one.node == node]:
+            self._end(held)
+
+    def find(self, node: NodeId) -> None:
+        """A lost node is back. Its worker tells what has ended there, and starts what is asked
+        of it."""
+        del self.lost[node]
+        self._measure(everything=True)
+        for name, one in list(self.state.instances.items()):
+            if one.shards[0].node != node or name in self.held:
+                continue
+            if one.status == "placed":
+                self.held[one.instance] = Held(one.instance, one.model, node, self.now)
+            elif one.status == "ready":
+                self._ended(one.instance, one.generation, node, 1, "its node was gone")
+            elif one.status == "draining":
+                self._unloaded(one.instance, one.generation, node)
+
+    def crash(self, held: Held, exit_code: int = 1) -> None:
+        """A runner's process ends by itself."""
+        generation = self.state.instances[held.instance].generation
+        self._end(held)
+        self._ended(held.instance, generation, held.node, exit_code, "it crashed")
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Let time pass, at most until something holds."""
@@ -205,7 +241,7 @@ class PoolWorld:
         for held in list(self.held.values()):
             instance = self.state.instances.get(held.instance)
             if instance is None:
-                del self.held[held.instance]
+                self._end(held)
             elif held.ready_at is None:
                 if self.now - held.since >= self.kinds[held.model].load_s - 1e-9:
                     held.ready_at = held.used_at = self.now
@@ -225,13 +261,24 @@ class PoolWorld:
                 held.empty_at = held.empty_at or self.now
                 if self.now - held.empty_at >= UNLOAD_S - 1e-9:
                     del self.held[held.instance]
-                    self._tell(
-                        RunnerUnloaded(
-                            instance=held.instance, generation=instance.generation, rank=0,
-                            node=held.node,
-                        ),
-                        held.node,
-                    )  # fmt: skip
+                    self._unloaded(held.instance, instance.generation, held.node)
+
+    def _end(self, held: Held) -> None:
+        self.broken_off += held.running
+        del self.held[held.instance]
+
+    def _ended(
+        self, instance: InstanceId, generation: int, node: NodeId, exit_code: int, said: str
+    ) -> None:
+        fact = RunnerEnded(
+            instance=instance, generation=generation, rank=0, node=node, exit_code=exit_code,
+            message=said,
+        )  # fmt: skip
+        self._tell(fact, node)
+
+    def _unloaded(self, instance: InstanceId, generation: int, node: NodeId) -> None:
+        fact = RunnerUnloaded(instance=instance, generation=generation, rank=0, node=node)
+        self._tell(fact, node)
 
     def _serve(self) -> None:
         for held in self._open():
@@ -246,7 +293,8 @@ class PoolWorld:
     def hear_cards(self) -> None:
         """Each node tells anew what lies on its disk."""
         for node in self.nodes:
-            self.holder.view.hear(CardReading(card=self._card(node)), self.now)
+            if node not in self.lost:
+                self.holder.view.hear(CardReading(card=self._card(node)), self.now)
 
     # --- what the holder hears --------------------------------------------------------------
 
@@ -255,7 +303,11 @@ class PoolWorld:
         second = int(self.now + 1e-6)
         moved = False
         hear = getattr(self.holder, "heard", self.holder.view.hear)
+        if self._were_lost:
+            hear(self._peers(), self.now)
         for number, node in enumerate(self.nodes):
+            if node in self.lost:
+                continue
             due = int(self.now + 0.3 * number + 1e-6) != int(
                 self.now - STEP_S + 0.3 * number + 1e-6
             )
@@ -306,14 +358,26 @@ class PoolWorld:
             cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
         )  # fmt: skip
 
+    def _peers(self) -> PeersReading:
+        """What the holder's own switchboard says of the nodes."""
+        peers = [
+            PeerReading(
+                node=node, name=node, status="silent" if node in self.lost else "linked",
+                silent_s=self.now - self.lost.get(node, self.now),
+            )
+            for node in self.nodes
+        ]  # fmt: skip
+        return PeersReading(node=HOLDER, peers=tuple(peers))
+
     def _runner(self, held: Held) -> RunnerReading:
         best = min((ask.priority for ask in held.running), default=None)
         told = {"best_running_priority": best}
         more = {name: one for name, one in told.items() if name in RunnerReading.model_fields}
         return RunnerReading(
             node=held.node, process=f"runner:{held.instance}", instance=held.instance,
-            model=held.model, generation=1, phase="ready", running=len(held.running), waiting=0,
-            max_running=self.rows, max_waiting=8, best_waiting_priority=None,
+            model=held.model, generation=self.state.instances[held.instance].generation,
+            phase="ready", running=len(held.running), waiting=0, max_running=self.rows,
+            max_waiting=8, best_waiting_priority=None,
             prompt_tokens_per_s=0.0, generation_tokens_per_s=0.0, step_ms=0.0,
             last_used_ago_s=0.0 if held.running else self.now - held.used_at,
             **dict.fromkeys(NUMBERS, 0), **more,
@@ -357,7 +421,7 @@ class PoolWorld:
         self._planned_at = self.now
         for node in self.nodes:
             known = self.holder.view.cards.get(node)
-            if known is None:
+            if known is None and node not in self.lost:
                 self.holder.view.hear(CardReading(card=self._card(node)), self.now)
         draft = self._draft()
         self.holder.planned(draft, self.now)
@@ -378,11 +442,18 @@ class PoolWorld:
         for event, after in draft.events:
             before, body = self.state, event.body
             self.story.append(f"{self.now:8.1f} {body.kind} {body.model_dump(exclude={'kind'})}")
+            self.told.append(body)
             self.state = after
             if isinstance(body, InstancePlaced):
                 placed = body.instance
                 node = placed.shards[0].node
-                self.held[placed.instance] = Held(placed.instance, placed.model, node, self.now)
+                if node not in self.lost:
+                    self.held[placed.instance] = Held(placed.instance, placed.model, node, self.now)
+            if isinstance(body, GenerationOpened) and body.instance in after.instances:
+                opened = after.instances[body.instance]
+                node = opened.shards[0].node
+                if node not in self.lost:
+                    self.held[opened.instance] = Held(opened.instance, opened.model, node, self.now)
             if isinstance(body, InstanceDraining) and body.why.startswith("makes way"):
                 self.evictions += 1
             self.on_event(body, before)
