@@ -136,6 +136,25 @@ def test_node_and_victims_are_chosen_together() -> None:
     assert instances(made)["c"].shards[0].node == where["b"]
 
 
+def test_victims_leave_one_after_the_other_and_the_node_is_measured_between() -> None:
+    """What the first freed may be more than was counted, so that the second need not go."""
+    made = world({"a": 4, "b": 4, "c": 9}, {"n1": (13.0, 3)})
+    loaded(made, "a", "b")
+    made.run(20.0)
+    left: list[float] = []
+
+    def watch(body: Any, before: Any) -> None:
+        if isinstance(body, InstanceDraining):
+            others = (one for one in before.instances.values() if one.instance != body.instance)
+            assert not any(one.status == "draining" for one in others), "one leaves at a time"
+            left.append(made.now)
+
+    made.on_event = watch
+    wants = made.ask("c")
+    assert made.run(60.0, lambda: wants in made.done)
+    assert len(left) == 2 and left[1] - left[0] > 0.5, "it is measured, once a second"
+
+
 def test_what_is_promised_to_one_is_not_counted_on_by_another() -> None:
     """Three models want in where three are: three leave, whatever happens between two ticks."""
     names = ["a", "b", "c", "d", "e", "f"]
