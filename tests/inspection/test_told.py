@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.harness.nodes import MODEL, Node, eventually, running_node
+from tests.harness.nodes import MODEL, Node, answered, eventually, running_node
 
 GPU_MIB = 81_559
 
@@ -34,7 +35,11 @@ def test_c18_max_model_len_is_what_the_loaded_copy_takes(node: Node) -> None:
 
 def test_c18_a_cancelled_stream_does_not_say_that_a_limit_was_reached(node: Node) -> None:
     stream = node.stream("Tell me about the sea.", max_tokens=3000, ignore_eos=True).flowing(1)
-    (request,) = node.http.get("/queue").json()["requests"]
+    (request,) = answered(
+        lambda: httpx.get(f"{node.url}/queue", timeout=30).json()["requests"],
+        lambda requests: len(requests) == 1,
+        "the process that has the request tells of it",
+    )
     assert node.http.post(f"/v1/cancel/{request['request']}").status_code == 200
     stream.wait(60.0)
     assert stream.done and stream.error is None

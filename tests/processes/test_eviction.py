@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness.hub import HubServer
-from tests.harness.nodes import MODEL, Node, eventually
+from tests.harness.nodes import MODEL, Node, answered, eventually
 from tests.harness.pulling import (
     REPOSITORY,
     hub_settings,
@@ -46,13 +46,22 @@ def get_both(first: Node, second: Node) -> None:
     for name in ("first", "second"):
         said = first.shoal("pull", REPOSITORY, "--to", name)
         assert said.returncode == 0, said.stdout + said.stderr
-    eventually(lambda: having(first) == having(second) == 2, 30, "two copies are known")
+    answered(
+        lambda: [stored(node) for node in (first, second)],
+        lambda seen: [len(one) for one in seen] == [2, 2],
+        "two copies are known",
+    )
+
+
+def stored(node: Node) -> list[Any]:
+    """What is told of each copy of the model, as this node hears it."""
+    told = node.http.get("/store/storage").json()["nodes"]
+    return [one for each in told for one in each["models"] if one["model"] == REPOSITORY]
 
 
 def having(node: Node) -> int:
     """How many copies of the model are told of, as this node hears it."""
-    told = node.http.get("/store/storage").json()["nodes"]
-    return sum(one["model"] == REPOSITORY for each in told for one in each["models"])
+    return len(stored(node))
 
 
 def purged(asked: Node, **body: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def hub() -> Iterator[HubServer]:
 def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the first gives weights slowly."""
     shared = hub_settings(hub, tmp_path_factory.mktemp("hf"))
-    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB // 2)}, {}) as made:
+    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB)}, {}) as made:
         yield made
 
 

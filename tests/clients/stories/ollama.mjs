@@ -89,8 +89,9 @@ await tell("ollama (npm)", "ollama", {
     const own = new Ollama({ host: url });
     const options = { temperature: 0, num_predict: 3000 };
     const messages = asked("Tell me a story.");
+    const format = { type: "array", items: { type: "integer", minimum: 1000000 }, minItems: 200 };
     const cut = async () => {
-      const stream = await own.chat({ ...plain, options, messages, stream: true });
+      const stream = await own.chat({ ...plain, options, messages, format, stream: true });
       let pieces = 0;
       for await (const _ of stream) if (++pieces === 3) own.abort();
     };
