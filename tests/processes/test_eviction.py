@@ -43,14 +43,25 @@ def nodes(shared: dict[str, str]) -> Iterator[tuple[Node, Node]]:
 
 def get_both(first: Node, second: Node) -> None:
     """Have the model on both nodes, and known there."""
-    for name in ("first", "second"):
-        said = first.shoal("pull", REPOSITORY, "--to", name)
-        assert said.returncode == 0, said.stdout + said.stderr
+    for name, node in (("first", first), ("second", second)):
+        pulled(first, name, node)
     answered(
         lambda: [stored(node) for node in (first, second)],
         lambda seen: [len(one) for one in seen] == [2, 2],
         "two copies are known",
     )
+
+
+def pulled(asked: Node, name: str, node: Node) -> None:
+    """Pull the model to a node. Of one that was just deleted there it may be said, until the node
+    has looked at its disk again, that it is here already."""
+
+    def whole() -> bool:
+        said = asked.shoal("pull", REPOSITORY, "--to", name)
+        assert said.returncode == 0, said.stdout + said.stderr
+        return is_whole(node)
+
+    eventually(whole, 30, f"the model is on the {name} node")
 
 
 def stored(node: Node) -> list[Any]:
@@ -162,14 +173,14 @@ def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
     nodes: tuple[Node, Node], shared: dict[str, str]
 ) -> None:
     first, second = nodes
-    assert first.shoal("pull", REPOSITORY).returncode == 0
+    pulled(first, "first", first)
     third = Node(**shared, **joining(first), SHOAL_NODE_NAME="third", SHOAL_STORE="true")
     third.move(first.base_port + 40)
     try:
         third.up(240)
         eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
-        for name in ("third", "second"):
-            assert first.shoal("pull", REPOSITORY, "--to", name).returncode == 0
+        pulled(first, "third", third)
+        pulled(first, "second", second)
         three = (first, second, third)
         eventually(lambda: all(having(node) == 3 for node in three), 30, "three copies are known")
         eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
