@@ -88,14 +88,8 @@ def _dumped(program: str, pid: int) -> str:
     """Return py-spy's account of a process. One that is stopped cannot be paused for it, and need
     not be."""
     command = [program, "dump", "--json", "--pid", str(pid)]
-    try:
-        return _run(command, DUMP_TIMEOUT_S)
-    except Forbidden:
-        raise
-    except CaptureFailed:
-        if not is_stopped(pid):
-            raise
-    return _run([*command, "--nonblocking"], DUMP_TIMEOUT_S)
+    as_it_stands = ["--nonblocking"] if is_stopped(pid) else []
+    return _run([*command, *as_it_stands], DUMP_TIMEOUT_S)
 
 
 def is_stopped(pid: int) -> bool:

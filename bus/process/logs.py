@@ -1,4 +1,5 @@
-"""Talks to standard error: structured JSON lines, or readable ones on a terminal.
+"""Talks to standard error: structured JSON lines, or readable ones on a terminal; to the disk: the
+ends of the files that they go to.
 
 One line per record, with node, process and the fields that the caller gives (request,
 generation, ...). Prompt text has no place here.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from bus.process.clock import wall
@@ -73,6 +76,16 @@ class Log:
             self._stream.flush()
         except (BrokenPipeError, ValueError):
             return
+
+
+def end_of(path: Path, most_bytes: int) -> bytes:
+    """Return the end of a log file, from the beginning of a line on, `most_bytes` at most. Blocks;
+    raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most_bytes))
+        content = file.read(most_bytes)
+    return content if size <= most_bytes else content.partition(b"\n")[2]
 
 
 def process_of(file_name: str) -> str:

@@ -5,14 +5,14 @@ Pure. A card is a retained reading; the strictly newer one of two wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.kv import KvKind
-from bus.wire.messages.derived import DerivedModel
+from bus.wire.messages.derived import DerivedModel, plain_name
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
 
@@ -223,6 +223,18 @@ def short_names(model: str) -> set[str]:
     """Return what a model may be called in small letters: its name with and without its owner."""
     whole = model.casefold().removesuffix(":latest")
     return {whole, whole.rpartition("/")[2]}
+
+
+def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
+    """Return the one model that `name` means, or None when there is none or more than one."""
+    if ModelId(name) in known:
+        return ModelId(name)
+    plain = plain_name(name)
+    if ModelId(plain) in known:
+        return ModelId(plain)
+    folded = plain.casefold()
+    ends = {model for model in known if short_names(model) & {folded}}
+    return next(iter(ends)) if len(ends) == 1 else None
 
 
 def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from bus.wire.cards import AdapterCard, NodeCard
+from bus.wire.cards import AdapterCard, NodeCard, model_named
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.derived import DerivedModel
 from gateway.requests import routing
@@ -65,7 +65,7 @@ class AdapterBook:
         its model has not; of a derived model its own. None for none."""
         if derived is not None:
             return derived.adapter or None
-        if routing.model_named(name, models) is not None:
+        if model_named(name, models) is not None:
             return None
         adapted = self.named(name, models)
         return None if adapted is None else adapted.adapter

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard, passed_over_named
+from bus.wire.cards import ModelCard, model_named, passed_over_named
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
@@ -95,7 +95,7 @@ class ModelCatalog:
         pulled. Raises HttpFaultRaised (404) for none."""
         names = self.names()
         derived = self.derived(name)
-        found = routing.model_named(name if derived is None else derived.base, names)
+        found = model_named(name if derived is None else derived.base, names)
         if found is not None:
             return found
         pulled = known_repository(name, self._pull_names)
@@ -147,7 +147,7 @@ class ModelCatalog:
         """Return whether the model of a client's name may think before it answers: not where its
         card is known, and tells of no thinking."""
         cards = self.cards()
-        model = routing.model_named(name, set(cards))
+        model = model_named(name, set(cards))
         return model is None or "thinking" in cards[model].capabilities
 
     def card_here(self, model: ModelId) -> ModelCard | None:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bus.wire.cards import short_names
+from bus.wire.cards import model_named
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.derived import plain_name
@@ -35,18 +35,6 @@ class InstanceLoad:
 
     rows: int
     suspect: bool = False
-
-
-def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
-    """Return the one model that `name` means, or None when there is none or more than one."""
-    if ModelId(name) in known:
-        return ModelId(name)
-    plain = plain_name(name)
-    if ModelId(plain) in known:
-        return ModelId(plain)
-    folded = plain.casefold()
-    ends = {model for model in known if short_names(model) & {folded}}
-    return next(iter(ends)) if len(ends) == 1 else None
 
 
 def adapter_named(

@@ -197,11 +197,15 @@ class Holder:
         for found in pins_of_cards(self._scene(log.state, now)):
             command = found.model_copy(update={"at_s": log.at_s})
             decision = self._decide(command, self._scene(log.state, now), self._new_instance())
-            if isinstance(decision, Decided):
-                self._write(log, decision.events[-1], now)
-            if isinstance(decision, Decided | Refusal):
-                said = getattr(decision, "message", "as its card.toml says")
-                self._say(f"pin of {command.model}", f"{command.pinned} {said}", said)
+            what = f"pin of {command.model}"
+            match decision:
+                case Decided(events=(body,)):
+                    self._write(log, body, now)
+                    self._say(what, body.kind, f"{body.kind}, as its card.toml says")
+                case Refusal(message=message):
+                    self._say(what, message, message)
+                case _:
+                    pass
 
     def _pursue_wishes(self, log: LogDraft, now: float) -> None:
         """Go through what is wished for, most urgent first: place it, or have others make way.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness import kept_rows
 from tests.harness.nodes import ROOT
 
 RESULTS = ROOT / "prove-results" / "clients.jsonl"
@@ -30,17 +30,12 @@ def by_client(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def keep(rows: Sequence[dict[str, Any]], path: Path = RESULTS) -> None:
     """Append rows to the results; a client's later row stands for its earlier ones."""
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    kept_rows.keep(path, rows)
 
 
 def latest(path: Path = RESULTS) -> list[dict[str, Any]]:
     """Return the last row of each client that was kept; none where there is no file."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return list({row["client"]: row for row in rows}.values())
+    return kept_rows.latest(path, "client")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -3,11 +3,11 @@ prove-table`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness import kept_rows
 from tests.harness.nodes import ROOT
 
 RESULTS = ROOT / "prove-results" / "folders.jsonl"
@@ -19,17 +19,12 @@ HEADS = (
 
 def keep(rows: Sequence[dict[str, str]], path: Path = RESULTS) -> None:
     """Append rows to the results; a thing's later row stands for its earlier ones."""
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    kept_rows.keep(path, rows)
 
 
 def latest(path: Path = RESULTS) -> list[dict[str, Any]]:
     """Return the last row of each thing that was kept; none where there is no file."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return list({row["thing"]: row for row in rows}.values())
+    return kept_rows.latest(path, "thing")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -13,10 +14,7 @@ from rich.table import Table
 
 from tests.bench.latency import show as show_latency
 from tests.bench.serve import show, show_targets
-from tests.harness.client_results import HEADS, cells, latest
-from tests.harness.folder_results import HEADS as FOLDER_HEADS
-from tests.harness.folder_results import cells as folder_cells
-from tests.harness.folder_results import latest as latest_folders
+from tests.harness import client_results, folder_results
 from tests.harness.nodes import ROOT
 
 console = Console(width=170)
@@ -64,25 +62,15 @@ def kv() -> None:
     console.print(table)
 
 
-def clients() -> None:
-    rows = latest()
+def results(what: str, kept: ModuleType) -> None:
+    """Print the rows that a module of results has kept."""
+    rows = kept.latest()
     if not rows:
-        console.print("clients: not run (make prove-clients)")
+        console.print(f"{what}: not run (make prove-{what})")
         return
-    table = Table(*HEADS)
+    table = Table(*kept.HEADS)
     for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
-
-
-def folders() -> None:
-    rows = latest_folders()
-    if not rows:
-        console.print("folders: not run (make prove-folders)")
-        return
-    table = Table(*FOLDER_HEADS)
-    for row in rows:
-        table.add_row(*folder_cells(row))
+        table.add_row(*kept.cells(row))
     console.print(table)
 
 
@@ -110,14 +98,14 @@ def main(parts: list[str]) -> None:
         kv()
         return
     if parts == ["folders"]:
-        folders()
+        results("folders", folder_results)
         return
     for name in ("faults", "cluster", "records"):
         faults(name, f"prove-{name}")
     parity()
     kv()
-    clients()
-    folders()
+    results("clients", client_results)
+    results("folders", folder_results)
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")
     document("serve", "bench-results", "prove-bench")

@@ -18,13 +18,13 @@ from bus.wire.cards import (
     NodeCard,
     PartialModel,
     PassedOver,
+    model_named,
     models_of,
     not_in_force,
     passed_over_named,
-    short_names,
 )
 from bus.wire.codec import first_problem
-from bus.wire.ids import NodeId, sayable
+from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named
 from bus.wire.messages.peers import PeersReading
@@ -172,12 +172,10 @@ class NodeState:
         """Return the model on disk that a request for this name means, by its own name: without its
         owner, in other letters, or by a name that was made for it; the name itself for none."""
         derived = None if name in self.models else derived_named(name, self.state.derived)
-        wanted = str(name if derived is None else derived.base)
-        if wanted in self.models:
-            return wanted
-        folded = wanted.casefold().removesuffix(":latest")
-        ends = [str(model) for model in self.models if folded in short_names(model)]
-        return ends[0] if len(ends) == 1 else name
+        found = model_named(
+            name if derived is None else derived.base, {ModelId(one) for one in self.models}
+        )
+        return name if found is None else str(found)
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from bus.process.logs import end_of
 from bus.process.supervisor import Supervisor
 from gateway.cluster.captures.archive import Missing
 from gateway.cluster.captures.secrets import Remover, secrets_of
@@ -46,11 +47,10 @@ class SeenProcess:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node's machine: its supervisord, its folder of logs, the files of its keys."""
+    """One node's machine: its supervisord, and its folder of logs."""
 
     supervisor: str
     logs: str
-    secret_files: tuple[str, ...] = ()
 
     def processes(self) -> list[SeenProcess]:
         """Return what supervisord runs, and the gateway's HTTP processes. Raises OSError and
@@ -72,7 +72,7 @@ class Machine:
         found = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
         for path in found:
             try:
-                end = _end_of(path)
+                end = end_of(path, LOG_BYTES)
             except OSError as error:
                 yield path.name, Missing(f"logs/{path.name}", str(error))
                 continue
@@ -83,10 +83,11 @@ class Machine:
             else:
                 yield path.name, end
 
-    def remover(self) -> Remover:
-        """Return what takes this node's secrets out: those of the environment, and of key files."""
-        environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
-        return Remover(secrets_of(environment, _contents(self.secret_files)))
+
+def remover_of(secret_files: Iterable[str]) -> Remover:
+    """Return what takes this node's secrets out: those of the environment, and of key files."""
+    environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
+    return Remover(secrets_of(environment, _contents(secret_files)))
 
 
 def memory_of(
@@ -116,14 +117,6 @@ def _tool_says(name: str, command: list[str]) -> bytes | Missing:
         said = done.stderr.decode(errors="replace").strip() or "it said nothing"
         return Missing(" ".join(command), f"{name} ended with {done.returncode}: {said}")
     return done.stdout
-
-
-def _end_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LOG_BYTES))
-        content = file.read(LOG_BYTES)
-    return content if size <= LOG_BYTES else content.partition(b"\n")[2]
 
 
 def _written_s(path: Path) -> float:

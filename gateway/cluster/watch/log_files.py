@@ -6,10 +6,9 @@ file are read at most, and a line is cut.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from bus.process.logs import process_of
+from bus.process.logs import end_of, process_of
 
 MOST_LINES = 1000
 TAIL_BYTES = 1 << 20
@@ -25,13 +24,6 @@ def logged_processes(folder: Path) -> dict[str, Path]:
 def log_tail(path: Path, lines: int) -> list[str]:
     """Return the last lines of a file, oldest first, as they stand; of a line that is still being
     written nothing. Blocks; raises OSError."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        span = min(size, TAIL_BYTES)
-        file.seek(size - span)
-        data = file.read(span)
-    whole = data.split(b"\n")[:-1]
-    if span < size:
-        whole = whole[1:]
+    whole = end_of(path, TAIL_BYTES).split(b"\n")[:-1]
     texts = [line.decode(errors="replace") for line in whole[-lines:]] if lines else []
     return [text[:LINE_CHARACTERS] for text in texts]

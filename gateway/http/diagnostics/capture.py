@@ -24,12 +24,12 @@ from bus.wire.ids import NodeId
 from gateway.cluster.captures import (
     Captured,
     KeptCaptures,
-    Machine,
     NodeCapture,
     NotReached,
     archive_of,
     capture_of,
     packed_capture,
+    remover_of,
 )
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
@@ -157,7 +157,7 @@ def _archive(
     service: HttpService, captured: Sequence[Captured], head: dict[str, Any], at_s: float
 ) -> bytes:
     """Return the archive; what is secret here is taken out of the others' files too."""
-    remover = Machine("", "", service.options.secret_files).remover()
+    remover = remover_of(service.options.secret_files)
     for one in captured:
         if isinstance(one, NodeCapture):
             one.files = {name: remover.cleaned(content) for name, content in one.files.items()}

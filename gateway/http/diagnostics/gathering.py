@@ -23,6 +23,7 @@ from gateway.cluster.captures import (
     file_name,
     json_text,
     memory_of,
+    remover_of,
 )
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.diagnostics.node import (
@@ -70,9 +71,7 @@ class _Gathering:
         self._timing = timing
         self._until = service.reactor.now() + timing.whole_s
         self._capture = NodeCapture(options.node, options.node_name)
-        self._machine = Machine(
-            options.endpoints.supervisor, options.logs_folder, options.secret_files
-        )
+        self._machine = Machine(options.endpoints.supervisor, options.logs_folder)
 
     async def documents(self) -> None:
         """Take what the node tells of itself: its runners' flight recorders, those of runners that
@@ -137,7 +136,7 @@ class _Gathering:
 
     def cleaned(self) -> NodeCapture:
         """Return the capture without what is secret on this node. Waits for the disk."""
-        remover, taken = self._machine.remover(), self._capture
+        remover, taken = remover_of(self._service.options.secret_files), self._capture
 
         def clean(text: str) -> str:
             """Return a text without what is secret."""

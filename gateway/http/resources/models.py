@@ -13,7 +13,7 @@ from typing import Any
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
-from bus.wire.cards import AdapterCard, ModelCard
+from bus.wire.cards import AdapterCard, ModelCard, model_named
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeriveModel
@@ -22,7 +22,6 @@ from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
-from gateway.requests.routing import model_named
 from gateway.service import HttpService
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bus.wire.cards import model_named
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Conditions, Instance, RankReady, Shard, Status
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
@@ -11,7 +12,6 @@ from gateway.requests.routing import (
     affinity_of,
     choose,
     given_up,
-    model_named,
     ready_instances,
 )
 

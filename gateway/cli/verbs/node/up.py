@@ -25,7 +25,7 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.endpoints import is_loopback
 from bus.process.identity import known_node_id
-from bus.process.logs import file_of
+from bus.process.logs import end_of, file_of
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.blas import prepared_blas
@@ -236,9 +236,7 @@ def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a process's log, readable; empty when there is none."""
     path = settings.paths.logs / file_of(process)
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - 16_384))
-            return tail(file.read().decode(errors="replace"), process, lines)
+        return tail(end_of(path, 16_384).decode(errors="replace"), process, lines)
     except OSError:
         return ""
 

@@ -332,7 +332,7 @@ async function generate() {
 /** Return the body to ask with, or null where the answer's error says why there is none. */
 function body(messages, model, message) {
   if (!model) {
-    message.error = C.noModel;
+    message.error = live.models ? C.noModel : C.modelsUnknown;
     return null;
   }
   try {

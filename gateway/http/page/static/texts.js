@@ -41,6 +41,7 @@ export const T = {
     title: "Chat",
     model: "Model",
     noModel: "no model is here",
+    modelsUnknown: "this node has not told which models are here; try again",
     fresh: "New chat",
     chats: "Chats",
     noChats: "No chats yet. They are kept in this browser alone.",

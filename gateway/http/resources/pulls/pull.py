@@ -13,6 +13,7 @@ from functools import partial
 from falcon.asgi import Request, Response
 from pydantic import Field, RootModel
 
+from bus.wire.cards import model_named
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
@@ -31,7 +32,6 @@ from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.routing import model_named
 from gateway.service import HttpService
 
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
