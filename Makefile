@@ -1,7 +1,7 @@
 # shoal: everything from a fresh clone, with Python >= 3.11 and GNU make >= 3.81.
 #
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
-#   make test    the tests (the README's test command)
+#   make test    the tests (the README's test command); AGAIN=--again runs failed ones once more
 #   make lint    format, lint, types, generated pages
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
@@ -18,10 +18,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
-TOLD := --durations 20 -r s
 QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
-IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 
@@ -41,9 +39,7 @@ down: $(READY)
 	@$(BIN)/shoal down
 
 test: $(READY)
-	$(PYTEST) tests -m "not nodes and not alone and not proof" $(SIDE_BY_SIDE) $(TOLD)
-	$(PYTEST) tests -m "nodes and not proof" $(IN_PAIRS) $(TOLD)
-	$(PYTEST) tests -m "alone and not proof" $(TOLD)
+	@$(BIN)/python -m tests.harness.parts $(AGAIN)
 
 lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests

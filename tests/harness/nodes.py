@@ -112,8 +112,10 @@ def shoal(
 
 @dataclass
 class Stream:
-    """One streamed chat completion, read in a thread of its own. `ends` counts its terminals."""
+    """One streamed chat completion, read by `read` in a thread of its own. `ends` counts its
+    terminals."""
 
+    read: Callable[[Stream], None]
     ends: int = 0
     text: str = ""
     finish: str | None = None
@@ -128,6 +130,13 @@ class Stream:
     thread: threading.Thread | None = None
     started_at: float = 0.0
 
+    def begin(self) -> Stream:
+        """Ask for the answer, or for the same one anew with nothing of the last kept."""
+        vars(self).update(vars(Stream(self.read, started_at=time.monotonic())))
+        self.thread = threading.Thread(target=self.read, args=(self,), daemon=True)
+        self.thread.start()
+        return self
+
     def wait(self, seconds: float) -> Stream:
         """Wait for the end of the stream; fails when it is still open then."""
         assert self.thread is not None
@@ -136,12 +145,20 @@ class Stream:
         return self
 
     def flowing(self, tokens: int = 5, seconds: float = 60.0) -> Stream:
-        """Wait until some tokens have come."""
-        eventually(
-            lambda: len(self.at) >= tokens or self.ended_at is not None, seconds, "tokens flow"
-        )
-        assert self.ended_at is None, f"ended early: {self.error or self.broken or self.text!r}"
-        return self
+        """Wait until some tokens have come. An answer that was whole before a reader who had to
+        wait for a core could see it flow is asked for anew, at most four times."""
+        tries = 5
+        while True:
+            eventually(
+                lambda: len(self.at) >= tokens or self.ended_at is not None, seconds, "tokens flow"
+            )
+            if self.ended_at is None:
+                return self
+            tries -= 1
+            assert tries and self.done and self.error is None, (
+                f"ended early: {self.error or self.broken or self.text!r}"
+            )
+            self.begin()
 
     def take(self, line: str) -> None:
         """One line of the event stream."""
@@ -306,10 +323,7 @@ class Node:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        stream = Stream(started_at=time.monotonic())
-        stream.thread = threading.Thread(target=self._read, args=(stream, body), daemon=True)
-        stream.thread.start()
-        return stream
+        return Stream(lambda stream: self._read(stream, body)).begin()
 
     def _read(self, stream: Stream, body: dict[str, Any]) -> None:
         try:
