@@ -1,4 +1,4 @@
-"""Talks to falcon: every route of the gateway in one table, and the application made of it.
+"""Talks to falcon: every route of the gateway in one table.
 
 A row is a method of a path: what answers there and its line in the reference. The rows of the
 APIs come from their own tables (`gateway.dialects.registry`). HEAD is answered wherever GET is.
@@ -6,46 +6,18 @@ APIs come from their own tables (`gateway.dialects.registry`). HEAD is answered 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from falcon.asgi import App
-
-from bus.wire.api_keys import Scope
-from gateway.dialects.api_table import (
-    Api,
-    DeletesModel,
-    DerivesModel,
-    Embeds,
-    Endpoint,
-    FetchesModel,
-    Generates,
-    KeepsAnswers,
-    KeepsConversations,
-    KeepsListed,
-    ListsModels,
-    PagesModels,
-    ReadsPrompt,
-    Says,
-    ShowsAsked,
-    ShowsModel,
-)
 from gateway.dialects.registry import APIS
 from gateway.http import diagnostics, page
-from gateway.http.openapi import GENERATION_ERRORS, Route
+from gateway.http.openapi import Route
 from gateway.http.resources import (
     access,
-    answers,
     cluster,
     collectives,
-    conversations,
-    deletions,
     figures,
     instances,
     jobs,
-    models,
     nodes,
     pages,
     pool,
@@ -53,13 +25,8 @@ from gateway.http.resources import (
     quantizing,
     requests,
 )
-from gateway.http.resources.exchange import (
-    EmbedResource,
-    GenerateResource,
-    ListedAnswers,
-    ReadPromptResource,
-)
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
+from gateway.http.routes.api_rows import PULLS, rows_of
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -72,7 +39,6 @@ PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
 VERIFIES = (400, 401, 404, 429, 500, 504)
-PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
@@ -86,141 +52,9 @@ def _openapi(handle: ServiceHandle) -> pages.Made:
     return pages.MadeForServer(partial(pages.openapi, ROUTES, handle.options.version))
 
 
-def _mark_of(api: Api, path: str) -> str:
-    """Return the header of an API's clients, for a path that another API answers too."""
-    others = (one.path for other in APIS if other is not api for one in other.endpoints)
-    return api.marked_by if path in others else ""
-
-
-def _scope_of(endpoint: Endpoint) -> Scope:
-    """Return what an API key needs for an endpoint: what fetches, makes or deletes models is for
-    those who run the cluster."""
-    runs = isinstance(endpoint, DeletesModel | DerivesModel | FetchesModel)
-    return "admin" if runs else "inference"
-
-
-def _rows_of(api: Api) -> Iterator[Route]:
-    for endpoint in api.endpoints:
-        path, summary = endpoint.path, endpoint.summary
-        marked_by, scope = _mark_of(api, path), _scope_of(endpoint)
-        row = partial(Route, envelope=api.envelope, marked_by=marked_by, scope=scope)
-        get = partial(row, "GET", path, summary, api.title)
-        post = partial(row, "POST", path, summary, api.title)
-        match endpoint:
-            case Generates(
-                dialect=dialect, body=body, answer=answer, event=event, ends_with=ends_with
-            ):
-                yield post(
-                    partial(GenerateResource, dialect=dialect),
-                    body=body,
-                    answer=answer,
-                    event=event,
-                    ends_with=ends_with,
-                    streams=dialect.stream_content_type,
-                    errors=GENERATION_ERRORS,
-                    counts=True,
-                )
-            case ReadsPrompt(dialect=dialect, body=body, answer=answer):
-                asks = partial(post, errors=GENERATION_ERRORS, counts=True)
-                yield asks(partial(ReadPromptResource, dialect=dialect), body=body, answer=answer)
-            case Embeds(dialect=dialect, body=body, answer=answer):
-                asks = partial(post, errors=GENERATION_ERRORS, counts=True)
-                yield asks(partial(EmbedResource, dialect=dialect), body=body, answer=answer)
-            case ListsModels():
-                yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
-            case PagesModels():
-                yield get(partial(models.ModelPages, endpoint=endpoint), errors=(400, 401))
-            case ShowsModel():
-                yield get(partial(models.ModelOfPath, endpoint=endpoint), errors=(401, 404))
-            case ShowsAsked(body=body):
-                resource = partial(models.ModelOfBody, endpoint=endpoint)
-                yield post(resource, body=body, errors=(400, 401, 404))
-            case FetchesModel(body=body, streams=streams):
-                resource = partial(pulls.ModelToFetch, endpoint=endpoint)
-                yield post(resource, body=body, streams=streams, errors=PULLS)
-            case DeletesModel(body=body):
-                delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
-                resource = partial(deletions.ModelToDelete, endpoint=endpoint)
-                yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
-            case DerivesModel(body=body, streams=streams):
-                resource = partial(models.ModelToDerive, endpoint=endpoint)
-                errors = (400, 401, 404, 409, 503)
-                yield post(resource, body=body, streams=streams, errors=errors)
-            case KeepsAnswers():
-                yield from _rows_of_kept(api, endpoint)
-            case KeepsConversations():
-                yield from _rows_of_conversations(api, endpoint)
-            case Says(answer=said):
-                yield get(partial(pages.Constant, answer=said), errors=(401,))
-
-
-def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
-    what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
-    errors = (400, 401, 404, 503, 504)
-    row = partial(
-        Route, tag=api.title, envelope=api.envelope, errors=errors, scope=_scope_of(endpoint)
-    )
-    listed = isinstance(endpoint, KeepsListed)
-    shown = partial(answers.LabelledAnswer if listed else jobs.BackgroundAnswer, endpoint=endpoint)
-    yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
-    yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
-    if isinstance(endpoint, KeepsListed):
-        yield from _rows_of_listed(api, endpoint, row, shown)
-    else:
-        stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
-        yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
-    of_items = answers.AnswerItems if listed else jobs.BackgroundItems
-    items = partial(of_items, endpoint=endpoint)
-    told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
-    yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
-
-
-def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[Route]:
-    one = f"{endpoint.path}/{{conversation_id}}"
-    items, item = f"{one}/items", f"{one}/items/{{item_id}}"
-    row = partial(
-        Route,
-        tag=api.title,
-        envelope=api.envelope,
-        errors=(400, 401, 404, 413, 503, 504),
-        scope=_scope_of(endpoint),
-    )
-    begins = partial(conversations.ConversationList, endpoint=endpoint)
-    told = partial(conversations.OneConversation, endpoint=endpoint)
-    listed = partial(conversations.ConversationItems, endpoint=endpoint)
-    single = partial(conversations.ConversationItem, endpoint=endpoint)
-    what = endpoint.summary
-    yield row("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
-    yield row("GET", one, f"A {what}, without its items", resource=told)
-    yield row("POST", one, f"Give a {what} other labels", resource=told, body=endpoint.labels_body)
-    yield row("DELETE", one, f"Remove a {what} and its items", resource=told)
-    yield row("POST", items, f"Add items to a {what}", resource=listed, body=endpoint.items_body)
-    page = f"The items of a {what} (?limit=, ?order=, ?after=, ?include=)"
-    yield row("GET", items, page, resource=listed)
-    yield row("GET", item, f"An item of a {what} (?include=)", resource=single)
-    yield row("DELETE", item, f"Remove an item of a {what}", resource=single)
-
-
-def _words(items_at: str) -> str:
-    return items_at.removeprefix("input_")
-
-
-def _rows_of_listed(
-    api: Api, endpoint: KeepsListed, row: partial[Route], shown: Any
-) -> Iterator[Route]:
-    path = endpoint.path
-    made = (one for one in api.endpoints if isinstance(one, Generates) and one.path == path)
-    both = partial(ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
-    told = f"Each {endpoint.summary} (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
-    yield row("GET", path, told, resource=both)
-    kept = f"{path}/{{answer_id}}"
-    yield row("POST", kept, f"Give a {endpoint.what.lower()} other labels",
-              resource=shown, body=endpoint.body)  # fmt: skip
-
-
 # fmt: off
 ROUTES: tuple[Route, ...] = (
-    *(row for api in APIS for row in _rows_of(api)),
+    *(row for api in APIS for row in rows_of(api)),
     Route("POST", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
           cluster.CancelResource, errors=(401, 404, 504)),
     Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
@@ -366,35 +200,3 @@ ROUTES: tuple[Route, ...] = (
       for name in ("{name}", "{name}/{part}")),
 )
 # fmt: on
-
-
-def routed() -> dict[tuple[str, str], Route]:
-    """Return each route by its method and its path as the router has it; of two of one path, which
-    have one scope, the first. HEAD is asked as GET."""
-    found: dict[tuple[str, str], Route] = {}
-    for route in ROUTES:
-        found.setdefault((route.method, route.path), route)
-    for api in APIS:
-        if api.also_under:
-            for row in _rows_of(api):
-                found[row.method, f"{api.also_under}{row.path}"] = row
-            found["GET", api.also_under] = replace(found["GET", "/"], path=api.also_under)
-    return found
-
-
-def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
-    """Give the application everything that it answers."""
-    # of two rows of one path, the later one's resource answers both
-    makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
-    made = {path: make(handle) for path, make in makers.items() if make is not None}
-    for route in ROUTES:
-        if route.marked_by and route.resource is not None:
-            marked = route.resource(handle)
-            made[route.path] = models.ByHeader(route.marked_by, marked, made[route.path])
-    for api in APIS:
-        if api.also_under:
-            paths = [endpoint.path for endpoint in api.endpoints]
-            made |= {f"{api.also_under}{path}": made[path] for path in paths}
-            made[api.also_under] = pages.Root(handle)
-    for path, resource in made.items():
-        app.add_route(path, resource)
