@@ -13,8 +13,8 @@ from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId, is_model_id
-from bus.wire.instances import Conditions, Instance, Shard
+from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import (
     AddApiKey,
     AskLeaseBack,
@@ -51,11 +51,19 @@ from master.decisions.derived import decide_derived
 from master.decisions.leasing import decide_lease, take_lease
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept, pinned_by_cards
+from master.decisions.pool_view import (
+    choose,
+    claim_of,
+    conditions_of,
+    decide_pin,
+    instance_of,
+    is_kept,
+    living,
+    pinned_by_cards,
+)
 from master.decisions.quantizing import decide_quantizing
 
 FOR_EVER = -1.0
-LIVING = ("placed", "ready")
 NORMAL = 10
 
 
@@ -198,65 +206,6 @@ def _tried_once(
     if isinstance(bodies, Refusal):
         return _still_gathering(scene) or bodies
     return Decided(bodies, fresh)
-
-
-def living(state: ClusterState, model: ModelId) -> list[Instance]:
-    """Return the instances of a model that are placed or ready, ready ones first."""
-    held = (i for i in state.instances.values() if i.model == model and i.serves)
-    found = [i for i in held if i.status in LIVING]
-    return sorted(found, key=lambda one: one.status != "ready")
-
-
-def instance_of(
-    command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
-) -> Instance:
-    """Return the instance that a placement makes, under the id `fresh`."""
-    card = placed.card
-    keep_alive_s = next(
-        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
-        policy.keep_alive_s,
-    )
-    shards = tuple(
-        Shard(
-            rank=rank.rank,
-            node=rank.copy.node.id,
-            first_layer=rank.first_layer,
-            last_layer=rank.last_layer,
-            bytes_reserved=rank.reserved_bytes,
-            backend=rank.copy.backend,
-        )
-        for rank in placed.ranks
-    )
-    return Instance(
-        instance=fresh,
-        model=card.model,
-        shards=shards,
-        sharding=placed.sharding,
-        collectives=placed.collectives,
-        backend=placed.lead.copy.backend,
-        context_tokens=placed.context_tokens,
-        keep_alive_s=keep_alive_s,
-        pinned=command.pinned,
-        conditions=conditions_of(command),
-        kv=placed.lead.copy.kv,
-    )
-
-
-def conditions_of(command: PlaceModel) -> Conditions:
-    """Return the conditions of a command, for an instance to be placed again under the same."""
-    return Conditions.model_validate(command, from_attributes=True)
-
-
-def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
-    """Return the command that places a copy like this one under `conditions`; `why` is a word
-    for its id, which is only a name."""
-    return PlaceModel(
-        command_id=CommandId(f"{why}-{instance.instance}"),
-        model=instance.model,
-        keep_alive_s=None if instance.pinned else instance.keep_alive_s,
-        pinned=instance.pinned,
-        **dict(conditions),
-    )
 
 
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:

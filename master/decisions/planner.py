@@ -36,10 +36,8 @@ from master.decisions.decide import (
     Decision,
     Later,
     Scene,
-    living,
-    placement_again,
 )
-from master.decisions.pool_view import claim_of
+from master.decisions.pool_view import claim_of, living, placement_again
 from master.pool import LeaseNotes, PoolPlan, Tenure, holds_by_sum, pinned_by
 
 IDLE_DRAIN_S = 600.0

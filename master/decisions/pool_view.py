@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, ModelId, NodeId
-from bus.wire.instances import Instance
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import Conditions, Instance, Shard
 from bus.wire.messages.commands import PinModel, PlaceModel, TakeLease
 from bus.wire.messages.events import ModelPinned, ModelUnpinned
 from bus.wire.messages.readings import ModelDemand
@@ -22,10 +22,11 @@ from bus.wire.pool import MAX_PINS, Pin
 from master import placement, pool
 
 if TYPE_CHECKING:
-    from master.decisions.decide import Scene
+    from master.decisions.decide import Policy, Scene
 
 LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 """What loading a model is taken to cost before it was measured."""
+LIVING = ("placed", "ready")
 BY_CARD = "its card.toml"
 """Who has pinned a model that its own card pins."""
 
@@ -154,6 +155,65 @@ def pins_of_cards(scene: Scene) -> list[PinModel]:
         for model, pinned in pinned_by_cards(scene, mine).items()
         if (pinned and model not in state.pins) or (not pinned and model in mine and is_whole)
     ]
+
+
+def living(state: ClusterState, model: ModelId) -> list[Instance]:
+    """Return the instances of a model that are placed or ready, ready ones first."""
+    held = (i for i in state.instances.values() if i.model == model and i.serves)
+    found = [i for i in held if i.status in LIVING]
+    return sorted(found, key=lambda one: one.status != "ready")
+
+
+def instance_of(
+    command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
+) -> Instance:
+    """Return the instance that a placement makes, under the id `fresh`."""
+    card = placed.card
+    keep_alive_s = next(
+        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
+        policy.keep_alive_s,
+    )
+    shards = tuple(
+        Shard(
+            rank=rank.rank,
+            node=rank.copy.node.id,
+            first_layer=rank.first_layer,
+            last_layer=rank.last_layer,
+            bytes_reserved=rank.reserved_bytes,
+            backend=rank.copy.backend,
+        )
+        for rank in placed.ranks
+    )
+    return Instance(
+        instance=fresh,
+        model=card.model,
+        shards=shards,
+        sharding=placed.sharding,
+        collectives=placed.collectives,
+        backend=placed.lead.copy.backend,
+        context_tokens=placed.context_tokens,
+        keep_alive_s=keep_alive_s,
+        pinned=command.pinned,
+        conditions=conditions_of(command),
+        kv=placed.lead.copy.kv,
+    )
+
+
+def conditions_of(command: PlaceModel) -> Conditions:
+    """Return the conditions of a command, for an instance to be placed again under the same."""
+    return Conditions.model_validate(command, from_attributes=True)
+
+
+def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
+    """Return the command that places a copy like this one under `conditions`; `why` is a word
+    for its id, which is only a name."""
+    return PlaceModel(
+        command_id=CommandId(f"{why}-{instance.instance}"),
+        model=instance.model,
+        keep_alive_s=None if instance.pinned else instance.keep_alive_s,
+        pinned=instance.pinned,
+        **dict(conditions),
+    )
 
 
 def decide_pin(
