@@ -1,7 +1,7 @@
 """What a source of sensors is, what one look at it brings, and units from what drivers tell.
 
-Pure: time arrives as `at`. A figure that cannot be (a load over 100 %, a temperature below absolute
-zero or above what silicon stands) is one that is not told.
+Pure: time arrives as `at`. A figure that cannot be (a load over 100 %, a temperature at which no
+chip works) is one that is not told.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def ratio_of(percent: float | None) -> float | None:
 
 
 def celsius_of(temperature_c: float | None) -> float | None:
-    """Return a temperature, unless nothing can be that cold or hot."""
+    """Return a temperature, unless no chip works at it."""
     fits = temperature_c is not None and COLDEST_C <= temperature_c <= HOTTEST_C
     return temperature_c if fits else None
 
 
 def watts_of(power_w: float | None) -> float | None:
-    """Return a power, unless no machine can take that much."""
+    """Return a power, unless no machine takes that much."""
     return power_w if power_w is not None and 0.0 <= power_w <= MOST_W else None
 
 
