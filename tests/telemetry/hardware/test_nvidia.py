@@ -13,16 +13,17 @@ from telemetry.hardware.nvidia import AGAIN_S, NOT_INSTALLED, NvidiaCards
 from telemetry.hardware.told import Told
 from tests.harness.sensor_files import RADEON, add_card
 
-H100 = {
-    "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
-    "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0"),
-    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=63, memory=20),
-    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=85_520_809_984, free=73_220_809_984,
-                                               used=12_300_000_000),
-    "nvmlDeviceGetPowerUsage": 310_500,
-    "nvmlDeviceGetTemperature": 54,
-    "nvmlDeviceGetClockInfo": 1_980,
+H200 = {
+    "nvmlDeviceGetName": "NVIDIA H200",
+    "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:06.0"),
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=98, memory=25),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_754_820_096, free=147_244_318_720,
+                                               used=3_510_501_376),
+    "nvmlDeviceGetPowerUsage": 690_833,
+    "nvmlDeviceGetTemperature": 58,
+    "nvmlDeviceGetClockInfo": 1_455,
 }  # fmt: skip
+"""What `nvidia-ml-py` gave for one under load (its bus made up, so that it has a letter)."""
 SPARE = {**RADEON, "vendor": "0x10de", "class": "0x030200"}
 
 
@@ -76,17 +77,17 @@ class Nvml:
 
 
 def test_a_gpu_is_told_in_ratios_bytes_watts_celsius_and_megahertz(tmp_path: Path) -> None:
-    (found,) = NvidiaCards(tmp_path, lambda: Nvml(H100)).read(0.0).accelerators
+    (found,) = NvidiaCards(tmp_path, lambda: Nvml(H200)).read(0.0).accelerators
     assert found.model_dump(exclude_none=True) == {
         "vendor": "nvidia",
-        "device": "00000000:1b:00.0",
-        "name": "NVIDIA H100 80GB HBM3",
-        "utilisation_ratio": 0.63,
-        "vram_total_bytes": 85_520_809_984,
-        "vram_used_bytes": 12_300_000_000,
-        "power_w": 310.5,
-        "temperature_c": 54.0,
-        "clock_mhz": 1980.0,
+        "device": "00000000:1b:06.0",
+        "name": "NVIDIA H200",
+        "utilisation_ratio": 0.98,
+        "vram_total_bytes": 150_754_820_096,
+        "vram_used_bytes": 3_510_501_376,
+        "power_w": 690.833,
+        "temperature_c": 58.0,
+        "clock_mhz": 1455.0,
     }
 
 
@@ -98,8 +99,8 @@ def test_what_a_gpu_has_no_figure_for_is_none_and_never_zero(tmp_path: Path) -> 
         "nvmlDeviceGetTemperature": NVMLError(21),
         "nvmlDeviceGetClockInfo": NVMLError(13),
     }
-    idle = {**H100, "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0, memory=0)}
-    told = NvidiaCards(tmp_path, lambda: Nvml({**H100, **lacking}, idle)).read(0.0)
+    idle = {**H200, "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0, memory=0)}
+    told = NvidiaCards(tmp_path, lambda: Nvml({**H200, **lacking}, idle)).read(0.0)
     first, second = told.accelerators
     assert set(first.model_dump(exclude_none=True)) == {"vendor", "device", "name"}
     assert second.utilisation_ratio == 0.0, "an idle one is not unknown"
@@ -107,7 +108,7 @@ def test_what_a_gpu_has_no_figure_for_is_none_and_never_zero(tmp_path: Path) -> 
 
 def test_names_that_older_packages_give_as_bytes_are_read(tmp_path: Path) -> None:
     old = {
-        **H100,
+        **H200,
         "nvmlDeviceGetName": b"Tesla T4",
         "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:00:1E.0"),
     }
@@ -116,9 +117,9 @@ def test_names_that_older_packages_give_as_bytes_are_read(tmp_path: Path) -> Non
 
 
 def test_a_gpu_that_is_lost_is_named_and_the_others_are_told(tmp_path: Path) -> None:
-    lost = {**H100, "nvmlDeviceGetPowerUsage": NVMLError(15, "GPU is lost")}
-    told = NvidiaCards(tmp_path, lambda: Nvml(lost, H100)).read(0.0)
-    assert [one.power_w for one in told.accelerators] == [310.5]
+    lost = {**H200, "nvmlDeviceGetPowerUsage": NVMLError(15, "GPU is lost")}
+    told = NvidiaCards(tmp_path, lambda: Nvml(lost, H200)).read(0.0)
+    assert [one.power_w for one in told.accelerators] == [690.833]
     assert [(one.source, one.why) for one in told.untold] == [("nvidia", "GPU 0: GPU is lost")]
 
 
@@ -135,7 +136,7 @@ def test_without_the_package_it_is_said_where_a_gpu_of_nvidias_is(
 
 def test_nvml_that_does_not_open_is_said_and_tried_again_after_a_minute(tmp_path: Path) -> None:
     add_card(tmp_path, "card0", SPARE)
-    nvml = Nvml(H100)
+    nvml = Nvml(H200)
     nvml.fault = NVMLError(12, "NVML Shared Library Not Found")
     cards = NvidiaCards(tmp_path, lambda: nvml)
     (untold,) = cards.read(100.0).untold
@@ -144,13 +145,13 @@ def test_nvml_that_does_not_open_is_said_and_tried_again_after_a_minute(tmp_path
     assert cards.read(100.0 + AGAIN_S - 1.0).untold == (untold,)
     assert nvml.opened == 1
     (found,) = cards.read(100.0 + AGAIN_S).accelerators
-    assert found.name == "NVIDIA H100 80GB HBM3"
+    assert found.name == "NVIDIA H200"
 
 
 def test_a_driver_that_fails_whole_is_an_error_and_opened_anew_at_the_next_look(
     tmp_path: Path,
 ) -> None:
-    nvml = Nvml(H100)
+    nvml = Nvml(H200)
     cards = NvidiaCards(tmp_path, lambda: nvml)
     cards.read(0.0)
     nvml.fault = NVMLError(999, "Unknown Error")
