@@ -36,7 +36,7 @@ from bus.wire.messages.readings import (
 from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
 from telemetry.examine import Examiner, ProcessTarget
-from telemetry.hardware import HardwarePublisher, HardwareWatch, Source
+from telemetry.hardware import HardwarePublisher, HardwareWatch, SensorSource
 from telemetry.health import UNREACHABLE_S, ClosedPort, NodeFacts, SilentPeer, findings
 
 PERIOD_S = 1.0
@@ -186,7 +186,7 @@ class Telemetry:
         *,
         journal: Path,
         doors: Mapping[str, Sequence[int]] | None = None,
-        sources: Sequence[Source] = (),
+        sources: Sequence[SensorSource] = (),
     ) -> None:
         """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
         which each of its processes has to listen, `sources` its sensors."""

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from telemetry.hardware.cards import Card, DrmCards, Figures
+from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
 from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of, text_of
-from telemetry.hardware.told import Told, celsius_of, ratio_of, scaled, watts_of
 
 CLOCK_NOW = re.compile(r":\s*(\d+)\s*MHz\s*\*", re.IGNORECASE)
 """The line of `pp_dpm_sclk` that a star marks as the clock of now."""
@@ -24,7 +24,7 @@ class AmdCards:
     def __init__(self, root: Path) -> None:
         self._cards = DrmCards(root, "amd")
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Return every card of AMD's."""
         return self._cards.look(_figures)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.wire.accelerators import AcceleratorReading, UntoldFigures, Vendor
+from telemetry.hardware.sensed import Sensed
 from telemetry.hardware.sysfs import text_of
-from telemetry.hardware.told import Told
 
 PCI_VENDORS: Mapping[Vendor, str] = {"nvidia": "0x10de", "amd": "0x1002", "intel": "0x8086"}
 CARD = re.compile(r"card(\d+)")
@@ -45,7 +45,7 @@ class DrmCards:
         self._vendor: Vendor = vendor
         self._names: dict[str, str | None] = {}
 
-    def look(self, figures: Callable[[Card], Figures]) -> Told:
+    def look(self, figures: Callable[[Card], Figures]) -> Sensed:
         """Return what `figures` tells of each card; of one that is asleep its name alone, and
         why."""
         found: list[AcceleratorReading] = []
@@ -64,7 +64,7 @@ class DrmCards:
                 **{name: value for name, value in told.items() if value is not None},
             }
             found.append(AcceleratorReading.model_validate(known))
-        return Told(tuple(found), untold=tuple(untold))
+        return Sensed(tuple(found), untold=tuple(untold))
 
     def _name_of(self, device_id: str) -> str | None:
         if device_id not in self._names:

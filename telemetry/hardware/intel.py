@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from telemetry.hardware.cards import Card, DrmCards, Figures
+from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
 from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of
-from telemetry.hardware.told import EnergyMeter, Told, celsius_of, scaled
 
 WHOLE = ("card", "pkg")
 """The sensors that stand for a card whole, best first."""
@@ -26,7 +26,7 @@ class IntelCards:
         self._cards = DrmCards(root, "intel")
         self._energy = EnergyMeter()
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Return every card of Intel's."""
         return self._cards.look(lambda card: self._figures(card, at))
 

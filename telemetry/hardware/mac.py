@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from bus.process.tools import asked
 from bus.wire.accelerators import AcceleratorReading, UntoldFigures, Vendor
-from telemetry.hardware.told import Told, celsius_of, ratio_of, watts_of
+from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, watts_of
 
 COMMAND = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator", "-a")
 IOREG_S = 5.0
@@ -38,13 +38,13 @@ class MacAccelerators:
     def __init__(self, ask: Callable[[], str] = lambda: asked(*COMMAND, timeout_s=IOREG_S)) -> None:
         self._ask = ask
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Return every GPU, and what would take root to know."""
         printed = self._ask()
         if not printed:
             raise RuntimeError(f"`{' '.join(COMMAND)}` prints nothing")
         found = accelerators_in(printed.encode())
-        return Told(found, untold=(UntoldFigures(source=self.name, why=POWERMETRICS),))
+        return Sensed(found, untold=(UntoldFigures(source=self.name, why=POWERMETRICS),))
 
 
 def accelerators_in(printed: bytes) -> tuple[AcceleratorReading, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bus.wire.accelerators import AcceleratorReading, UntoldFigures
 from telemetry.hardware.cards import PCI_VENDORS, has_pci_display
-from telemetry.hardware.told import Told, celsius_of, ratio_of, scaled, watts_of
+from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
 
 MODULE = "pynvml"
 AGAIN_S = 60.0
@@ -38,9 +38,9 @@ class NvidiaCards:
         self._load = load or (lambda: importlib.import_module(MODULE))
         self._nvml: Any = None
         self._rests_until = 0.0
-        self._unable = Told()
+        self._unable = Sensed()
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Return every GPU; one that NVML cannot read is named, beside the others."""
         if self._nvml is None:
             if at < self._rests_until:
@@ -49,9 +49,10 @@ class NvidiaCards:
             if why:
                 self._rests_until, self._unable = at + AGAIN_S, self._lacking(why)
                 return self._unable
+        nvml: Any = self._nvml
         try:
-            return self._all(self._nvml)
-        except self._nvml.NVMLError:
+            return self._all(nvml)
+        except nvml.NVMLError:
             self._close()  # a driver that was loaded anew is asked from the beginning
             raise
 
@@ -73,12 +74,12 @@ class NvidiaCards:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
-    def _lacking(self, why: str) -> Told:
+    def _lacking(self, why: str) -> Sensed:
         if not has_pci_display(self._root, PCI_VENDORS["nvidia"]):
-            return Told()
-        return Told(untold=(UntoldFigures(source=self.name, why=why),))
+            return Sensed()
+        return Sensed(untold=(UntoldFigures(source=self.name, why=why),))
 
-    def _all(self, nvml: Any) -> Told:
+    def _all(self, nvml: Any) -> Sensed:
         found: list[AcceleratorReading] = []
         untold: list[UntoldFigures] = []
         for count in range(nvml.nvmlDeviceGetCount()):
@@ -86,7 +87,7 @@ class NvidiaCards:
                 found.append(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(count)))
             except nvml.NVMLError as error:
                 untold.append(UntoldFigures(source=self.name, why=f"GPU {count}: {error}"))
-        return Told(tuple(found), untold=tuple(untold))
+        return Sensed(tuple(found), untold=tuple(untold))
 
 
 def _card(nvml: Any, gpu: Any) -> AcceleratorReading:

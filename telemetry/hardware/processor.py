@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from bus.wire.accelerators import UntoldFigures
+from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
 from telemetry.hardware.sysfs import hwmons, labelled, number_of, text_of
-from telemetry.hardware.told import EnergyMeter, Told, celsius_of, scaled
 
 PACKAGES: tuple[tuple[str, str], ...] = (
     ("coretemp", "Package id"),
@@ -35,10 +35,10 @@ class ProcessorSensors:
         self._root = root
         self._energy = EnergyMeter()
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Return the temperature of the hottest package, and the power of all."""
         power_w, untold = self._power(at)
-        return Told(cpu_temperature_c=self._temperature(), cpu_power_w=power_w, untold=untold)
+        return Sensed(cpu_temperature_c=self._temperature(), cpu_power_w=power_w, untold=untold)
 
     def _temperature(self) -> float | None:
         found = [

@@ -10,10 +10,10 @@ from telemetry.hardware.intel import IntelCards
 from telemetry.hardware.mac import MacAccelerators
 from telemetry.hardware.nvidia import NvidiaCards
 from telemetry.hardware.processor import ProcessorSensors
-from telemetry.hardware.told import Source
+from telemetry.hardware.sensed import SensorSource
 
 
-def sources_here(platform: str = sys.platform, root: Path = Path("/")) -> tuple[Source, ...]:
+def sources_here(platform: str = sys.platform, root: Path = Path("/")) -> tuple[SensorSource, ...]:
     """Return the sources of a machine of that system whose files lie under `root`; none for a
     system of which no sensors are read."""
     if platform == "darwin":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bus.process.clock import now, wall
 from bus.wire.accelerators import HardwareReading, UntoldFigures
 from bus.wire.ids import NodeId
-from telemetry.hardware.told import Source, Told
+from telemetry.hardware.sensed import Sensed, SensorSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class _Watched:
     """A source, what its last look brought or what was wrong with it, and since when a look is
     under way; written by the source's own thread."""
 
-    source: Source
-    told: Told | None = None
+    source: SensorSource
+    told: Sensed | None = None
     failure: str = ""
     began_at: float | None = None
 
@@ -39,7 +39,7 @@ class HardwareWatch:
     """Looks at every source, over and over, until it is closed."""
 
     def __init__(
-        self, node: NodeId, sources: Sequence[Source], timing: WatchTiming | None = None
+        self, node: NodeId, sources: Sequence[SensorSource], timing: WatchTiming | None = None
     ) -> None:
         self._node = node
         self._timing = timing or WatchTiming()

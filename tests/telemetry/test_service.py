@@ -35,7 +35,7 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
-from telemetry.hardware import Source, Told
+from telemetry.hardware import Sensed, SensorSource
 from telemetry.service import Telemetry
 from tests.harness.certificates import TlsPairOnDisk
 
@@ -49,7 +49,7 @@ def entry(name: str, status: Status, pid: int, description: str = "") -> Supervi
 class Bench:
     """A switchboard, telemetry and a listener in one loop that is turned by hand."""
 
-    def __init__(self, folder: Path, sources: Sequence[Source] = ()) -> None:
+    def __init__(self, folder: Path, sources: Sequence[SensorSource] = ()) -> None:
         self.log = io.StringIO()
         self.reactor = PollReactor()
         self.endpoints = Endpoints(str(folder))
@@ -250,10 +250,10 @@ class Stuck:
     def __init__(self) -> None:
         self.began, self.let_go = threading.Event(), threading.Event()
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         self.began.set()
         self.let_go.wait(60)
-        return Told((CARD,))
+        return Sensed((CARD,))
 
 
 class Failing:
@@ -261,7 +261,7 @@ class Failing:
 
     name, period_s = "amd", 0.01
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         raise OSError("GPU is lost")
 
 

@@ -11,8 +11,8 @@ from bus.wire.accelerators import AcceleratorReading
 from telemetry.hardware.amd import AmdCards
 from telemetry.hardware.intel import IntelCards
 from telemetry.hardware.processor import ProcessorSensors
+from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, ratio_of
 from telemetry.hardware.sources import sources_here
-from telemetry.hardware.told import EnergyMeter, Told, celsius_of, ratio_of
 from tests.harness.sensor_files import (
     ARC,
     IRIS,
@@ -28,7 +28,7 @@ from tests.harness.sensor_files import (
 def test_an_amd_gpu_is_told_in_ratios_bytes_watts_celsius_and_megahertz(tmp_path: Path) -> None:
     add_card(tmp_path, "card1", RADEON)
     write(tmp_path, {"usr/share/misc/pci.ids": PCI_IDS})
-    assert AmdCards(tmp_path).read(0.0) == Told(
+    assert AmdCards(tmp_path).read(0.0) == Sensed(
         (
             AcceleratorReading(
                 vendor="amd",
@@ -136,7 +136,7 @@ def test_the_hottest_package_counts_and_the_power_of_all(tmp_path: Path) -> None
     assert (first.cpu_temperature_c, first.cpu_power_w) == (64.0, None)
     for counter, watts in zip(counters, (45, 40), strict=True):
         counter.write_text(f"{1_000_000 + watts * 2_000_000}\n")
-    assert processor.read(12.0) == Told(cpu_temperature_c=64.0, cpu_power_w=pytest.approx(85.0))
+    assert processor.read(12.0) == Sensed(cpu_temperature_c=64.0, cpu_power_w=pytest.approx(85.0))
 
 
 def test_ryzens_die_counts_before_what_its_fans_are_told(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_machine_without_sensors_tells_nothing_and_says_nothing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
     for source in sources_here("linux", tmp_path):
-        assert source.read(0.0) == Told(), source.name
+        assert source.read(0.0) == Sensed(), source.name
 
 
 def test_a_system_of_which_no_sensors_are_read_has_no_sources(tmp_path: Path) -> None:

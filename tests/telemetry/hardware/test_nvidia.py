@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from telemetry.hardware.nvidia import AGAIN_S, NOT_INSTALLED, NvidiaCards
-from telemetry.hardware.told import Told
+from telemetry.hardware.sensed import Sensed
 from tests.harness.sensor_files import RADEON, add_card
 
 H200 = {
@@ -127,7 +127,7 @@ def test_without_the_package_it_is_said_where_a_gpu_of_nvidias_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
-    assert NvidiaCards(tmp_path).read(0.0) == Told()
+    assert NvidiaCards(tmp_path).read(0.0) == Sensed()
     add_card(tmp_path, "card0", SPARE)
     (untold,) = NvidiaCards(tmp_path).read(0.0).untold
     assert (untold.source, untold.why) == ("nvidia", NOT_INSTALLED)

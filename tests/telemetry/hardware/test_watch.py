@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bus.wire.accelerators import AcceleratorReading, HardwareReading, UntoldFigures
 from bus.wire.ids import NodeId
-from telemetry.hardware import HardwareWatch, Source, Told, WatchTiming
+from telemetry.hardware import HardwareWatch, Sensed, SensorSource, WatchTiming
 from tests.harness.gateway_testbed import eventually
 
 NODE = NodeId("n1")
@@ -20,18 +20,18 @@ class Says:
 
     period_s = 0.01
 
-    def __init__(self, name: str, look: Callable[[], Told]) -> None:
+    def __init__(self, name: str, look: Callable[[], Sensed]) -> None:
         self.name = name
         self._look = look
         self.looks = 0
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         self.looks += 1
         return self._look()
 
 
 @contextmanager
-def watching(*sources: Source, silent_s: float = 60.0) -> Iterator[HardwareWatch]:
+def watching(*sources: SensorSource, silent_s: float = 60.0) -> Iterator[HardwareWatch]:
     made = HardwareWatch(NODE, sources, WatchTiming(silent_s=silent_s))
     try:
         yield made
@@ -46,8 +46,8 @@ def told(watch: HardwareWatch, fits: Callable[[HardwareReading], object]) -> Har
 
 def test_what_all_sources_tell_is_one_reading() -> None:
     untold = UntoldFigures(source="processor", why="power: root alone")
-    processor = Says("processor", lambda: Told(cpu_temperature_c=61.0, untold=(untold,)))
-    with watching(Says("amd", lambda: Told((CARD,))), processor) as watch:
+    processor = Says("processor", lambda: Sensed(cpu_temperature_c=61.0, untold=(untold,)))
+    with watching(Says("amd", lambda: Sensed((CARD,))), processor) as watch:
         reading = told(watch, lambda found: found.accelerators and found.cpu_temperature_c)
     assert (reading.node, reading.accelerators, reading.untold) == (NODE, (CARD,), (untold,))
     assert reading.cpu_power_w is None
@@ -56,12 +56,12 @@ def test_what_all_sources_tell_is_one_reading() -> None:
 def test_a_source_that_fails_is_told_with_its_error_and_the_rest_is_told() -> None:
     broken = [True]
 
-    def look() -> Told:
+    def look() -> Sensed:
         if broken:
             raise OSError("GPU is lost")
-        return Told((CARD,))
+        return Sensed((CARD,))
 
-    well = Says("processor", lambda: Told(cpu_power_w=85.0))
+    well = Says("processor", lambda: Sensed(cpu_power_w=85.0))
     with watching(Says("amd", look), well) as watch:
         reading = told(watch, lambda found: found.untold and found.cpu_power_w)
         assert reading.accelerators == ()
@@ -73,12 +73,12 @@ def test_a_source_that_fails_is_told_with_its_error_and_the_rest_is_told() -> No
 def test_a_look_that_never_ends_leaves_out_its_source_alone_until_it_is_over() -> None:
     free, hang = threading.Event(), threading.Event()
 
-    def look() -> Told:
+    def look() -> Sensed:
         if hang.is_set():
             free.wait(60)
-        return Told((CARD,))
+        return Sensed((CARD,))
 
-    stuck, well = Says("amd", look), Says("processor", lambda: Told(cpu_power_w=85.0))
+    stuck, well = Says("amd", look), Says("processor", lambda: Sensed(cpu_power_w=85.0))
     with watching(stuck, well, silent_s=0.05) as watch:
         told(watch, lambda found: found.accelerators)
         hang.set()
@@ -94,7 +94,7 @@ def test_a_look_that_never_ends_leaves_out_its_source_alone_until_it_is_over() -
 
 
 def test_a_watch_that_is_closed_looks_no_more() -> None:
-    source = Says("amd", lambda: Told())
+    source = Says("amd", lambda: Sensed())
     with watching(source):
         eventually(lambda: source.looks, 20, "the first look")
     threads = [one for one in threading.enumerate() if one.name == "sensors-amd"]

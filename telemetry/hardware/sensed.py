@@ -16,7 +16,7 @@ MOST_W = 20_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Sensed:
     """What one look brought. `untold` are the figures that this source could tell and does not."""
 
     accelerators: tuple[AcceleratorReading, ...] = ()
@@ -25,13 +25,13 @@ class Told:
     untold: tuple[UntoldFigures, ...] = ()
 
 
-class Source(Protocol):
+class SensorSource(Protocol):
     """One way to ask for figures. `period_s` is how long it rests between two looks."""
 
     name: str
     period_s: float
 
-    def read(self, at: float) -> Told:
+    def read(self, at: float) -> Sensed:
         """Look once; `at` is the clock's. May wait, and may raise anything: the caller bounds it.
         Without such hardware it brings nothing, and says nothing of it."""
         ...
