@@ -5,7 +5,6 @@ psutil reads the same files for temperatures, and knows neither their root nor R
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from bus.wire.accelerators import UntoldFigures
@@ -21,8 +20,6 @@ PACKAGES: tuple[tuple[str, str], ...] = (
 )
 """Which driver's sensors tell of a processor whole, and what their labels begin with; the first
 that is there counts."""
-DOMAIN = re.compile(r"intel-rapl:\d+")
-"""A processor's domain of RAPL, which AMD's have too; those of its parts have a second number."""
 
 
 class ProcessorSensors:
@@ -59,13 +56,14 @@ class ProcessorSensors:
         return None
 
     def _power(self, at: float) -> tuple[float | None, tuple[UntoldFigures, ...]]:
-        """Return the sum over packages, None unless each tells its own, and who may read them."""
+        """Return the sum over packages, None unless each tells its own, and who may read them. RAPL
+        is Intel's, and AMD's have it by the same name; of its domains those of whole packages
+        count."""
         total_w: float | None = 0.0
         packages = [
             domain
             for domain in sorted((self._root / "sys/class/powercap").glob("intel-rapl:*"))
-            if DOMAIN.fullmatch(domain.name)
-            and (text_of(domain / "name") or "").startswith("package")
+            if (text_of(domain / "name") or "").startswith("package")
         ]
         for domain in packages:
             counter = domain / "energy_uj"

@@ -69,6 +69,6 @@ class EnergyMeter:
         has begun anew."""
         before = self._last.get(counter)
         self._last[counter] = (at, microjoules)
-        if before is None or at <= before[0] or microjoules < before[1]:
+        if before is None or at <= before[0]:
             return None
         return watts_of((microjoules - before[1]) * 1e-6 / (at - before[0]))

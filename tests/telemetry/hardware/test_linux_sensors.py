@@ -82,6 +82,14 @@ def test_newer_drivers_files_stand_in_for_those_they_took_the_place_of(tmp_path:
     assert (found.temperature_c, found.clock_mhz) == (61.0, 1823.0)
 
 
+def test_of_sensors_without_a_known_label_the_first_by_number_counts(tmp_path: Path) -> None:
+    plain = {name: text for name, text in RADEON.items() if "/temp" not in name}
+    heats = {"hwmon/hwmon4/temp10_input": "90000", "hwmon/hwmon4/temp2_input": "40000"}
+    add_card(tmp_path, "card0", {**plain, **heats})
+    (found,) = AmdCards(tmp_path).read(0.0).accelerators
+    assert found.temperature_c == 40.0
+
+
 def test_a_card_that_is_switched_off_is_not_read_and_that_is_said(tmp_path: Path) -> None:
     add_card(tmp_path, "card0", {**RADEON, "power/runtime_status": "suspended"})
     told = AmdCards(tmp_path).read(0.0)
@@ -129,13 +137,15 @@ def test_the_hottest_package_counts_and_the_power_of_all(tmp_path: Path) -> None
         cores = {"temp2_input": "99000", "temp2_label": "Core 0"}
         add_hwmon(tmp_path, f"hwmon{number}", {"name": "coretemp", **sensors, **cores})
     counters = [add_rapl(tmp_path, f"intel-rapl:{n}", f"package-{n}", 1_000_000) for n in (0, 1)]
-    add_rapl(tmp_path, "intel-rapl:0:0", "core", 7)
-    add_rapl(tmp_path, "intel-rapl:2", "psys", 7)
+    part = add_rapl(tmp_path, "intel-rapl:0:0", "core", 7)
+    platform = add_rapl(tmp_path, "intel-rapl:2", "psys", 7)
     processor = ProcessorSensors(tmp_path)
     first = processor.read(10.0)
     assert (first.cpu_temperature_c, first.cpu_power_w) == (64.0, None)
     for counter, watts in zip(counters, (45, 40), strict=True):
         counter.write_text(f"{1_000_000 + watts * 2_000_000}\n")
+    for counter in (part, platform):
+        counter.write_text("99000000\n")
     assert processor.read(12.0) == Sensed(cpu_temperature_c=64.0, cpu_power_w=pytest.approx(85.0))
 
 

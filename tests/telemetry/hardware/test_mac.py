@@ -57,6 +57,12 @@ def test_an_apple_gpu_tells_load_and_the_machines_memory_that_it_uses() -> None:
     }
 
 
+def test_an_idle_gpu_is_not_unknown() -> None:
+    idle = {"Device Utilization %": 0, "In use system memory": 0}
+    (found,) = accelerators_in(printed({**M4, "PerformanceStatistics": idle}).encode())
+    assert (found.utilisation_ratio, found.gtt_used_bytes) == (0.0, 0)
+
+
 def test_what_takes_root_is_named_with_the_tool_that_tells_it() -> None:
     (untold,) = MacAccelerators(lambda: printed(M4)).read(0.0).untold
     assert (untold.source, untold.why) == ("macos", POWERMETRICS)

@@ -1,6 +1,6 @@
 // The cluster: a picture of nodes, links and ranks, a card for each node, and what links carry.
 
-import { bytes, h, number, percent, s, show, span } from "./dom.js";
+import { bytes, h, number, percent, s, show, span, words } from "./dom.js";
 import { isSilent, live, nameOf } from "./live.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
@@ -213,7 +213,7 @@ function card(node, snapshot) {
       fact(C.chip, known ? `${known.chip || known.platform}, ${known.cores} cores` : T.unknown),
       fact(C.system, known?.os_version || known?.platform || T.unknown),
       accelerators(node.hardware)),
-    node.hardware?.untold.length > 0 && h("details", { class: "untold dim" }, h("summary", {}, C.untold), h("ul", {}, node.hardware.untold.map((one) => h("li", {}, one.why)))),
+    node.hardware?.untold.length > 0 && h("details", { class: "untold dim" }, h("summary", {}, C.untold), h("ul", {}, node.hardware.untold.map((one) => h("li", {}, words(one.why))))),
     h("ul", { class: "ranks", "aria-label": C.ranks }, rankLines(node, snapshot)),
   );
 }
