@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.paths import bundled_models
-from worker.models.files import Notes, notes_from
+from bus.wire.model_cards import Notes, notes_from
 from worker.models.layers import (
     expert_share,
     layer_kinds,

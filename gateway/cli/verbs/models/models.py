@@ -9,12 +9,12 @@ from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.kv import held_bytes
 from bus.wire.messages.derived import DerivedModel
+from bus.wire.model_cards import resolved
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.verbs.models.instances import ModelName
-from gateway.cli.verbs.models.resolved import resolved
-from gateway.cli.verbs.models.resolved import rows as settings_rows
+from gateway.cli.verbs.models.setting_rows import rows as settings_rows
 from gateway.cli.verbs.store.storage import said_of_stores
 
 

@@ -1,8 +1,9 @@
-"""What a `card.toml` beside a model's weights says: of loading it, and of requests for it.
+"""What a `card.toml` beside a model's weights may say: of loading it, and of requests for it.
 
 Pure. A card is taken whole or refused whole: an unknown key, or one whose value cannot be, refuses
-it with a suggestion, and the model is served without it. What it says to requests goes the way of
-derived models (`bus.wire.messages.derived`): as defaults of what a request leaves unsaid.
+it with a suggestion and its line, and the model is served without it. What it says to requests goes
+the way of derived models (`bus.wire.messages.derived`): as defaults of what a request leaves
+unsaid.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -24,14 +24,14 @@ from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
-from worker.models.passed_over import Unfit
 
+CARD_FILE = "card.toml"
 CARD_BYTES = 64 << 10
 SAID_BYTES = 16 << 10
 """What one card may say to requests: it goes to all nodes each half minute."""
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
-_ALIASES = re.compile(r"(?m)^[ \t]*aliases[ \t]*=[ \t]*\[([^\]]*)")
-_QUOTED = re.compile(r"""["']([^"'\n]*)["']""")
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({
     "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "priority", "reasoning_parser",
@@ -55,6 +55,16 @@ NUMBERS = (
 """How the next token is chosen, by the names of `Sampling`."""
 
 NEUTRAL = Sampling()
+
+
+class BadCard(ValueError):
+    """A card that is refused: why, and the way out behind a semicolon where there is one. `key` is
+    the one at fault (empty: none), `line` where it stands, from 1 on (0: not known)."""
+
+    def __init__(self, why: str, key: str = "", line: int = 0) -> None:
+        super().__init__(why)
+        self.key = key
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,66 +116,85 @@ class Notes:
 
 
 def read_card(data: bytes) -> Notes:
-    """Return what the bytes of a card say. Raises ValueError for one that is refused."""
+    """Return what the bytes of a card say. Raises BadCard for one that is refused, with the line
+    that is at fault."""
     if len(data) > CARD_BYTES:
-        raise ValueError(f"it has more than {CARD_BYTES >> 10} KiB")
-    return notes_from(tomllib.loads(data.decode()))
+        raise BadCard(f"it has more than {CARD_BYTES >> 10} KiB")
+    try:
+        text = data.decode()
+        table = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise BadCard(f"it is no text in UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError as error:
+        raise BadCard("it is too deep") from error
+    except ValueError as error:
+        found = _AT_LINE.search(str(error))
+        raise BadCard(f"it is no TOML: {error}", line=int(found[1]) if found else 0) from error
+    try:
+        return notes_from(table)
+    except BadCard as error:
+        line = _line_of(text, error.key)
+        why = f"line {line}: {error}" if line else str(error)
+        raise BadCard(why, error.key, line) from error
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
-    """Return what a card says. Raises ValueError with the first thing that refuses it."""
-    for key in table:
-        if key not in CHECKS and key not in NUMBERS and key not in FOR_PEOPLE:
-            raise ValueError(_unknown(key))
-    found = {key: check(key, table[key]) for key, check in CHECKS.items() if key in table}
+    """Return what a card says. Raises BadCard with the first thing that refuses it."""
+    check_keys(table)
+    found = {key: _checked(check, key, table[key]) for key, check in CHECKS.items() if key in table}
     for key in FOR_PEOPLE:
-        _text(key, table.get(key, ""))
+        _checked(_text, key, table.get(key, ""))
     numbers = {key: table[key] for key in NUMBERS if key in table}
     wrong = next((key for key, value in numbers.items() if type(value) not in (int, float)), None)
     if wrong is not None:
-        raise ValueError(f"{wrong} is a number")
+        raise BadCard(f"{wrong} is a number", wrong)
     try:
         sampling = Sampling.model_validate(numbers)
     except ValidationError as error:
-        raise ValueError(first_problem(error)) from error
+        key = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        raise BadCard(first_problem(error), key) from error
     notes = Notes(**found, sampling=sampling, said=tuple(table))
     if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > SAID_BYTES:
-        raise ValueError(
-            f"system, template and stop have more than {SAID_BYTES >> 10} KiB together"
-        )
+        raise BadCard(f"system, template and stop have more than {SAID_BYTES >> 10} KiB together")
     return notes
 
 
-def refused(error: Exception, data: bytes) -> Unfit:
-    """Return what is said of a card that is refused, with the aliases that its bytes give, as far
-    as they can be read; the model is served without it."""
-    why, _, hint = str(error).partition("; ")
-    remedy = hint or "mend it, or take it away; it is read again at once"
-    why = f"card.toml is refused, all of it: {why}"
-    return Unfit("bad_card", why, remedy, _named_in(data[:CARD_BYTES]))
+def check_keys(keys: Iterable[str]) -> None:
+    """Raise BadCard for the first key that no card has, with the one that may be meant."""
+    unknown = next((key for key in keys if key not in KNOWN_KEYS), None)
+    if unknown is not None:
+        raise BadCard(_unknown(unknown), unknown)
 
 
-def _named_in(data: bytes) -> tuple[ModelId, ...]:
-    """Return the aliases of a card that is refused: of one that is no TOML, the quoted words of
-    what looks like their line."""
-    text = data.decode(errors="replace")
+def _checked(check: Callable[[str, object], Any], key: str, value: object) -> Any:
     try:
-        said: object = tomllib.loads(text).get("aliases")
-    except (ValueError, RecursionError):
-        line = _ALIASES.search(text)
-        said = _QUOTED.findall(line[1]) if line else []
-    words = cast(list[object], said) if isinstance(said, list) else []
-    names = (ModelId(one) for one in words if isinstance(one, str) and is_model_id(one))
-    return tuple(islice(dict.fromkeys(names), MOST_ALIASES))
+        return check(key, value)
+    except ValueError as error:
+        raise BadCard(str(error), key) from error
+
+
+def _line_of(text: str, key: str) -> int:
+    """Return the line on which a key of a card begins, from 1 on; 0 where it is not found. A line
+    inside of a longer text is none: what is before it would be no TOML."""
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        found = _KEY.match(line)
+        if not key or found is None or found[1] != key:
+            continue
+        try:
+            tomllib.loads("".join(lines[: number - 1]))
+        except ValueError:
+            continue
+        return number
+    return 0
 
 
 def _unknown(key: str) -> str:
     if key in NOT_YET:
         return f"{key} is not there yet; take it out of the card"
-    known = [*CHECKS, *NUMBERS, *FOR_PEOPLE]
-    near = [MEANT[key]] if key in MEANT else difflib.get_close_matches(key, known, n=1)
+    near = [MEANT[key]] if key in MEANT else difflib.get_close_matches(key, KNOWN_KEYS, n=1)
     hint = f"is {near[0]} meant? " if near else ""
-    return f"it has no key {key!r}; {hint}known are {', '.join(known)}"
+    return f"it has no key {key[:80]!r}; {hint}known are {', '.join(KNOWN_KEYS)}"
 
 
 def _switch(key: str, value: object) -> bool:
@@ -247,3 +276,5 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "pin": _switch,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""
+KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)
+"""All keys that a card may have."""
