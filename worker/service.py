@@ -18,6 +18,7 @@ from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
+from bus.wire.messages.gateways import AskSearch
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
 from worker.eviction import Evictions, Near, StoreSettings
 from worker.looks import STUCK_S, Looked, Looks
@@ -31,6 +32,7 @@ from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of
 from worker.models.weights import Weights
 from worker.pulling import Pulls, PullSettings
+from worker.pulling.searching import Searches
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
@@ -129,6 +131,7 @@ class Worker:
         self._link.close()
         self._looks.close()
         self._pulls.close()
+        self._searches.close()
         self._verifications.close()
         self._evictions.close()
         self._notes.close()
@@ -167,7 +170,9 @@ class Worker:
             seats=seats,
             downloads=self._downloads,
         )
-        return SlotControl(executor, self._inventory, settings.timing, self._notes)
+        self._searches = Searches(self._reactor, executor.send, offline=settings.pulls.offline)
+        others = {AskSearch: self._searches.ask}
+        return SlotControl(executor, self._inventory, settings.timing, self._notes, others)
 
     # --- who we are ---
 

@@ -18,8 +18,8 @@ from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind
 from bus.wire.messages.weights import MADE_FROM
-from worker.models import layers
 from bus.wire.model_cards import Notes
+from worker.models import layers
 from worker.models.files import DTYPE_BYTES, Tensor
 from worker.models.passed_over import Unfit
 

@@ -1,5 +1,5 @@
-"""Talks to clients who have a node pull a model from a hub, verify one that lies on its disk, or
-let go what it fetched.
+"""Talks to clients who look for models on a hub, who have a node pull one, verify one that lies on
+its disk, or let go what it fetched.
 """
 
 from gateway.http.resources.pulls.plan import PullPlan
@@ -10,6 +10,7 @@ from gateway.http.resources.pulls.pull import (
     PullEvent,
     PullModel,
 )
+from gateway.http.resources.pulls.search import SearchAnswer, SearchModels
 from gateway.http.resources.pulls.store import (
     ModelInStore,
     PurgeBody,
@@ -30,6 +31,8 @@ __all__ = [
     "PullPlan",
     "PurgeBody",
     "PurgeStaging",
+    "SearchAnswer",
+    "SearchModels",
     "StorageResource",
     "StoreHealth",
     "StoreRegistry",
