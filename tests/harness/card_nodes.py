@@ -1,4 +1,4 @@
-"""Nodes that have a model, each with a folder of its own: their cards, over real files; only the bus
+"""Nodes that have a model, each in a folder of its own: their cards, over real files; only the bus
 between them is a stand-in."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CardNodes:
         self.folders = {name: folder / name / "models" / "org" / "m" for name in "abc"}
         self.changes: dict[str, dict[str, Any]] = {name: {} for name in "abc"}
         """What of a node's own card of the model is told otherwise."""
-        self.asked: list[tuple[str, str]] = []
+        self._told = 0
         self._verbs: dict[tuple[str, str], Verb] = {}
         self.files: dict[str, CardFiles] = {}
         for name, own in self.folders.items():
@@ -61,7 +61,8 @@ class CardNodes:
         card = least(NodeCard).model_copy(
             update={"node": NodeId(name), "name": f"node-{name}", "models": (model,)}
         )
-        card = card.model_copy(update={"announced_at_s": 1.0 + len(self.asked)})
+        self._told += 1
+        card = card.model_copy(update={"announced_at_s": float(self._told)})
         self.readings.heard(CardReading(card=card), 1.0)
 
     def text(self, name: str) -> str | None:
@@ -76,7 +77,6 @@ class CardNodes:
         async def ask(node: NodeId, verb: str, arguments: Any) -> Any:
             if node == "c":
                 raise RecordsElsewhere(node, "down", "node node-c is not there: silent")
-            self.asked.append((node, verb))
             return await self._verbs[node, verb](arguments)
 
         return SimpleNamespace(answer=answer, ask=ask)

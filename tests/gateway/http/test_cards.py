@@ -1,4 +1,4 @@
-"""The card of a model over HTTP: real resources and files, nodes that tell of them as workers do."""
+"""A model's card over HTTP: real resources and files, nodes that tell of them as workers do."""
 
 from __future__ import annotations
 
@@ -55,12 +55,17 @@ class Desk:
                 app.add_route(path, make(handle))
             looking = asyncio.ensure_future(self._look())
             try:
-                async with testing.ASGIConductor(app) as conductor:
+                async with asyncio.timeout(60), testing.ASGIConductor(app) as conductor:
                     return await act(conductor)
             finally:
                 looking.cancel()
 
         return asyncio.run(main())
+
+    def keep(self, name: str, told: dict[str, Any]) -> None:
+        """Have a node say this of its copy."""
+        self.nodes.changes[name] = told
+        self.nodes.tell(name)
 
     async def _look(self) -> None:
         while True:
@@ -73,14 +78,12 @@ class Desk:
         bus.mirror = SimpleNamespace(live=True)
         bus.state = SimpleNamespace(instances={}, derived={})
         clients: Any = None
-        loop = asyncio.get_running_loop()
-        bus.reactor = SimpleNamespace(now=lambda: 1.0)
         return SimpleNamespace(
             bus=bus,
             readings=self.nodes.readings,
             catalog=ModelCatalog(bus, self.nodes.readings, clients),
             card_files=self.nodes.a,
-            reactor=SimpleNamespace(now=loop.time),
+            reactor=bus.reactor,
             options=SimpleNamespace(
                 body_s=5.0, body_limit_bytes=1 << 20, body_depth=32, port=1, node="a"
             ),
@@ -169,10 +172,10 @@ def test_a_card_is_taken_away_once(desk: Desk) -> None:
     gone = desk.run(lambda client: client.simulate_delete(AT))
     assert gone.status_code == 200 and gone.json["in_force"] and gone.json["toml"] is None
     assert (desk.nodes.text("a"), desk.nodes.text("b")) == (None, None)
-    desk.nodes.changes["a"] = {"origin": "cache"}
+    desk.keep("a", {"origin": "cache"})
     kept = put(desk, "pin = true\n")
     assert kept.status_code == 200, "the other node takes it"
-    desk.nodes.changes["b"] = {"bundled": True}
+    desk.keep("b", {"bundled": True})
     stays = put(desk, "pin = false\n")
     assert (stays.status_code, stays.json["code"]) == (409, "card_kept"), stays.text
     assert "node-b: org/m comes with shoal" in stays.json["message"]
