@@ -72,8 +72,12 @@ def failure_of(status: int, retry_after_s: float | None, model: ModelId, hub: st
     return PullFailed("unreachable", f"{hub} answers {status} for {model}")
 
 
-def search_failure(status: int, retry_after_s: float | None, hub: str) -> PullFailed:
+def search_failure(
+    status: int, retry_after_s: float | None, hub: str, *, has_token: bool
+) -> PullFailed:
     """Return what an HTTP status of a hub that is searched means."""
+    if status == 401 and not has_token:
+        return PullFailed("unauthorized", f"{hub} is not searched without a token: {TOKEN}")
     if status in (404, 405, 410, 501):
         return PullFailed("unreachable", f"{hub} cannot be searched ({status}): it has no list")
     if status == 403:

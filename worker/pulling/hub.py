@@ -102,7 +102,8 @@ class _SearchTransport(_BoundedTransport):
         if answer.status_code >= 400:
             after_s = retry_after_of(answer.headers, time.time())
             answer.close()
-            raise search_failure(answer.status_code, after_s, address)
+            has_token = "authorization" in request.headers
+            raise search_failure(answer.status_code, after_s, address, has_token=has_token)
         return answer
 
 

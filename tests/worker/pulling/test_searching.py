@@ -160,11 +160,12 @@ def test_a_hub_is_searched_for_what_runs_here(hub: HubServer, tmp_path: Path) ->
         (Faults(search_status=403), {}, "unauthorized", "hf auth login"),
         (Faults(search_status=404), {}, "unreachable", "cannot be searched"),
         (Faults(needs_token="t"), {"HF_TOKEN": "wrong"}, "unauthorized", "this node's token"),
+        (Faults(needs_token="t"), {}, "unauthorized", "without a token"),
         (Faults(endless=True), {}, "changed", "MiB"),
         (Faults(), {"HF_HUB_OFFLINE": "1"}, "offline", "HF_HUB_OFFLINE"),
         (Faults(), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "unreachable", "127.0.0.1:9"),
     ],
-    ids=["429", "503", "403", "404", "401", "endless", "offline", "no network"],
+    ids=["429", "503", "403", "404", "401", "no token", "endless", "offline", "no network"],
 )
 def test_what_a_hub_refuses_is_said_at_once_in_words(
     hub: HubServer, tmp_path: Path, faults: Faults, env: dict[str, str], reason: str, words: str

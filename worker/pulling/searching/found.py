@@ -30,7 +30,7 @@ WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2,
           "I16": 2, "U16": 2}  # fmt: skip
 """Bytes of a value, by safetensors' names; of all others one."""
 WORDS = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
-_BITS = re.compile(r"(?i)(?:^|[-_. ])(?:int|q)?([2-8])[-_]?bits?(?=$|[-_. ])")
+_BITS = re.compile(r"(?i)(?:^|[-_. /])(?:int|q)?([2-8])[-_]?bits?(?=$|[-_. ])")
 _FORMAT = re.compile(r"(?i)(?:^|[-_. ])(mxfp4|nvfp4|fp8|awq|gptq)(?=$|[-_. ])")
 MOST_BITS = 16
 
