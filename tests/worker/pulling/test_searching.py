@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import pytest
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from tests.harness.hub import Faults, HubServer
 from tests.harness.pulling import environment
-from worker.models.files import Families
 from worker.pulling.searching import HubModel, found_models
 
-FAMILIES = Families("0.1", frozenset({"qwen3", "llama"}), {"mistral": "llama"})
+
+def known(config: Mapping[str, Any]) -> bool:
+    """Whether a family is one of ours, or not said."""
+    return config.get("model_type") in (None, "qwen3")
 
 
 def listed(name: str, *tags: str, **more: Any) -> HubModel:
@@ -37,12 +39,12 @@ def test_those_for_mlx_come_first_then_by_downloads() -> None:
             listed("m/many", library="MLX", downloads=50),
             listed("m/many", "mlx", downloads=60),
         ],
-        FAMILIES,
+        known,
         10,
     )
     assert [one.model for one in found] == ["m/many", "m/few", "a/plain"]
     assert [one.for_mlx for one in found] == [True, True, False] and left_out == 0
-    assert len(found_models([listed("a/1", "mlx"), listed("a/2", "mlx")], None, 1)[0]) == 1
+    assert len(found_models([listed("a/1", "mlx"), listed("a/2", "mlx")], known, 1)[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_those_for_mlx_come_first_then_by_downloads() -> None:
     ids=lambda one: one.name,
 )
 def test_what_does_not_run_here_is_left_out_and_counted(one: HubModel) -> None:
-    assert found_models([one], FAMILIES, 10) == ((), 1)
+    assert found_models([one], known, 10) == ((), 1)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_what_does_not_run_here_is_left_out_and_counted(one: HubModel) -> None:
 def test_what_the_list_tells_of_its_bits_and_bytes(
     one: HubModel, quantization: str, size_bytes: int, parameters: int
 ) -> None:
-    ((told,), _) = found_models([one], FAMILIES, 10)
+    ((told,), _) = found_models([one], known, 10)
     assert (told.quantization, told.size_bytes, told.parameters) == (
         quantization, size_bytes, parameters,
     )  # fmt: skip
@@ -86,8 +88,8 @@ def test_encoders_and_models_of_features_make_vectors() -> None:
     bert = listed("a/bert", "safetensors", task="sentence-similarity",
                   config={"model_type": "bert"})  # fmt: skip
     decoder = listed("a/embeds", "mlx", task="feature-extraction", config={"model_type": "qwen3"})
-    renamed = listed("a/text", "mlx", config={"model_type": "mistral"})
-    makes = {one.model: one.makes for one in found_models([bert, decoder, renamed], FAMILIES, 9)[0]}
+    decodes = listed("a/text", "mlx", config={"model_type": "qwen3"})
+    makes = {one.model: one.makes for one in found_models([bert, decoder, decodes], known, 9)[0]}
     assert makes == {"a/bert": "embedding", "a/embeds": "embedding", "a/text": "text"}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from worker.models.files import installed_families
@@ -31,7 +33,13 @@ def search(asked: AskSearch) -> SearchFound | SearchRefused:
         return SearchRefused(
             reason=failure.reason, message=failure.message, retry_after_s=failure.retry_after_s
         )
-    found, left_out = found_models(listed, installed_families(), asked.limit)
+    families = installed_families()
+
+    def runs(config: Mapping[str, Any]) -> bool:
+        """Return whether the mlx-lm that is installed here knows the family, or it is not said."""
+        return families is None or families.unfit(config) is None
+
+    found, left_out = found_models(listed, runs, asked.limit)
     return SearchFound(hub=hub.address, models=found, left_out=left_out)
 
 

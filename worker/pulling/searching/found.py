@@ -6,14 +6,13 @@ Pure. A list tells less than a model's files: what a pull finds out later may st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from bus.wire.embedding_models import is_encoder
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.gateways import FoundModel
-from worker.models.files import Families
 
 MLX = "mlx"
 SAFETENSORS = "safetensors"
@@ -33,6 +32,8 @@ WORDS = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 _BITS = re.compile(r"(?i)(?:^|[-_. /])(?:int|q)?([2-8])[-_]?bits?(?=$|[-_. ])")
 _FORMAT = re.compile(r"(?i)(?:^|[-_. ])(mxfp4|nvfp4|fp8|awq|gptq)(?=$|[-_. ])")
 MOST_BITS = 16
+Runs = Callable[[Mapping[str, Any]], bool]
+"""Tells whether a language model of this configuration is of a family that runs here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,12 @@ class HubModel:
 
 
 def found_models(
-    listed: Iterable[HubModel], families: Families | None, limit: int
+    listed: Iterable[HubModel], runs: Runs, limit: int
 ) -> tuple[tuple[FoundModel, ...], int]:
     """Return the first `limit` of the models that run here, those for MLX first, then by downloads;
     and how many do not run here."""
     by_name = {one.name: one for one in listed}
-    judged = [_found(one, families) for one in by_name.values()]
+    judged = [_found(one, runs) for one in by_name.values()]
     found = sorted(
         (one for one in judged if one is not None),
         key=lambda one: (not one.for_mlx, -one.downloads, one.model),
@@ -66,7 +67,7 @@ def found_models(
     return tuple(found[:limit]), sum(one is None for one in judged)
 
 
-def _found(one: HubModel, families: Families | None) -> FoundModel | None:
+def _found(one: HubModel, runs: Runs) -> FoundModel | None:
     """Return what is told of a model; None for one that does not run here."""
     for_mlx = MLX in one.tags or one.library.casefold() == MLX
     has_weights = for_mlx or SAFETENSORS in one.tags or bool(one.counts)
@@ -76,8 +77,7 @@ def _found(one: HubModel, families: Families | None) -> FoundModel | None:
     said = one.config.get("model_type")
     family = said if isinstance(said, str) else ""
     is_vectors = makes == "embedding" or is_encoder(family)
-    is_strange = families is not None and families.unfit(one.config) is not None
-    if is_strange and not is_encoder(family):
+    if not is_encoder(family) and not runs(one.config):
         return None
     bits = _bits(one)
     return FoundModel(
