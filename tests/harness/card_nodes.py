@@ -34,6 +34,7 @@ class CardNodes:
         self.files: dict[str, CardFiles] = {}
         for name, own in self.folders.items():
             own.mkdir(parents=True)
+            (own / "config.json").write_text("{}")
             self.files[name] = CardFiles(self.bus(name), self.readings, self._questions(name))
             self.tell(name)
         self.a = self.files["a"]
@@ -69,6 +70,10 @@ class CardNodes:
         """The card in a node's folder."""
         file = self.folders[name] / CARD_FILE
         return file.read_text() if file.exists() else None
+
+    def lying(self, name: str) -> set[str]:
+        """The files in a node's folder of the model, beside its configuration."""
+        return {file.name for file in self.folders[name].iterdir()} - {"config.json"}
 
     def _questions(self, own: str) -> Any:
         def answer(verb: str, by: Verb) -> None:

@@ -63,7 +63,11 @@ def beginning(model: ModelId) -> str:
 def with_setting(text: str, key: str, value: str) -> str:
     """Return the text of a card with one more line. `value` is TOML, and a text where it is none.
     Raises BadCard where the card has that key."""
-    if key in tomllib.loads(text):
+    try:
+        known = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadCard(f"the card that is there is no TOML: {error}; mend that first") from error
+    if key in known:
         raise BadCard(f"it says {key} already; change that line with `shoal card edit`", key)
     try:
         tomllib.loads(f"it = {value}")

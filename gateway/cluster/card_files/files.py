@@ -16,6 +16,7 @@ from bus.wire.cards import ModelCard
 from bus.wire.errors import ShoalError
 from bus.wire.model_cards import CARD_BYTES, CARD_FILE
 
+CONFIG = "config.json"
 SAME_S = 1e-4
 """Instants that are no further apart are one: a file's is a float of nanoseconds."""
 
@@ -38,6 +39,8 @@ def folder_for_card(card: ModelCard) -> Path:
             f"{card.model} lies in Hugging Face's cache, where shoal only reads; copy the folder "
             f"{folder} into <data>/models (cp -rL), and that copy has a card of its own"
         )
+    if not (folder / CONFIG).is_file():
+        raise CardKept(f"{folder} holds no model any more")
     if (folder / CARD_FILE).is_symlink():
         raise CardKept(
             f"{folder / CARD_FILE} is a link; change the file that it leads to, or take it away"

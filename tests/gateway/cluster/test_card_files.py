@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,7 @@ def test_a_card_is_written_on_all_nodes_that_are_there_at_one_instant_and_the_ot
     assert nodes.text("a") == nodes.text("b") == "pin = true\n"
     times = {(nodes.folders[name] / CARD_FILE).stat().st_mtime for name in "ab"}
     assert len(times) == 1 and abs(times.pop() - wall()) < 60
-    left = [file.name for name in "ab" for file in nodes.folders[name].iterdir()]
-    assert left == [CARD_FILE, CARD_FILE]
+    assert nodes.lying("a") == nodes.lying("b") == {CARD_FILE}
 
 
 def test_what_is_written_is_newer_than_a_card_of_a_clock_that_is_ahead(tmp_path: Path) -> None:
@@ -91,13 +91,21 @@ def test_the_bundled_model_the_cache_and_links_keep_theirs_with_the_reason(tmp_p
     (nodes.folders["a"] / CARD_FILE).symlink_to(mine)
     snapshot = tmp_path / "hub" / "models--org--m" / "snapshots" / "1"
     snapshot.mkdir(parents=True)
-    nodes.folders["b"].rmdir()
+    shutil.rmtree(nodes.folders["b"])
     nodes.folders["b"].symlink_to(snapshot)
     for name in "ab":
         nodes.tell(name)
     linked, led, _ = asyncio.run(nodes.a.write(M, "pin = false\n"))
     assert "is a link" in linked.kept and mine.read_text() == "pin = true\n"
     assert "Hugging Face's cache" in led.kept and not any(snapshot.iterdir())
+
+
+def test_a_folder_that_is_no_model_any_more_is_left_alone(tmp_path: Path) -> None:
+    nodes = CardNodes(tmp_path)
+    (nodes.folders["a"] / "config.json").unlink()
+    gone, other, _ = asyncio.run(nodes.a.write(M, "pin = true\n"))
+    assert "holds no model any more" in gone.kept and not nodes.lying("a")
+    assert other.done
 
 
 def test_a_disk_that_fails_leaves_the_card_as_it_was_and_nothing_beside_it(
@@ -113,4 +121,4 @@ def test_a_disk_that_fails_leaves_the_card_as_it_was_and_nothing_beside_it(
     found = asyncio.run(nodes.a.write(M, "pin = false\n"))
     assert not found[0].done and "No space left" in found[0].kept
     assert found[0].text == nodes.text("a") == "pin = true\n"
-    assert [file.name for file in nodes.folders["a"].iterdir()] == [CARD_FILE]
+    assert nodes.lying("a") == {CARD_FILE}

@@ -23,6 +23,7 @@ from gateway.cli.verbs.models.setting_rows import rows_of
 from gateway.cli.verbs.store.editing import edited
 
 STDIN = "-"
+REMOVE_S = 90.0
 Row = Mapping[str, Any]
 
 
@@ -108,7 +109,7 @@ def remove(
         if output.as_json or not output.err.is_terminal:
             raise CliError(f"the card of {model} would be taken away", remedy="say so with --yes")
         typer.confirm(f"Take the card of {model} away from all nodes?", abort=True, err=True)
-    told = api.delete(_path(model))
+    told = api.delete(_path(model), timeout_s=REMOVE_S)
     output.document(told)
     _say_nodes(output, told, "took the card of {} away")
 

@@ -73,3 +73,5 @@ def test_a_setting_is_added_behind_what_is_there() -> None:
     assert with_setting("", "kv", "8bit") == 'kv = "8bit"\n'
     with pytest.raises(BadCard, match="says pin already"):
         with_setting(text, "pin", "false")
+    with pytest.raises(BadCard, match="is no TOML"):
+        with_setting("pin = ", "top_k", "1")
