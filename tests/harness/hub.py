@@ -120,7 +120,7 @@ class HubServer:
         fits = [
             {"id": name, "downloads": 0, **said}
             for name, said in every.items()
-            if words.lower() in name.lower()
+            if all(word in name.lower() for word in words.lower().split())
             and name.startswith(f"{author}/" if author else "")
             and (not tag or tag in said.get("tags", ()))
         ]

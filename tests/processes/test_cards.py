@@ -68,9 +68,8 @@ def file_of(node: Node) -> Path:
 
 
 def knows(node: Node, name: str) -> bool:
-    """Whether a request by this name finds its model at a node: asked for a bad field, which is
-    looked at behind the name, or for no such model."""
-    found = node.http.get(f"/v1/models/{name}")
+    """Whether a request by this name finds its model at the node's process that is free."""
+    found = httpx.get(f"{node.url}/v1/models/{name}", timeout=30)
     assert found.status_code in (200, 404), found.text
     return found.status_code == 200
 
