@@ -44,7 +44,7 @@ class CardNodes:
         return SimpleNamespace(
             speaker=SimpleNamespace(node=NodeId(name)),
             reactor=SimpleNamespace(now=lambda: 1.0),
-            log=SimpleNamespace(info=lambda *_, **__: None),
+            log=SimpleNamespace(info=_pass_over),
         )
 
     def tell(self, name: str) -> None:
@@ -85,3 +85,7 @@ class CardNodes:
             return await self._verbs[node, verb](arguments)
 
         return SimpleNamespace(answer=answer, ask=ask)
+
+
+def _pass_over(*_: Any, **__: Any) -> None:
+    """Log nothing."""

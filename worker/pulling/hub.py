@@ -201,7 +201,7 @@ def _hub_model(info: ModelInfo) -> HubModel:
     """Return what a list says of a model, of the types that it should have."""
     said: Any = info.safetensors.parameters if info.safetensors else {}
     counts = cast(dict[Any, Any], said) if isinstance(said, dict) else {}
-    config: Any = info.config
+    config: Any = vars(info).get("config")
     changed = info.last_modified
     return HubModel(
         name=str(info.id),

@@ -1,7 +1,7 @@
 """Talks to this node's disk: the `card.toml` in the folder of one model.
 
 A card is written whole or not at all: into a file beside it, which takes its place in one step. It
-bears the instant at which its writer wrote it, the same on all nodes, whatever their clocks say.
+bears the instant at which its writer wrote it, the same on all nodes, not that of their clocks.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from falcon.asgi import App
 from bus.wire.errors import BadRequest
 from bus.wire.model_cards import KNOWN_KEYS
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
-from gateway.http.resources.cards import CardBody
+from gateway.http.resources.pulls import CardBody
 from gateway.http.routes import ROUTES
 from gateway.requests.catalog import ModelCatalog
 from tests.harness.card_nodes import CardNodes, M

@@ -57,9 +57,13 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
         reactor.watch(worker, answered)
         own = least(ModelCard).model_copy(update={"model": ModelId("org/m")})
         card = least(NodeCard).model_copy(update={"name": "desk", "models": (own,)})
+
+        def known(_now: float) -> list[NodeCard]:
+            return [card]
+
         service = SimpleNamespace(
             bus=SimpleNamespace(speaker=SPEAKER, endpoints=endpoints),
-            readings=SimpleNamespace(cards=lambda _now: [card]),
+            readings=SimpleNamespace(cards=known),
             catalog=SimpleNamespace(wait_known=_known),
             reactor=reactor,
             options=SimpleNamespace(node="n1"),
@@ -71,10 +75,11 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
         app.add_route("/models/search", SearchModels(handle))
         try:
             async with testing.ASGIConductor(app) as conductor:
-                return await conductor.simulate_get(path)
+                found = await conductor.simulate_get(path)
         finally:
             reactor.unwatch(worker)
             worker.close()
+        return found
 
     with tempfile.TemporaryDirectory(prefix="shoal-search-", dir="/tmp") as folder:
         return asyncio.run(main(folder)), questions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from queue import Queue
-from types import SimpleNamespace
+from contextlib import suppress
+from queue import Empty, Queue
 from typing import Any
 
 import pytest
@@ -19,17 +19,19 @@ SAYS = "import sys; sys.stdin.readline(); print({!r})"
 
 
 class Desk:
-    """What is answered to whom; actions for the loop are done where they are asked for."""
+    """What is answered to whom."""
 
     def __init__(self, *, offline: bool = False) -> None:
         self.answers: Queue[tuple[bytes, Message]] = Queue()
-        reactor: Any = SimpleNamespace(call=lambda act: act())
-        self.made = Searches(
-            reactor, lambda who, said: self.answers.put((who, said)), offline=offline
-        )
+        self.made = Searches(lambda who, said: self.answers.put((who, said)), offline=offline)
 
     def next(self) -> tuple[bytes, Message]:
-        return self.answers.get(timeout=60)
+        """Return the next answer, as a worker that ticks gives it."""
+        for _ in range(600):
+            self.made.tick()
+            with suppress(Empty):
+                return self.answers.get(timeout=0.1)
+        raise AssertionError("no answer")
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from queue import SimpleQueue
 
 from pydantic import ValidationError
 
-from bus.links.reactor import Reactor
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from bus.wire.messages.wire import Message
 from worker.pulling.processes import QUIET
@@ -28,15 +27,13 @@ COMMAND = (sys.executable, "-P", "-m", "worker.pulling.searching")
 
 
 class Searches:
-    """The searches of this node. `answer` tells an asker what was found, in the loop's thread;
-    `offline`: no hub is asked for anything."""
+    """The searches of this node. `answer` tells an asker what was found; `offline`: no hub is asked
+    for anything. `tick` is called by the worker."""
 
-    def __init__(
-        self, reactor: Reactor, answer: Callable[[bytes, Message], object], *, offline: bool
-    ) -> None:
-        self._reactor = reactor
+    def __init__(self, answer: Callable[[bytes, Message], object], *, offline: bool) -> None:
         self._answer = answer
         self._offline = offline
+        self._ended: SimpleQueue[tuple[bytes, Message]] = SimpleQueue()
         self._threads = ThreadPoolExecutor(AT_ONCE, "searching")
         self._running: set[subprocess.Popen[bytes]] = set()
         self._waiting = 0
@@ -52,6 +49,12 @@ class Searches:
             self._waiting += 1
             self._threads.submit(self._search, asked, asker)
 
+    def tick(self) -> None:
+        """Answer those whose searches have ended."""
+        while not self._ended.empty():
+            self._waiting -= 1
+            self._answer(*self._ended.get())
+
     def close(self) -> None:
         """End what is under way."""
         self._closed = True
@@ -66,7 +69,7 @@ class Searches:
             said = self._said(asked)
         except OSError as error:
             said = refused("broken", f"no process could be started to search: {error}")
-        self._reactor.call(partial(self._ended, asker, said))
+        self._ended.put((asker, said))
 
     def _said(self, asked: AskSearch) -> Message:
         process = subprocess.Popen(
@@ -84,11 +87,6 @@ class Searches:
         finally:
             self._running.discard(process)
         return _read(told)
-
-    def _ended(self, asker: bytes, said: Message) -> None:
-        self._waiting -= 1
-        if not self._closed:
-            self._answer(asker, said)
 
 
 def refused(reason: str, message: str) -> SearchRefused:

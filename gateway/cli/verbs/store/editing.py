@@ -1,6 +1,6 @@
 """Talks to an editor and the disk: a card that a person changes, until it is valid.
 
-The person's text lies in a file of its own for as long as it is not written, whatever goes wrong.
+The person's text lies in a file of its own for as long as it is not written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import typer
@@ -26,7 +26,7 @@ USUAL_EDITOR = "vi"
 @contextlib.contextmanager
 def edited(
     text: str, model: str, output: Output, again: Callable[[str], bool] | None = None
-) -> Iterator[str]:
+) -> Generator[str]:
     """Yield what a person makes of a model's card; where the block fails, the text stays in its
     file, which the error names. `again` asks whether a card that is refused is edited again. Raises
     CliError."""

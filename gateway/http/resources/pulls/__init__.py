@@ -1,7 +1,8 @@
-"""Talks to clients who look for models on a hub, who have a node pull one, verify one that lies on
-its disk, or let go what it fetched.
+"""Talks to clients who look for models on a hub, who have a node pull one, change the card of one,
+verify one that lies on its disk, or let go what it fetched.
 """
 
+from gateway.http.resources.pulls.card import CardBody, ModelCardResource
 from gateway.http.resources.pulls.plan import PullPlan
 from gateway.http.resources.pulls.pull import (
     ModelToFetch,
@@ -22,6 +23,8 @@ from gateway.http.resources.pulls.store import (
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
+    "CardBody",
+    "ModelCardResource",
     "ModelInStore",
     "ModelToFetch",
     "PullAnswer",

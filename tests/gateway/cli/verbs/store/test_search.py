@@ -59,7 +59,8 @@ def test_what_was_found_is_a_table_with_what_is_known(
 
 
 def test_nothing_found_and_what_the_hub_refuses_are_said(tmp_path: Path) -> None:
-    nothing = 200, {"query": "x", "author": "", "hub": "https://hub", "left_out": 0, "models": []}
+    none: dict[str, Any] = {"query": "x", "author": "", "left_out": 0, "models": []}
+    nothing = 200, {**none, "hub": "https://hub"}
     found, _ = searched(tmp_path, nothing, "x")
     assert found.exit_code == 0 and "https://hub has none that runs here" in found.stdout
     for status, code, exit_code, words in (
