@@ -75,11 +75,11 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
         app.add_route("/models/search", SearchModels(handle))
         try:
             async with testing.ASGIConductor(app) as conductor:
-                found = await conductor.simulate_get(path)
+                return await conductor.simulate_get(path)
+            raise AssertionError("the conductor kept its error")
         finally:
             reactor.unwatch(worker)
             worker.close()
-        return found
 
     with tempfile.TemporaryDirectory(prefix="shoal-search-", dir="/tmp") as folder:
         return asyncio.run(main(folder)), questions
