@@ -43,7 +43,7 @@ def edited(
         if file.read_text(errors="replace") == text:
             shutil.rmtree(folder)
             raise
-        kept = f"your text is in {file}; `shoal card add {model} --from {file} --replace` writes it, mended"
+        kept = f"your text is in {file}; `shoal card add {model} --from {file} --replace` writes it"
         remedy = f"{problem.remedy}; {kept}" if problem.remedy else kept
         raise CliError(
             problem.message, remedy=remedy, details=problem.details, code=problem.code
