@@ -30,6 +30,7 @@ from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, Ke
 from bus.wire.messages.peers import PeersReading
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
+from gateway.cluster.card_files import CardFiles
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
 from gateway.cluster.keep_alive import KeepAliveWishes
@@ -115,6 +116,7 @@ class HttpService:
         self.removals = Removals(
             self.bus, self.readings, self.record_lists.questions, options.models_folder
         )
+        self.card_files = CardFiles(self.bus, self.readings, self.record_lists.questions)
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
             records=self.records,
@@ -150,12 +152,11 @@ class HttpService:
         self.tools = open_tools(options, self.log)
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
-        self.running = 0  # exchanges whose last byte has not been made
+        self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = _sampled(options, self.boot)
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
-        self._was_busy = False
         often = ((FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes))
         for period_s, act in often:
             self.reactor.every(period_s, act)

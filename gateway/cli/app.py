@@ -61,6 +61,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "unpin": Verb("Let a pinned model leave memory again.", "verbs.cluster.pool"),
     "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
     "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
+    "search": Verb("Find models of the Hugging Face hub by words.", "verbs.store.search"),
     "pull": Verb("Get a model from the Hugging Face hub.", "verbs.store.pull"),
     "quantize": Verb("Make a model in fewer bits of another.", "verbs.store.pull"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
@@ -80,6 +81,13 @@ VERBS: Mapping[str, Verb | Group] = {
                       "verbs.cluster.rdma_test"),
     "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),
     "version": Verb("Tell the version of this program.", "verbs.node.version", here=True),
+    "card": Group("What a model's card.toml says, on all nodes.", {
+        "show": Verb("Show a model's settings, and where each comes from.", "verbs.store.cards"),
+        "edit": Verb("Change the card in your editor.", "verbs.store.cards"),
+        "add": Verb("Have the card say more, or write it from a file.", "verbs.store.cards"),
+        "rm": Verb("Take the card away from all nodes.", "verbs.store.cards", "remove"),
+        "export": Verb("Print the card, in TOML.", "verbs.store.cards"),
+    }),
     "store": Group("What lies on the nodes' disks, and what may go.", {
         "show": Verb("Show what was fetched, and what would be let go next.",
                      "verbs.store.storage"),
@@ -144,6 +152,7 @@ MEANT = {
     "benchmark": "bench",
     "top": "monitor",
     "check": "doctor",
+    "find": "search",
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {

@@ -38,6 +38,7 @@ PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
+SEARCHES = (400, 401, 409, 429, 500, 502, 504)
 VERIFIES = (400, 401, 404, 429, 500, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
@@ -130,6 +131,18 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON,
           answer=pulls.PullAnswer, event=pulls.PullEvent, errors=PULLS),
+    Route("GET", "/models/search",
+          "Models of the hub that run here, by words (?query=, ?author=, ?limit=)", CLUSTER,
+          pulls.SearchModels, answer=pulls.SearchAnswer, errors=SEARCHES),
+    Route("GET", "/models/card/{name:path}",
+          "What a model's card says on each node, and the settings that come of it", CLUSTER,
+          pulls.ModelCardResource, errors=(401, 404, 503)),
+    Route("PUT", "/models/card/{name:path}",
+          "Write a model's card on all nodes that have it, in TOML or JSON; in force at once",
+          CLUSTER, pulls.ModelCardResource, body=pulls.CardBody,
+          errors=(400, 401, 403, 404, 409, 412, 413, 503)),
+    Route("DELETE", "/models/card/{name:path}", "Take a model's card away from all nodes",
+          CLUSTER, pulls.ModelCardResource, errors=(401, 403, 404, 409, 412, 503)),
     Route("POST", "/models/verify",
           "Read a model on a node's disk, and hold it against the hashes that it came with",
           CLUSTER, pulls.VerifyModel, body=pulls.VerifyBody, streams=NDJSON,

@@ -35,7 +35,7 @@ from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
-from gateway.http.resources.pulls import pull, store, verify
+from gateway.http.resources.pulls import card, pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
@@ -56,6 +56,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
     verify.VerifyBody: (verify, None),
+    card.CardBody: (card, card.CardBody),
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
