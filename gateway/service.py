@@ -61,6 +61,7 @@ from gateway.records import (
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
+from gateway.requests.tracing import TraceSampler
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
@@ -146,8 +147,9 @@ class HttpService:
             metrics=self.metrics,
             records=self.records,
             models=self.catalog,
+            node=options.node,
         )
-        self.tools = open_tools(options, self.log)
+        self.tools, self.tracing = open_tools(options, self.log), _sampler(options, self.bus)
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
         self.running = 0  # exchanges whose last byte has not been made
@@ -335,6 +337,13 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
     # supervisord knows this program as `gateway`: whoever of us is first answers for it
     stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
     return stack
+
+
+def _sampler(options: Options, bus: BusClient) -> TraceSampler:
+    """Return what chooses the requests that are traced."""
+    return TraceSampler(
+        lambda: bus.state.trace_ratio, options.trace_sample, keeps=options.keeps_traces
+    )
 
 
 def _everyone(service: HttpService) -> set[NodeId]:

@@ -1,5 +1,5 @@
 """Talks to clients who look into nodes: what a node and the cluster are doing, stacks, profiles,
-and captures of all of it in one file.
+captures of all of it in one file, and traces of requests.
 """
 
 from gateway.http.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
@@ -15,6 +15,14 @@ from gateway.http.diagnostics.node import (
     ProcessStacks,
     ProfileOrder,
 )
+from gateway.http.diagnostics.traces import (
+    RawTrace,
+    TraceList,
+    TraceResource,
+    TraceStats,
+    Tracing,
+    TracingBody,
+)
 
 __all__ = [
     "CODES",
@@ -29,5 +37,11 @@ __all__ = [
     "ProcessProfile",
     "ProcessStacks",
     "ProfileOrder",
+    "RawTrace",
+    "TraceList",
+    "TraceResource",
+    "TraceStats",
+    "Tracing",
+    "TracingBody",
     "answer_others",
 ]

@@ -63,6 +63,8 @@ from bus.wire.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
     ToRunner,
+    Traced,
+    TraceSpan,
     Welcome,
 )
 from bus.wire.topics import TABLE, rule_for
@@ -273,6 +275,7 @@ def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None
         Accepted(RID, 3, 17),
         Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
         Displaced(RID),
+        Traced(RID, 10.0, 10.5, 12.0, 1, (TraceSpan("decode", 0, 0.5, 2.0, 7, 7, 0.5, 1.25),)),
         Pong(Boot("b"), 12, owes=True),
         StepEntries(
             4,

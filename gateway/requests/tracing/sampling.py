@@ -1,0 +1,47 @@
+"""Talks to chance: which requests are traced.
+
+Those whose client asks for it (`x_trace`), and of the others a share: what the cluster says
+(`PUT /v1/tracing`) goes before the node's setting. Nothing is traced where no traces are kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Literal
+
+TraceChoice = Literal["", "asked", "sampled"]
+"""Why a request is traced; empty: it is not."""
+
+
+class TraceSampler:
+    """Chooses for one HTTP process. `of_cluster` returns the share that the cluster says, None
+    while it says none; `own` is this node's setting; `keeps`: the node keeps traces."""
+
+    def __init__(
+        self,
+        of_cluster: Callable[[], float | None],
+        own: float,
+        *,
+        keeps: bool,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.own = own
+        self.keeps = keeps
+        self._of_cluster = of_cluster
+        self._draw = draw
+
+    @property
+    def ratio(self) -> float:
+        """Return the share of requests that is traced unasked."""
+        said = self._of_cluster()
+        return self.own if said is None else said
+
+    def choose(self, *, asked: bool) -> TraceChoice:
+        """Return whether a request is traced, and why."""
+        if not self.keeps:
+            return ""
+        if asked:
+            return "asked"
+        ratio = self.ratio
+        return "sampled" if ratio > 0.0 and self._draw() < ratio else ""
