@@ -54,6 +54,7 @@ from gateway.records import (
     JobRecords,
     JobRunner,
     JobsAnywhere,
+    TraceRecords,
     answer_bounds,
     open_records,
     runner_name,
@@ -127,8 +128,11 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
-        self.conversations = ConversationRecords(
-            self.records, self.answers, self.record_lists.questions, options.node
+        self.conversations, self.traces = (
+            ConversationRecords(
+                self.records, self.answers, self.record_lists.questions, options.node
+            ),
+            TraceRecords(self.records, self.record_lists, options.node),
         )
         self.jobs = JobsAnywhere(
             JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node

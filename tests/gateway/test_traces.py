@@ -116,6 +116,8 @@ def test_a_trace_can_be_listed_and_removed(made: GatewayTestbed) -> None:
     assert found["node"] == "n1" and found["kept"] >= 1
     (row,) = found["traces"]
     assert (row["request"], row["why"]) == (raw["request"], "asked")
+    of_all = get(made, "/v1/traces/cluster", limit=1).json()
+    assert of_all == {"traces": [{"node": "n1", **row}], "missing": []}
     assert get(made, "/v1/traces", model="no-such").json()["traces"] == []
     assert get(made, "/v1/traces", limit=0).status_code == 400
     gone = httpx.delete(f"{made.url}/v1/traces/chatcmpl-{raw['request']}")
@@ -124,10 +126,11 @@ def test_a_trace_can_be_listed_and_removed(made: GatewayTestbed) -> None:
     assert (again.status_code, again.json()["error"]["code"]) == (404, "trace_not_found")
 
 
-def test_a_trace_of_another_node_is_said_to_be_there(made: GatewayTestbed) -> None:
-    answer = get(made, "/v1/traces/req-nfar-h0-b1-1")
-    assert answer.status_code == 404
-    assert "node nfar may" in answer.json()["error"]["message"]
+@pytest.mark.parametrize("name", ["req-nfar-h0-b1-1", "req-n1-h0-b1-77777", "nonsense"])
+def test_what_no_node_keeps_is_not_found(made: GatewayTestbed, name: str) -> None:
+    for path in (f"/v1/traces/{name}", f"/v1/traces/{name}/raw"):
+        answer = get(made, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "trace_not_found")
 
 
 def test_statistics_tell_of_the_parts(made: GatewayTestbed) -> None:

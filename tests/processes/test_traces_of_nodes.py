@@ -45,5 +45,10 @@ def test_the_runner_of_another_node_tells_by_a_clock_that_is_measured(pair: Clus
     # both nodes are of this machine, and read one clock
     assert abs(clock["offset_s"]) <= clock["error_s"] < 0.5 * raw["seconds"]
     check_trace(here.http.get(f"/v1/traces/{name}").json())
-    answer = there.http.get(f"/v1/traces/{name}")
-    assert answer.status_code == 404 and here.node_id() in answer.json()["error"]["message"]
+    # any gateway gets it from the node that has it
+    assert there.http.get(f"/v1/traces/{name}/raw", timeout=30).json() == raw
+    listed = there.http.get("/v1/traces/cluster", timeout=30).json()
+    assert listed["missing"] == [] and listed["traces"][0]["node"] == here.node_id()
+    gone = there.http.delete(f"/v1/traces/{name}", timeout=30)
+    assert gone.status_code == 200 and gone.json()["removed"] is True
+    assert here.http.get(f"/v1/traces/{name}").status_code == 404

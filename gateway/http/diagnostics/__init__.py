@@ -16,6 +16,7 @@ from gateway.http.diagnostics.node import (
     ProfileOrder,
 )
 from gateway.http.diagnostics.traces import (
+    ClusterTraces,
     RawTrace,
     TraceList,
     TraceResource,
@@ -31,6 +32,7 @@ __all__ = [
     "CaptureBody",
     "ClusterCapture",
     "ClusterDiagnostics",
+    "ClusterTraces",
     "DiagnosticsTiming",
     "NodeDiagnostics",
     "ProcessLog",

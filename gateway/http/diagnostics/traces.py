@@ -1,12 +1,11 @@
-"""Talks to clients about traces of requests: those that this node keeps, and which are made.
+"""Talks to clients about traces of requests: those that nodes keep, and which are made.
 
-Any HTTP process answers for all of its node. What another node's gateway has traced is asked there.
+Any gateway answers for a trace of any node; lists and statistics are of its own, unless all are
+asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -14,15 +13,15 @@ from falcon.asgi import Request, Response
 from pydantic import Field
 
 from bus.wire.errors import BadRequest
-from bus.wire.ids import RequestId, owner_of
+from bus.wire.ids import RequestId
 from bus.wire.messages.commands import SetTracing
 from gateway.dialects.body import Closed
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, records_unavailable
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, answer_json
+from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
+from gateway.http.resources.answers import records_told
 from gateway.http.resources.instances import acknowledged
-from gateway.records import RecordsUnavailable, TraceRecords
 from gateway.requests.tracing import chrome_trace
 from gateway.service import HttpService
 
@@ -68,9 +67,22 @@ class TraceList(Resource):
         """Answer with the traces of this node, the latest first. 503 while they cannot be read."""
         service = self.service
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        with _readable():
-            found = await TraceRecords(service.records).latest(limit, req.get_param("model"))
+        with records_told():
+            found = await service.traces.latest(limit, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, **found})
+
+
+class ClusterTraces(Resource):
+    """`GET /v1/traces/cluster[?limit=&model=]`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the traces of all nodes, the latest first; nodes whose are missing are
+        named."""
+        limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
+        with records_told():
+            found = await self.service.traces.latest_of_all(limit, req.get_param("model"))
+        tell_missing(resp, found.missing)
+        answer_json(resp, {"traces": found.traces, "missing": found.missing})
 
 
 class TraceStats(Resource):
@@ -81,8 +93,8 @@ class TraceStats(Resource):
         503 while they cannot be read."""
         service = self.service
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
-        with _readable():
-            found = await TraceRecords(service.records).stats(window_s, req.get_param("model"))
+        with records_told():
+            found = await service.traces.stats(window_s, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, "window_s": window_s, **found})
 
 
@@ -96,11 +108,11 @@ class TraceResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
         """Remove a trace."""
-        service, name = self.service, request_id_of(request)
-        with _readable():
-            is_gone = await TraceRecords(service.records).remove(name)
+        name = request_id_of(request)
+        with records_told():
+            is_gone = await self.service.traces.remove(name)
         if not is_gone:
-            raise _no_trace(service, name)
+            raise _no_trace(name)
         answer_json(resp, {"request": name, "removed": True})
 
 
@@ -127,25 +139,13 @@ def _tracing_told(service: HttpService) -> dict[str, Any]:
 async def _found(service: HttpService, request: str) -> bytes:
     """Return the trace of a request as it is kept. Raises HttpFaultRaised."""
     name = request_id_of(request)
-    with _readable():
-        trace = await TraceRecords(service.records).find(name)
+    with records_told():
+        trace = await service.traces.find(name)
     if trace is None:
-        raise _no_trace(service, name)
+        raise _no_trace(name)
     return trace
 
 
-@contextmanager
-def _readable() -> Generator[None]:
-    """Have the records that cannot be read answered as a 503."""
-    try:
-        yield
-    except RecordsUnavailable as error:
-        raise HttpFaultRaised(records_unavailable(str(error))) from None
-
-
-def _no_trace(service: HttpService, name: RequestId) -> HttpFaultRaised:
-    text = f"this node keeps no trace of {name[:MOST_NAME]!r}"
-    owner = owner_of(name)
-    if owner is not None and owner[0] != service.options.node:
-        text = f"{text}; node {owner[0][:MOST_NAME]} may: ask it there"
+def _no_trace(name: RequestId) -> HttpFaultRaised:
+    text = f"there is no trace of {name[:MOST_NAME]!r}"
     return HttpFaultRaised(HttpFault(404, "trace_not_found", text))

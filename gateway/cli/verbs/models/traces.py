@@ -125,8 +125,10 @@ def _show(output: Output, found: Row) -> None:
     spans: list[tuple[str, Row]] = [("gateway", one) for one in found["gateway"]]
     if lead is not None:
         several = lead["choices"] > 1
-        for one in lead["spans"]:
-            spans.append((f"runner, choice {one['choice']}" if several else "runner", one))
+        spans += [
+            (f"runner, choice {one['choice']}" if several else "runner", one)
+            for one in lead["spans"]
+        ]
     output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
     for line in _notes(found):
         output.note(line)
