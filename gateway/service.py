@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -346,7 +347,10 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
 def _sampler(options: Options, bus: BusClient) -> TraceSampler:
     """Return what chooses the requests that are traced."""
     return TraceSampler(
-        lambda: bus.state.trace_ratio, options.trace_sample, keeps=options.keeps_traces
+        lambda: bus.state.trace_ratio,
+        options.trace_sample,
+        keeps=options.keeps_traces,
+        draw=random.random,
     )
 
 

@@ -7,12 +7,16 @@ that a long answer costs no more than a short one.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bus.wire.ids import RequestId
 from bus.wire.messages.tokens import SpanName, Traced, TraceSpan
 from runner.schedule import RowEvent, RowPrefilled, RowStarted, RowToken
 from runner.serving.arrivals import Pending
-from runner.serving.lead_loop import Stepped
 from runner.text import PreparedRequest
+
+if TYPE_CHECKING:
+    from runner.serving.lead_loop import Stepped
 
 MOST_CHOICES = 8
 """The choices of a request that are told of."""

@@ -1,6 +1,6 @@
 """Traces of requests: which are traced, what a gateway notes of one, what is kept and shown of it.
 
-Pure but for `sampling`, which draws lots. A trace has names, codes and times alone: no word of a
+Pure. A trace has names, codes and times alone: no word of a
 prompt or an answer.
 """
 

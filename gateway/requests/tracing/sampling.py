@@ -1,12 +1,11 @@
-"""Talks to chance: which requests are traced.
+"""Which requests are traced.
 
-Those whose client asks for it (`x_trace`), and of the others a share: what the cluster says
+Pure: lots are drawn by what is given. Those whose client asks for it (`x_trace`), and of the others a share: what the cluster says
 (`PUT /v1/tracing`) goes before the node's setting. Nothing is traced where no traces are kept.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,7 +15,8 @@ TraceChoice = Literal["", "asked", "sampled"]
 
 class TraceSampler:
     """Chooses for one HTTP process. `of_cluster` returns the share that the cluster says, None
-    while it says none; `own` is this node's setting; `keeps`: the node keeps traces."""
+    while it says none; `own` is this node's setting; `keeps`: the node keeps traces. `draw` returns
+    a number from 0 to 1, any as likely as another."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class TraceSampler:
         own: float,
         *,
         keeps: bool,
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float],
     ) -> None:
         self.own = own
         self.keeps = keeps

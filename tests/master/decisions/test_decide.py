@@ -4,19 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from bus.replica.state import ClusterState, apply
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.commands import (
-    DeleteInstance,
-    KeepAlive,
-    PlaceModel,
-    SetTracing,
-    SupposedModel,
-)
+from bus.wire.messages.commands import DeleteInstance, KeepAlive, PlaceModel, SupposedModel
 from bus.wire.messages.events import (
     EventBody,
     GenerationOpened,
@@ -28,7 +21,6 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
-    TracingSet,
 )
 from bus.wire.messages.readings import (
     CardReading,
@@ -565,17 +557,3 @@ def test_a_supposed_model_is_never_placed(fields: dict[str, bool]) -> None:
     stage.announce()
     refused = suppose(stage, model("a/b"), **{"dry_run": True, "previews": True, **fields})
     assert isinstance(refused, Refusal) and refused.field == "supposed"
-
-
-def test_tracing_is_set_for_all_nodes_once(stage: Stage) -> None:
-    for number, ratio in enumerate((None, 0.5, 0.5, 0.0, None)):
-        before = stage.state
-        command = SetTracing(command_id=CommandId(f"t{number}"), ratio=ratio)
-        decision = stage.command(command)
-        if ratio == before.trace_ratio:
-            assert decision == Known(before.index), "what is so already takes no place in the log"
-        else:
-            assert decision == Decided((TracingSet(ratio=ratio),), None)
-        assert stage.state.trace_ratio == ratio
-    with pytest.raises(ValidationError):
-        SetTracing(command_id=CommandId("t"), ratio=1.5)
