@@ -39,7 +39,7 @@ def raw_of(made: GatewayTestbed, answer_id: str) -> dict[str, Any]:
 
 
 def test_a_request_that_asks_for_it_is_traced_and_its_runner_with_it(made: GatewayTestbed) -> None:
-    answer = chat(made, "tokens=20 every_ms=10", x_trace=True)
+    answer = chat(made, "tokens=20 every_ms=100", x_trace=True)
     raw = raw_of(made, answer.json()["id"])
     assert answer.json()["id"].endswith(raw["request"])
     assert {

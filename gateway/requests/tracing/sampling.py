@@ -1,7 +1,8 @@
 """Which requests are traced.
 
-Pure: lots are drawn by what is given. Those whose client asks for it (`x_trace`), and of the others a share: what the cluster says
-(`PUT /v1/tracing`) goes before the node's setting. Nothing is traced where no traces are kept.
+Pure: lots are drawn by what is given. Traced are those whose client asks for it (`x_trace`), and a
+share of the others: what the cluster says (`PUT /v1/tracing`) goes before the node's setting.
+Nothing is traced where no traces are kept.
 """
 
 from __future__ import annotations
