@@ -30,6 +30,8 @@ from gateway.records.traces import TraceRow
 
 MOST_ROWS_WAITING = 8192
 """Rows that wait to be written; some seconds of a busy node, or all of a full disk."""
+MOST_BEFORE_A_TRACE = 512
+"""Where more wait than these a trace is dropped, for it is some hundred times as large as a row."""
 MOST_QUESTIONS = 512
 MOST_WRITES = 512
 TOGETHER = 64
@@ -113,7 +115,9 @@ class NodeRecords:
         self._rows: deque[RequestRow | TraceRow] = deque()
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
-        self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
+        self._dropped = CountedWarning(
+            log, "a request is not logged or its trace not kept: too many wait to be written"
+        )
         self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
@@ -133,7 +137,7 @@ class NodeRecords:
 
     @property
     def dropped(self) -> int:
-        """Return how many rows of this process found no room."""
+        """Return how many rows and traces of this process found no room."""
         return self._dropped.count
 
     def log_request(self, row: RequestRow | TraceRow) -> None:
@@ -142,7 +146,8 @@ class NodeRecords:
         if self._file is None or (isinstance(row, RequestRow) and not self.logs_requests):
             return
         with self._wake:
-            full = len(self._rows) >= MOST_ROWS_WAITING
+            most = MOST_BEFORE_A_TRACE if isinstance(row, TraceRow) else MOST_ROWS_WAITING
+            full = len(self._rows) >= most
             if not full:
                 self._rows.append(row)
                 if len(self._rows) == 1:

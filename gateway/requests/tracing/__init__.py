@@ -1,7 +1,6 @@
 """Traces of requests: which are traced, what a gateway notes of one, what is kept and shown of it.
 
-Pure. A trace has names, codes and times alone: no word of a
-prompt or an answer.
+Pure. A trace has names, codes and times alone: no word of a prompt or an answer.
 """
 
 from gateway.requests.tracing.chrome import chrome_trace
