@@ -115,9 +115,7 @@ class NodeRecords:
         self._rows: deque[RequestRow | TraceRow] = deque()
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
-        self._dropped = CountedWarning(
-            log, "a request is not logged or its trace not kept: too many wait to be written"
-        )
+        self._dropped = CountedWarning(log, "a request is not logged, or not traced: too many wait")
         self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
