@@ -97,7 +97,7 @@ def test_a_trace_is_found_listed_and_removed_and_the_log_is_as_it_was(tmp_path: 
         assert (await traces.latest(10, None))["kept"] == 1
         assert len(await records.recent(RecentQuery())) == 1
 
-    play(tmp_path, act, trace_days=1e6)
+    play(tmp_path, act, trace_days=1e6, request_days=1e6)
 
 
 def test_traces_outlive_the_process_and_a_later_one_of_a_name_is_meant(tmp_path: Path) -> None:
