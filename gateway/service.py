@@ -63,7 +63,7 @@ from gateway.records import (
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
-from gateway.requests.tracing import TraceSampler
+from gateway.requests.tracing import sampler_of
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
@@ -154,7 +154,10 @@ class HttpService:
             models=self.catalog,
             node=options.node,
         )
-        self.tools, self.tracing = open_tools(options, self.log), _sampler(options, self.bus)
+        self.tools, self.tracing = (
+            open_tools(options, self.log),
+            sampler_of(options, lambda: self.bus.state.trace_ratio, random.random),
+        )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
         self.running = 0  # exchanges whose last byte has not been made
@@ -226,7 +229,8 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Ask the holder. Raises HttpFaultRaised with its refusal."""
+        """Ask the holder, as long as this is waited for. Raises HttpFaultRaised with its
+        refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
             asyncio.get_running_loop().create_future()
         )
@@ -237,7 +241,10 @@ class HttpService:
                 waiting.set_result(answer)
 
         self.bus.command(command, answered, deadline_s=deadline_s)
-        answer = await waiting
+        try:
+            answer = await waiting
+        finally:
+            self.bus.take_back(command.command_id)
         if isinstance(answer, CommandRefused):
             raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
@@ -342,16 +349,6 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
     # supervisord knows this program as `gateway`: whoever of us is first answers for it
     stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
     return stack
-
-
-def _sampler(options: Options, bus: BusClient) -> TraceSampler:
-    """Return what chooses the requests that are traced."""
-    return TraceSampler(
-        lambda: bus.state.trace_ratio,
-        options.trace_sample,
-        keeps=options.keeps_traces,
-        draw=random.random,
-    )
 
 
 def _everyone(service: HttpService) -> set[NodeId]:

@@ -6,7 +6,7 @@ Pure. A trace has names, codes and times alone: no word of a prompt or an answer
 from gateway.requests.tracing.chrome import chrome_trace
 from gateway.requests.tracing.document import TraceDocument, TracedRequest, document_of
 from gateway.requests.tracing.gateway_trace import GatewayTrace
-from gateway.requests.tracing.sampling import TraceChoice, TraceSampler
+from gateway.requests.tracing.sampling import TraceChoice, TraceSampler, sampler_of
 
 __all__ = [
     "GatewayTrace",
@@ -16,4 +16,5 @@ __all__ = [
     "TracedRequest",
     "chrome_trace",
     "document_of",
+    "sampler_of",
 ]

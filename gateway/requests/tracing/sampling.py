@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from gateway.cluster.options import Options
+
 TraceChoice = Literal["", "asked", "sampled"]
 """Why a request is traced; empty: it is not."""
 
@@ -46,3 +48,10 @@ class TraceSampler:
             return "asked"
         ratio = self.ratio
         return "sampled" if ratio > 0.0 and self._draw() < ratio else ""
+
+
+def sampler_of(
+    options: Options, of_cluster: Callable[[], float | None], draw: Callable[[], float]
+) -> TraceSampler:
+    """Return what chooses by these options."""
+    return TraceSampler(of_cluster, options.trace_sample, keeps=options.keeps_traces, draw=draw)
