@@ -178,7 +178,7 @@ def test_no_word_of_a_request_is_in_its_trace(made: GatewayTestbed) -> None:
     answer = chat(made, f"tokens=3 calls=1 {secret}", tools=[tool], stop=[secret], x_trace=True)
     raw = raw_of(made, answer.json()["id"])
     for text in (json.dumps(raw), get(made, f"/v1/traces/{raw['request']}").text):
-        assert secret not in text and "one " not in text and "f_7f3" not in text
+        assert secret not in text and "two three" not in text and "f_7f3" not in text
 
 
 def test_a_share_is_traced_where_the_setting_says_so() -> None:

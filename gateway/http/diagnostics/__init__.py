@@ -1,5 +1,5 @@
 """Talks to clients who look into nodes: what a node and the cluster are doing, stacks, profiles,
-captures of all of it in one file, and traces of requests.
+and captures of all of it in one file.
 """
 
 from gateway.http.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
@@ -15,15 +15,6 @@ from gateway.http.diagnostics.node import (
     ProcessStacks,
     ProfileOrder,
 )
-from gateway.http.diagnostics.traces import (
-    ClusterTraces,
-    RawTrace,
-    TraceList,
-    TraceResource,
-    TraceStats,
-    Tracing,
-    TracingBody,
-)
 
 __all__ = [
     "CODES",
@@ -32,18 +23,11 @@ __all__ = [
     "CaptureBody",
     "ClusterCapture",
     "ClusterDiagnostics",
-    "ClusterTraces",
     "DiagnosticsTiming",
     "NodeDiagnostics",
     "ProcessLog",
     "ProcessProfile",
     "ProcessStacks",
     "ProfileOrder",
-    "RawTrace",
-    "TraceList",
-    "TraceResource",
-    "TraceStats",
-    "Tracing",
-    "TracingBody",
     "answer_others",
 ]

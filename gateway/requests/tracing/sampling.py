@@ -8,9 +8,10 @@ Nothing is traced where no traces are kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from gateway.cluster.options import Options
+if TYPE_CHECKING:
+    from gateway.cluster.options import Options
 
 TraceChoice = Literal["", "asked", "sampled"]
 """Why a request is traced; empty: it is not."""

@@ -147,12 +147,12 @@ def test_first_words_are_the_same_bytes_in_every_version(
 
 
 def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "PROTOCOL_MIN", 9)
-    monkeypatch.setattr(codec, "PROTOCOL_MAX", 9)
+    monkeypatch.setattr(codec, "PROTOCOL_MIN", 10)
+    monkeypatch.setattr(codec, "PROTOCOL_MAX", 10)
     newer = encode(Envelope(NodeId("n"), "worker", Boot("b"), 7, line()))
-    assert unpack(newer)[0] == 9
+    assert unpack(newer)[0] == 10
     monkeypatch.undo()
-    with pytest.raises(BadMessage, match="protocol 9 is outside"):
+    with pytest.raises(BadMessage, match="protocol 10 is outside"):
         decode(newer)
 
 

@@ -29,10 +29,11 @@ from gateway.dialects.openai.responses.conversations import reading
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http import diagnostics
-from gateway.http.diagnostics import capture, traces
+from gateway.http.diagnostics import capture
 from gateway.http.diagnostics import node as diagnostics_of_node
 from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
+from gateway.http.resources.figures import traces
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
 from gateway.http.resources.pulls import pull, store, verify
@@ -48,7 +49,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (diagnostics_of_node, AskDiagnosis),
     diagnostics.CaptureBody: (capture, None),
-    diagnostics.TracingBody: (traces, None),
+    traces.TracingBody: (traces, None),
     labels.StoredLabelsBody: (labels, None),
     ConversationBody: (reading, None),
     ConversationItemsBody: (reading, None),
