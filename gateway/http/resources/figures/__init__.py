@@ -1,5 +1,5 @@
-"""Talks to clients: what the cluster does now, once or once a second, the log's events, and traces of
-requests."""
+"""Talks to clients: what the cluster does now, once or once a second, the log's events, and
+traces of requests."""
 
 from gateway.http.resources.figures.events import LogEvents
 from gateway.http.resources.figures.snapshots import MetricsSnapshot, MetricsStream
