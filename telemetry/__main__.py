@@ -9,6 +9,7 @@ from bus.process.supervisor import Supervisor
 from bus.service import run_service
 from conf.ports import PORTS
 from conf.settings import Settings, load_settings
+from telemetry.hardware import sources_here
 from telemetry.service import Telemetry
 
 
@@ -33,6 +34,7 @@ def main() -> int:
             settings.paths.data,
             journal=settings.paths.journal,
             doors=doors(settings),
+            sources=sources_here(),
         ),
         **settings.process_arguments(),
     )

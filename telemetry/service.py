@@ -1,4 +1,4 @@
-"""Talks to the bus for telemetry: a reading each second, and answers about processes.
+"""Talks to the bus for telemetry: a reading each second, the sensors', and answers about processes.
 
 Measuring waits (supervisord, the file system), so a thread of its own does it and hands what it
 found to the loop, which alone publishes. A measurement that failed is logged once and tried again
@@ -36,6 +36,7 @@ from bus.wire.messages.readings import (
 from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
 from telemetry.examine import Examiner, ProcessTarget
+from telemetry.hardware import HardwarePublisher, HardwareWatch, SensorSource
 from telemetry.health import UNREACHABLE_S, ClosedPort, NodeFacts, SilentPeer, findings
 
 PERIOD_S = 1.0
@@ -185,9 +186,10 @@ class Telemetry:
         *,
         journal: Path,
         doors: Mapping[str, Sequence[int]] | None = None,
+        sources: Sequence[SensorSource] = (),
     ) -> None:
         """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
-        which each of its processes has to listen."""
+        which each of its processes has to listen, `sources` its sensors."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
@@ -214,12 +216,15 @@ class Telemetry:
         shell.reactor.watch(self._questions, self._asked)
         self.client.hear("reading.node", self._peer_heard)
         self.client.hear(reading_topic("weights", self.node), self._weights_heard)
+        watch = HardwareWatch(self.node, sources)
+        self._sensors = HardwarePublisher(shell, self.client, watch)
         self._thread = threading.Thread(target=self._measure, name="meter", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop measuring and close every link."""
         self._stop.set()
+        self._sensors.close()
         self.shell.reactor.unwatch(self._questions)
         self._questions.close()
         self.client.close()

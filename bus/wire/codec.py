@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
-from bus.wire import pool
+from bus.wire import accelerators, pool
 from bus.wire.errors import BadMessage
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages import (
@@ -54,7 +54,18 @@ class Envelope:
 
 def _kinds() -> dict[str, type[Message]]:
     found: dict[str, type[Message]] = {}
-    modules = (collectives, commands, control, events, gateways, peers, pool, readings, weights)
+    modules = (
+        accelerators,
+        collectives,
+        commands,
+        control,
+        events,
+        gateways,
+        peers,
+        pool,
+        readings,
+        weights,
+    )
     for module in modules:
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message):

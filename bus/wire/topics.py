@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
@@ -88,6 +89,7 @@ TABLE: tuple[Topic, ...] = (
     _said("keep.answered", KeepAnswered, "to the worker that asked; one for each time heard"),
     _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
     _kept("reading.node", 15.0, NodeReading, "every second"),
+    _kept("reading.hardware", 15.0, HardwareReading, "every 2 s where figures change, else 6 s"),
     _kept("reading.runner", 15.0, RunnerReading, "every second"),
     _kept("reading.demand", 15.0, DemandReading, "every second while there is any; on change"),
     _kept("reading.pool", 15.0, PoolReading, "every second from the holder; on change"),

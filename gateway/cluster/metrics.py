@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bus.process.stalls import BOUNDS_S, StallCounts
+from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, RunnerReading
 from gateway.cluster.counters import ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
 
@@ -114,14 +115,17 @@ class Metrics:
         runners: list[RunnerReading],
         demands: list[DemandReading],
         stalls: Mapping[str, StallCounts],
+        sensors: HardwareReading | None = None,
     ) -> bytes:
         """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
-        demand at it, and of its loops by the names of their processes."""
+        demand at it, of its loops by the names of their processes, and what its sensors tell."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
+        if sensors is not None:
+            scraped.register(_Sensors(sensors))
         return generate_latest(scraped)
 
 
@@ -177,6 +181,60 @@ class _Loops(Collector):
             family.add_metric((process,), [*up_to], found.sum_s)
             longest.add_metric((process,), found.longest_s)
         yield from (family, longest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sensors(Collector):
+    """What the sensors of this node tell. A figure that is not told has no sample."""
+
+    reading: HardwareReading
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a gauge of each figure, with a sample for each accelerator that has it."""
+        names = ("node", "device", "vendor", "name")
+        gauge = partial(GaugeMetricFamily, labels=names)
+        busy = gauge("shoal_accelerator_utilisation_ratio", "Time in which it computed, 0 to 1.")
+        power = gauge("shoal_accelerator_power_watts", "Power that it takes.")
+        temperature = gauge("shoal_accelerator_temperature_celsius", "Its temperature.")
+        clock = gauge("shoal_accelerator_clock_hertz", "Its clock.")
+        said = "Memory: its own (vram), the machine's that it has mapped (gtt)."
+        used = GaugeMetricFamily(
+            "shoal_accelerator_memory_used_bytes", f"{said} In use.", labels=(*names, "memory")
+        )
+        total = GaugeMetricFamily(
+            "shoal_accelerator_memory_total_bytes", f"{said} There is.", labels=(*names, "memory")
+        )
+        node = str(self.reading.node)
+        for one in self.reading.accelerators:
+            labels = (node, one.device, one.vendor, one.name or "")
+            hertz = None if one.clock_mhz is None else one.clock_mhz * 1e6
+            for family, value, more in (
+                (busy, one.utilisation_ratio, ()),
+                (power, one.power_w, ()),
+                (temperature, one.temperature_c, ()),
+                (clock, hertz, ()),
+                (used, one.vram_used_bytes, ("vram",)),
+                (used, one.gtt_used_bytes, ("gtt",)),
+                (total, one.vram_total_bytes, ("vram",)),
+                (total, one.gtt_total_bytes, ("gtt",)),
+            ):
+                if value is not None:
+                    family.add_metric((*labels, *more), value)
+        yield from (busy, power, temperature, clock, used, total, *self._processor(node))
+
+    def _processor(self, node: str) -> Iterator[Metric]:
+        for name, said, value in (
+            (
+                "shoal_cpu_temperature_celsius",
+                "Of the hottest package.",
+                self.reading.cpu_temperature_c,
+            ),
+            ("shoal_cpu_power_watts", "Of all packages.", self.reading.cpu_power_w),
+        ):
+            family = GaugeMetricFamily(name, said, labels=("node",))
+            if value is not None:
+                family.add_metric((node,), value)
+            yield family
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from bus.wire.accelerators import HardwareReading
 from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
@@ -45,6 +46,7 @@ STORAGE_TTL_S = 120.0
 TOPICS = (
     "card",
     "reading.node",
+    "reading.hardware",
     "reading.runner",
     "reading.demand",
     "reading.pool",
@@ -63,6 +65,7 @@ TOPICS = (
 
 _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     NodeReading: attrgetter("node"),
+    HardwareReading: attrgetter("node"),
     RunnerReading: attrgetter("node", "process"),
     DemandReading: attrgetter("node", "process"),
     PoolReading: attrgetter("node"),
@@ -191,6 +194,11 @@ def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
     was heard of it."""
     found = readings.fresh(PoolReading, now, POOL_TTL_S)
     return max(found, key=lambda one: one.term, default=None)
+
+
+def hardware_of(readings: ClusterReadings, now: float) -> dict[NodeId, HardwareReading]:
+    """Return what the sensors of nodes tell, of those that told it a moment ago."""
+    return {reading.node: reading for reading in readings.fresh(HardwareReading, now)}
 
 
 def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:

@@ -22,9 +22,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conf.blas.libraries import usable_cores
-from tests.harness.minilm import minilm_folder
-
 BATCHES = (1, 64)
 WORDS = [
     "the",
@@ -118,6 +115,10 @@ def measured(python: str, name: str, folder: Path, count: int, batch: int, cores
 
 def table(python: str | None, count: int, rounds: int) -> dict[str, Any]:
     """Measure both sides by turns, and return texts per second and their ratios by batch."""
+    # the other side's interpreter has nothing of shoal's
+    from conf.blas.libraries import usable_cores
+    from tests.harness.minilm import minilm_folder
+
     folder, cores = minilm_folder(), usable_cores()
     pythons = {"ours": sys.executable} | ({} if python is None else {"theirs": python})
     found: dict[str, Any] = {"cores": cores, "texts": count, "rounds": rounds}

@@ -59,6 +59,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.go_templates": (),
     "bus.wire.kv": (),
     "bus.wire.lora": (),
+    "bus.wire.accelerators": ("pydantic",),
     "bus.wire.pool": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),

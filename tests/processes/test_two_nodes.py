@@ -85,6 +85,30 @@ def is_whole(node: Node, names: set[str]) -> bool:
     return names <= set(found) and all(found[name]["status"] == "ready" for name in names)
 
 
+def test_what_sensors_tell_of_each_node_is_known_on_both(pair: Cluster) -> None:
+    both = {node.node_id() for node in pair.nodes}
+
+    def in_state(node: Node) -> bool:
+        view = view_of(node)
+        return view is not None and set(view["telemetry"]["hardware"]) == both
+
+    def in_snapshot(node: Node) -> bool:
+        nodes = node.http.get("/metrics/snapshot").json()["nodes"]
+        return {one["node"] for one in nodes if one["hardware"] is not None} == both
+
+    for node in pair.nodes:
+        eventually(lambda node=node: in_state(node), ANSWER_S, "the state has both")
+        eventually(lambda node=node: in_snapshot(node), ANSWER_S, "the snapshot has both")
+
+        def told(node: Node = node) -> dict[str, Any] | None:
+            return json.loads(node.shoal("status", "--json").stdout)["hardware"]
+
+        hardware = eventually(told, ANSWER_S, "the status has it")
+        assert hardware.keys() >= {"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"}
+        lines = node.shoal("status").stdout.splitlines()
+        assert [line for line in lines if line.startswith("hardware: ")]
+
+
 @pytest.mark.parametrize("role", ["holder", pytest.param("other", marks=pytest.mark.proof)])
 def test_either_may_die_and_the_other_serves_what_it_can(
     pair: Cluster, ledger: Ledger, role: str

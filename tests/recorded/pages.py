@@ -21,6 +21,7 @@ from falcon.testing import ASGIConductor
 
 from bus.process.endpoints import Endpoints
 from bus.replica.state import ClusterState
+from bus.wire.accelerators import HardwareReading
 from bus.wire.codec import Envelope, encode
 from bus.wire.ids import Boot
 from bus.wire.messages.collectives import CollectiveReading
@@ -130,6 +131,7 @@ def readings() -> list[tuple[str, Message]]:
         ("card." + N1, full(CardReading)),
         ("reading.node." + N1, of(NodeReading, N1)),
         ("reading.node." + N2, of(NodeReading, N2, findings=())),
+        ("reading.hardware." + N1, of(HardwareReading, N1)),
         ("reading.runner." + N1, runner),
         ("reading.demand." + N1, of(DemandReading, N1, process="gateway:0")),
         ("reading.peers." + N1, of(PeersReading, N1)),

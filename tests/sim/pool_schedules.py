@@ -26,6 +26,7 @@ from bus.wire.messages.events import (
     ModelUnpinned,
 )
 from master.decisions.decide import Policy
+from master.decisions.holder import ASKED_S
 from master.decisions.pool_view import BY_CARD
 from master.pool import PoolSettings
 from tests.sim.pool_leases import LATE_S, TTL_S, Owners
@@ -123,7 +124,8 @@ class Schedule:
             shards = [
                 (name, shard)
                 for name, one in world.state.instances.items()
-                if one.status != "failed"
+                # one that failed and is deleted has no runner, and takes nothing till it is removed
+                if one.status not in ("failed", "draining") or name in world.held
                 for shard in one.shards
                 if shard.node == node
             ]
@@ -263,7 +265,7 @@ class Schedule:
         world = self.world
         if self.owners is not None:
             self.owners.end()
-            self.steps(TTL_S + LATE_S)
+            self.steps(ASKED_S + TTL_S + LATE_S)  # one who died asking may be granted one yet
             if world.state.leases:
                 self.fail(f"leases that do not end: {sorted(world.state.leases)}")
         for node in sorted(world.lost):

@@ -6,7 +6,8 @@ import io
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from bus.process.logs import Log
 from bus.process.supervisor import Status, SupervisedProcess
 from bus.service import Shell
 from bus.switchboard.switchboard import Switchboard
+from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import Unavailable
 from bus.wire.ids import ModelId, NodeId
@@ -33,6 +35,7 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
+from telemetry.hardware import Sensed, SensorSource
 from telemetry.service import Telemetry
 from tests.harness.certificates import TlsPairOnDisk
 
@@ -46,7 +49,7 @@ def entry(name: str, status: Status, pid: int, description: str = "") -> Supervi
 class Bench:
     """A switchboard, telemetry and a listener in one loop that is turned by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sources: Sequence[SensorSource] = ()) -> None:
         self.log = io.StringIO()
         self.reactor = PollReactor()
         self.endpoints = Endpoints(str(folder))
@@ -56,12 +59,19 @@ class Bench:
         self.listener = self._client("gateway")
         self.readings: list[NodeReading] = []
         self.listener.hear("reading.node", self._heard)
+        self.sensed: list[HardwareReading] = []
+        self.listener.hear("reading.hardware", self._sensed)
         shell = Shell(
             self._speaker("telemetry"), self.endpoints, self.reactor, self._log("telemetry")
         )
         self.doors: dict[str, list[int]] = {}
         self.telemetry = Telemetry(
-            shell, self._listed, folder, journal=folder / "journal", doors=self.doors
+            shell,
+            self._listed,
+            folder,
+            journal=folder / "journal",
+            doors=self.doors,
+            sources=sources,
         )
 
     def close(self) -> None:
@@ -99,6 +109,10 @@ class Bench:
     def _heard(self, _topic: str, envelope: Envelope) -> None:
         assert isinstance(envelope.message, NodeReading)
         self.readings.append(envelope.message)
+
+    def _sensed(self, _topic: str, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, HardwareReading)
+        self.sensed.append(envelope.message)
 
     def _speaker(self, process: str) -> Speaker:
         return Speaker(NODE, process, new_boot())
@@ -226,3 +240,52 @@ def test_what_https_serves_with_is_in_the_findings(bench: Bench, tmp_path: Path)
     assert told["certificate_ending"].startswith("the certificate of HTTPS expired on ")
     forget_served(bench.endpoints.folder)
     bench.reading_with(lambda reading: "certificate_ending" not in str(reading.findings))
+
+
+class Stuck:
+    """A source whose first look lasts until the test lets it go."""
+
+    name, period_s = "nvidia", 0.01
+
+    def __init__(self) -> None:
+        self.began, self.let_go = threading.Event(), threading.Event()
+
+    def read(self, at: float) -> Sensed:
+        self.began.set()
+        self.let_go.wait(60)
+        return Sensed((CARD,))
+
+
+class Failing:
+    """A source that fails at each look, with words of the moment."""
+
+    name, period_s = "amd", 0.01
+
+    def read(self, at: float) -> Sensed:
+        raise OSError("GPU is lost")
+
+
+CARD = AcceleratorReading(vendor="nvidia", device="0000:1b:00.0", temperature_c=54.0)
+
+
+def test_a_source_that_hangs_or_fails_delays_no_reading_and_is_said_once() -> None:
+    stuck = Stuck()
+    with tempfile.TemporaryDirectory(prefix="sh") as folder:
+        bench = Bench(Path(folder), (stuck, Failing()))
+        try:
+            bench.reading_with(lambda reading: stuck.began.is_set())
+            bench.until(lambda: bench.sensed and bench.sensed[-1].untold)
+            assert [one.why for one in bench.sensed[-1].untold] == ["OSError: GPU is lost"]
+            stuck.let_go.set()
+            bench.until(lambda: bench.sensed[-1].accelerators)
+            assert bench.sensed[-1].accelerators == (CARD,)
+            assert bench.log.getvalue().count("sensors are not read") == 1
+        finally:
+            stuck.let_go.set()
+            bench.close()
+
+
+def test_sensors_that_tell_nothing_are_told_as_that(bench: Bench) -> None:
+    bench.until(lambda: bench.sensed)
+    first = bench.sensed[0]
+    assert (first.node, first.accelerators, first.cpu_temperature_c) == (NODE, (), None)

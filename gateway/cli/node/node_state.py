@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from bus.replica.state import ClusterState
+from bus.wire.accelerators import HardwareReading
 from bus.wire.cards import (
     ModelCard,
     NodeCard,
@@ -86,6 +87,7 @@ class NodeState:
         default_factory=dict[NodeId, ThunderboltReading]
     )
     processes: tuple[ProcessReading, ...] = ()
+    hardware: Mapping[str, HardwareReading] = field(default_factory=dict[str, HardwareReading])
 
     @property
     def instances(self) -> list[Instance]:
@@ -247,6 +249,7 @@ def parse_state(body: Any) -> NodeState:
             processes=_all(
                 ProcessReading, telemetry["nodes"].get(fields["node"], {}).get("processes", ())
             ),
+            hardware=_by_node(HardwareReading, telemetry.get("hardware", {})),
             holder=fields["holder"],
             asked=str(fields["node"]),
         )

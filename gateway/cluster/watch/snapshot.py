@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.replica.state import ClusterState
+from bus.wire.accelerators import HardwareReading
 from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading, PullReading, RunnerReading
 from gateway.cluster.counters import NodeTotals
-from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.readings import ClusterReadings, hardware_of
 from gateway.cluster.watch.node_health import node_health
 
 
@@ -73,6 +74,7 @@ def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
 def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
     cards = {str(card.node): card for card in seen.readings.cards(seen.now)}
     readings = {str(reading.node): (reading, age) for reading, age in seen.readings.nodes(seen.now)}
+    sensors = hardware_of(seen.readings, seen.now)
     promised = _promised(seen.state)
     used: defaultdict[str, int] = defaultdict(int)
     for one in ranks:
@@ -83,10 +85,17 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, 
             **_node(node, seen, cards.get(node), *readings.get(node, (None, None))),
             "promised_bytes": promised[node],
             "used_bytes": used[node],
+            "hardware": _hardware(sensors.get(NodeId(node))),
         }
         for node in names
     ]
     return sorted(nodes, key=lambda one: (one["name"], one["node"]))
+
+
+def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:
+    """Return what a node's sensors tell; None where nothing was heard of them."""
+    told = {"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"}
+    return None if reading is None else reading.model_dump(mode="json", include=told)
 
 
 def _promised(state: ClusterState) -> defaultdict[str, int]:

@@ -13,7 +13,7 @@ from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.readings import pool_of, storage_of
+from gateway.cluster.readings import hardware_of, pool_of, storage_of
 from gateway.cluster.watch import node_health
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
@@ -37,6 +37,7 @@ class StateResource(Resource):
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
         nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
         peers, links = known.peers(now), known.links(now)
+        hardware = hardware_of(known, now)
         amiss = await service.http_processes.record_problems(service.options.processes)
         answer_json(
             resp,
@@ -50,6 +51,7 @@ class StateResource(Resource):
                         node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
                         for node, (reading, age_s) in readings.items()
                     },
+                    "hardware": {n: one.model_dump(mode="json") for n, one in hardware.items()},
                     "runners": _plain(known.runners(now)),
                     "cards": _plain(known.cards(now)),
                     "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
@@ -167,7 +169,8 @@ class MetricsResource(Resource):
         ranks = [one for one in known.ranks(service.bus.state.instances, now) if one.node == node]
         demands = [one for one in known.demands(now) if one.node == node]
         stalls = read_stalls(Path(service.options.endpoints.folder))
-        resp.data = service.metrics.render(ranks, demands, stalls)
+        sensors = hardware_of(known, now).get(node)
+        resp.data = service.metrics.render(ranks, demands, stalls, sensors)
         resp.content_type = metrics.CONTENT_TYPE
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bus.links.reactor import AsyncioReactor
 from bus.replica.state import ClusterState
+from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.readings import (
@@ -134,6 +135,21 @@ def test_a_snapshot_sums_leads_and_demand_and_tells_of_each_node() -> None:
     assert [rank["used_bytes"] for rank in copy["ranks"]] == [50, 51]
     assert (copy["running"], copy["kv_bytes"]) == (2, 20)
     assert found["counters"]["ttft_s"] == {"bounds": [0.1, None], "counts": [2, 1], "sum": 0.7}
+
+
+def test_a_node_has_what_its_sensors_told_and_none_once_that_is_old() -> None:
+    known = ClusterReadings()
+    for node in ("a", "b"):
+        known.heard(node_reading(node, 400), 20.0)
+    card = AcceleratorReading(vendor="amd", device="card0", utilisation_ratio=0.0)
+    sensed = HardwareReading(node=NodeId("a"), accelerators=(card,), measured_at_s=0.0)
+    known.heard(sensed, 10.0)
+    a, b = seen(known, 24.0)["nodes"]
+    assert b["hardware"] is None
+    assert set(a["hardware"]) == {"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"}
+    [told] = a["hardware"]["accelerators"]
+    assert (told["utilisation_ratio"], told["power_w"]) == (0.0, None)
+    assert [one["hardware"] for one in seen(known, 25.0)["nodes"]] == [None, None]
 
 
 def test_what_is_not_known_is_none_and_a_dead_generation_counts_for_nothing() -> None:

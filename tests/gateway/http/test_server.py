@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
 from bus.process.clock import now
+from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.topics import reading_topic
@@ -391,6 +393,55 @@ def test_metrics_are_of_this_node_alone_and_of_every_rank_on_it(shared: GatewayT
     assert [row.rpartition(" ")[2] for row in memory] == ["7.0"]
     assert 'instance_id="inst-1"' in memory[0] and ' instance="' not in memory[0]
     assert rows("shoal_num_requests_running") == [], "it is the lead's to tell"
+
+
+def test_sensors_are_gauges_of_this_node_and_stand_in_the_state_of_all(
+    shared: GatewayTestbed,
+) -> None:
+    apple = AcceleratorReading(
+        vendor="apple", device="AGX", name="Apple M4", utilisation_ratio=0.21, gtt_used_bytes=7
+    )
+    radeon = AcceleratorReading(
+        vendor="amd", device="0000:03:00.0", power_w=97.0, temperature_c=54.0, clock_mhz=1800.0,
+        vram_total_bytes=9, vram_used_bytes=0,
+    )  # fmt: skip
+    for node, cards in ((NODE, (apple, radeon)), (NodeId("far"), (apple,))):
+        said = HardwareReading(
+            node=node, accelerators=cards, cpu_temperature_c=61.0, measured_at_s=0.0
+        )
+        topic = reading_topic("hardware", node)
+        shared.do(lambda topic=topic, said=said: shared.holder.bus.publish(topic, said))
+
+    def gauges() -> dict[str, float]:
+        rows = httpx.get(f"{shared.url}/metrics").text.splitlines()
+        told = [row for row in rows if row.startswith(("shoal_accelerator_", "shoal_cpu_"))]
+        return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2]) for row in told}
+
+    found = eventually(gauges, 5, "the gauges")
+    mine = f'node="{NODE}",vendor="apple"'
+    amd = f'name="",node="{NODE}",vendor="amd"'
+    assert found == {
+        f'shoal_accelerator_utilisation_ratio{{device="AGX",name="Apple M4",{mine}}}': 0.21,
+        f'shoal_accelerator_memory_used_bytes{{device="AGX",memory="gtt",name="Apple M4",{mine}}}':
+            7.0,
+        f'shoal_accelerator_memory_used_bytes{{device="0000:03:00.0",memory="vram",{amd}}}': 0.0,
+        f'shoal_accelerator_memory_total_bytes{{device="0000:03:00.0",memory="vram",{amd}}}': 9.0,
+        f'shoal_accelerator_power_watts{{device="0000:03:00.0",{amd}}}': 97.0,
+        f'shoal_accelerator_temperature_celsius{{device="0000:03:00.0",{amd}}}': 54.0,
+        f'shoal_accelerator_clock_hertz{{device="0000:03:00.0",{amd}}}': 1.8e9,
+        f'shoal_cpu_temperature_celsius{{node="{NODE}"}}': 61.0,
+    }  # fmt: skip
+
+    page = (Path(__file__).parents[3] / "docs/operations/sensors.md").read_text()
+    assert [name for name in found if f"`{name.partition('{')[0]}`" not in page] == []
+
+    def sensed() -> Any:
+        told = httpx.get(f"{shared.url}/state").json()["telemetry"]["hardware"]
+        return told if {NODE, "far"} <= set(told) else None
+
+    told = eventually(sensed, 5, "both nodes' sensors")
+    assert [one["device"] for one in told[NODE]["accelerators"]] == ["AGX", "0000:03:00.0"]
+    assert told["far"]["accelerators"][0]["power_w"] is None
 
 
 def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: GatewayTestbed) -> None:

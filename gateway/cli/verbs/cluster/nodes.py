@@ -10,6 +10,7 @@ import typer
 from bus.wire.cards import NodeCard
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
+from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import USAGE, CliError
 
@@ -42,10 +43,11 @@ def nodes(
         "term",
         "health",
         ">memory",
+        "accelerators",
         ">ranks",
         "models",
     )
-    output.table(columns, [_row(one) for one in rows])
+    output.table(columns, [_row(state, one) for one in rows])
     refused = {one["why"]: one["name"] or one["node"] for one in rows if one["link"] == "refused"}
     for why, name in refused.items():
         output.say(f"{name} is not of this cluster: {why}")
@@ -98,6 +100,7 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
     health = state.health.get(node)
     held = (one for one in state.instances if one.status != "failed")
     ranks = [s for one in held for s in one.shards if s.node == node]
+    sensed = state.hardware.get(node)
     name = (seat.name if seat else "") or (card.name if card else "") or (link.name if link else "")
     here = node == state.asked
     return {
@@ -115,6 +118,7 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "health": health.status if health else "unknown",
         "message": health.message if health else "",
         "memory_bytes": card.memory_bytes if card else 0,
+        "hardware": sensed and sensed.model_dump(mode="json", exclude={"kind", "node"}),
         "ranks": len(ranks),
         "models": _models(card),
     }
@@ -141,7 +145,7 @@ def _models(card: NodeCard | None) -> list[str]:
     return [] if card is None else sorted(str(one.model) for one in card.models)
 
 
-def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+def _row(state: NodeState, one: dict[str, Any]) -> tuple[Any, ...]:
     link = one["link"]
     if one["link"] == "silent":
         link = f"silent for {span(one['silent_s'])}" if one["silent_s"] else one["why"] or "silent"
@@ -155,6 +159,7 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
         "holds it" if one["holder"] else "",
         one["health"],
         size(one["memory_bytes"]) if one["memory_bytes"] else "",
+        sensors.in_short(state.hardware.get(one["node"])),
         one["ranks"],
         ", ".join(one["models"]),
     )

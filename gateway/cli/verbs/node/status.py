@@ -18,6 +18,7 @@ from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix
 from gateway.cli.node.node_state import HealthSummary, NodeState
+from gateway.cli.output import sensors
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
 from gateway.cli.output.terminal import Output
@@ -65,6 +66,7 @@ def status(invocation: Invocation) -> None:
             "installed": installed_code(),
             "running": running,
             "health": {node: one.model_dump() for node, one in health.items()},
+            "hardware": _hardware_fields(state),
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
     )
@@ -83,6 +85,7 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
+    _say_hardware(output, state)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
     _say_what_is_amiss(output, mixed, health, undone)
@@ -100,6 +103,21 @@ def _lacks_keys(invocation: Invocation) -> bool:
     except CliError:
         return False
     return all(one["expired"] for one in found["keys"])
+
+
+def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
+    sensed = None if state is None else state.hardware.get(state.asked)
+    return sensed and sensed.model_dump(mode="json", exclude={"kind", "node"})
+
+
+def _say_hardware(output: Output, state: NodeState | None) -> None:
+    """Say what the node's sensors tell, in a line, and for those who gave -v what they do not."""
+    if state is None:
+        return
+    sensed = state.hardware.get(state.asked)
+    output.say(f"hardware: {sensors.in_a_line(sensed)}")
+    for one in () if sensed is None else sensed.untold:
+        output.detail(f"not told by {one.source}: {one.why}")
 
 
 def _say_what_is_amiss(

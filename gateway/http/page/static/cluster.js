@@ -1,6 +1,6 @@
 // The cluster: a picture of nodes, links and ranks, a card for each node, and what links carry.
 
-import { bytes, h, number, percent, s, show, span } from "./dom.js";
+import { bytes, h, number, percent, s, show, span, words } from "./dom.js";
 import { isSilent, live, nameOf } from "./live.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
@@ -208,16 +208,53 @@ function card(node, snapshot) {
     node.health.message && h("p", { class: `finding ${tone}` }, node.health.message, node.health.remediation && h("span", {}, h("b", {}, `${C.remedy}: `), node.health.remediation)),
     memoryBar(node),
     h("dl", {},
-      fact(C.cpu, node.cpu_ratio === null ? T.unknown : percent(node.cpu_ratio)),
+      fact(C.cpu, processor(node)),
       fact(C.disk, node.disk_free_bytes === null ? T.unknown : bytes(node.disk_free_bytes)),
       fact(C.chip, known ? `${known.chip || known.platform}, ${known.cores} cores` : T.unknown),
       fact(C.system, known?.os_version || known?.platform || T.unknown),
-      fact(C.gpu, T.unknown)),
+      accelerators(node.hardware)),
+    node.hardware?.untold.length > 0 && h("details", { class: "untold dim" }, h("summary", {}, C.untold), h("ul", {}, node.hardware.untold.map((one) => h("li", {}, words(one.why))))),
     h("ul", { class: "ranks", "aria-label": C.ranks }, rankLines(node, snapshot)),
   );
 }
 
 const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
+
+function processor({ cpu_ratio: ratio, hardware }) {
+  const told = [power(hardware?.cpu_power_w), temperature(hardware?.cpu_temperature_c)].filter(Boolean);
+  return ratio === null ? T.unknown : [percent(ratio), ...told].join(" · ");
+}
+
+/** Return a fact for each accelerator: load, memory, power and temperature; what is not told is named as unknown. */
+function accelerators(hardware) {
+  const found = hardware?.accelerators ?? [];
+  if (!found.length) return fact(C.gpu, T.unknown);
+  return found.map((one) => h("div", { class: "wide", "data-key": one.device }, h("dt", {}, C.accelerator(one.name ?? C.vendors[one.vendor])), h("dd", {}, figures(one))));
+}
+
+function figures(one) {
+  const told = {
+    load: one.utilisation_ratio === null ? null : C.busy(percent(one.utilisation_ratio)),
+    memory: memoryOf(one),
+    power: power(one.power_w),
+    temperature: temperature(one.temperature_c),
+  };
+  const untold = Object.keys(told).filter((name) => told[name] === null).map((name) => C.figures[name]);
+  const clock = one.clock_mhz === null ? null : C.clock(number(one.clock_mhz));
+  return [...Object.values(told), clock, untold.length > 0 && C.unknownFigures(untold)].filter(Boolean).join(" · ");
+}
+
+/** Return the memory of which an accelerator uses most: its own, or the machine's. */
+function memoryOf(one) {
+  const own = [one.vram_used_bytes, one.vram_total_bytes];
+  const mapped = [one.gtt_used_bytes, one.gtt_total_bytes];
+  const [used, total] = (mapped[0] ?? -1) > (own[0] ?? -1) ? mapped : own;
+  if (used === null) return null;
+  return total === null ? bytes(used) : C.part(bytes(used), bytes(total));
+}
+
+const power = (watts) => ((watts ?? null) === null ? null : `${watts.toFixed(0)} W`);
+const temperature = (celsius) => ((celsius ?? null) === null ? null : `${celsius.toFixed(0)} °C`);
 
 function rankLines(node, snapshot) {
   const found = ranksOn(node, snapshot);

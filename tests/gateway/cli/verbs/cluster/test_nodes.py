@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
@@ -40,13 +41,31 @@ def cluster_state() -> dict[str, Any]:
     return found
 
 
+def sensed_state() -> dict[str, Any]:
+    """The same, of which one node tells of an accelerator, and the peer of none."""
+    found = cluster_state()
+    card = AcceleratorReading(
+        vendor="apple",
+        device="AGX",
+        name="Apple M4",
+        utilisation_ratio=0.21,
+        gtt_used_bytes=351_000_000,
+    )
+    readings = (
+        HardwareReading(node=NODE, accelerators=(card,), cpu_power_w=9.0, measured_at_s=0.0),
+        HardwareReading(node=NodeId("n-mini"), measured_at_s=0.0),
+    )
+    found["telemetry"]["hardware"] = {one.node: one.model_dump(mode="json") for one in readings}
+    return found
+
+
 def run(*words: str, status: int = 200) -> tuple[int, str, list[tuple[str, str, Any]]]:
     asked: list[tuple[str, str, Any]] = []
 
     def answer(method: str, path: str, body: dict[str, Any]) -> Any:
         asked.append((method, path, body))
         if path == "/state":
-            return 200, cluster_state()
+            return 200, sensed_state()
         return status, {"term": 1, "index": 7, "durability": "local"}
 
     with serving(answer) as url:
@@ -86,6 +105,27 @@ def test_nodes_in_json_names_links_and_holder() -> None:
         ("10.0.1.2", True),
     ]
     assert said["holder"] == NODE
+    hardware = {one["name"]: one["hardware"] for one in said["nodes"]}
+    assert hardware["desk"]["accelerators"][0]["utilisation_ratio"] == 0.21
+    assert (hardware["mini"]["accelerators"], hardware["old"]) == ([], None)
+
+
+def test_nodes_shows_what_accelerators_tell_and_what_is_unknown() -> None:
+    _, output, _ = run("nodes")
+    head, *lines = output.splitlines()
+    under = {"desk": "21% busy, 351.0 MB ", "mini": "unknown ", "old": "unknown "}
+    for name, said in under.items():
+        (line,) = (line for line in lines if line.startswith(name))
+        assert line[head.index("accelerators") :].startswith(said)
+
+
+def test_status_tells_the_hardware_of_the_node_asked_in_one_line() -> None:
+    code, output, _ = run("status")
+    assert code == 0
+    told = "Apple M4: 21% busy, 351.0 MB, power, temperature unknown; processor: 9 W"
+    assert f"hardware: {told}" in output.splitlines()
+    code, output, _ = run("status", "--json")
+    assert json.loads(output)["hardware"]["cpu_power_w"] == 9.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,14 @@
+"""A node's accelerators and processor over the wire, as their sensors tell of them.
+
+Pure: messages alone.
+"""
+
+from bus.wire.accelerators.messages import (
+    VENDORS,
+    AcceleratorReading,
+    HardwareReading,
+    UntoldFigures,
+    Vendor,
+)
+
+__all__ = ["VENDORS", "AcceleratorReading", "HardwareReading", "UntoldFigures", "Vendor"]

@@ -1,0 +1,52 @@
+"""Talks to amdgpu's files in `/sys`: load, memory, power, temperature and clock of AMD's GPUs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from telemetry.hardware.cards import Card, DrmCards, Figures
+from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
+from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of, text_of
+
+CLOCK_NOW = re.compile(r":\s*(\d+)\s*MHz\s*\*", re.IGNORECASE)
+"""The line of `pp_dpm_sclk` that a star marks as the clock of now."""
+WHOLE = ("edge", "junction")
+"""The temperatures that stand for a GPU whole, best first."""
+
+
+class AmdCards:
+    """The AMD GPUs of a Linux machine whose files lie under `root`."""
+
+    name = "amd"
+    period_s = 2.0
+
+    def __init__(self, root: Path) -> None:
+        self._cards = DrmCards(root, "amd")
+
+    def read(self, at: float) -> Sensed:
+        """Return every card of AMD's."""
+        return self._cards.look(_figures)
+
+
+def _figures(card: Card) -> Figures:
+    device = card.device
+    sensors = next(iter(hwmons(device / "hwmon")), device / "hwmon")
+    power_uw = first_number((sensors / "power1_average", sensors / "power1_input"))
+    return {
+        "name": text_of(device / "product_name"),
+        "utilisation_ratio": ratio_of(number_of(device / "gpu_busy_percent")),
+        "vram_total_bytes": number_of(device / "mem_info_vram_total"),
+        "vram_used_bytes": number_of(device / "mem_info_vram_used"),
+        "gtt_total_bytes": number_of(device / "mem_info_gtt_total"),
+        "gtt_used_bytes": number_of(device / "mem_info_gtt_used"),
+        "power_w": watts_of(scaled(power_uw, 1e-6)),
+        "temperature_c": celsius_of(scaled(one_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
+        "clock_mhz": _clock(device, sensors),
+    }
+
+
+def _clock(device: Path, sensors: Path) -> float | None:
+    """Return the shader clock: as the table of its states marks it, else as its sensor tells."""
+    marked = CLOCK_NOW.search(text_of(device / "pp_dpm_sclk") or "")
+    return float(marked[1]) if marked else scaled(labelled(sensors, "freq").get("sclk"), 1e-6)

@@ -1,0 +1,122 @@
+"""Talks to the disk: the graphics cards that Linux knows, by their PCI vendor, and their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus.wire.accelerators import AcceleratorReading, UntoldFigures, Vendor
+from telemetry.hardware.sensed import Sensed
+from telemetry.hardware.sysfs import text_of
+
+PCI_VENDORS: Mapping[Vendor, str] = {"nvidia": "0x10de", "amd": "0x1002", "intel": "0x8086"}
+CARD = re.compile(r"card(\d+)")
+PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+IN_BRACKETS = re.compile(r"\[(.+)\]")
+DISPLAYS = "0x03"
+"""What the class of every PCI device begins with that computes graphics."""
+
+Figures = Mapping[str, float | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A graphics card: its folder in `/sys/class/drm` and that of its device, its PCI address and
+    its device's id as the system writes it (`0x744c`)."""
+
+    folder: Path
+    device: Path
+    address: str
+    device_id: str
+
+    @property
+    def is_asleep(self) -> bool:
+        """Return whether the system has switched the card off: to read most files would wake it."""
+        return text_of(self.device / "power" / "runtime_status") == "suspended"
+
+
+class DrmCards:
+    """The cards of one vendor on a Linux machine whose files lie under `root`."""
+
+    def __init__(self, root: Path, vendor: Vendor) -> None:
+        self._root = root
+        self._vendor: Vendor = vendor
+        self._names: dict[str, str | None] = {}
+
+    def look(self, figures: Callable[[Card], Figures]) -> Sensed:
+        """Return what `figures` tells of each card; of one that is asleep its name alone, and
+        why."""
+        found: list[AcceleratorReading] = []
+        untold: list[UntoldFigures] = []
+        for card in cards_of(self._root, PCI_VENDORS[self._vendor]):
+            told: Figures = {}
+            if card.is_asleep:
+                why = f"{card.address} is switched off while unused, and is not woken to be read"
+                untold.append(UntoldFigures(source=self._vendor, why=why))
+            else:
+                told = figures(card)
+            known = {
+                "vendor": self._vendor,
+                "device": card.address,
+                "name": self._name_of(card.device_id),
+                **{name: value for name, value in told.items() if value is not None},
+            }
+            found.append(AcceleratorReading.model_validate(known))
+        return Sensed(tuple(found), untold=tuple(untold))
+
+    def _name_of(self, device_id: str) -> str | None:
+        if device_id not in self._names:
+            vendor_id = PCI_VENDORS[self._vendor]
+            self._names[device_id] = pci_name(self._root, vendor_id, device_id)
+        return self._names[device_id]
+
+
+def cards_of(root: Path, vendor: str) -> list[Card]:
+    """Return the cards of a PCI vendor (`0x1002`), in the order of their numbers."""
+    found: list[tuple[int, Card]] = []
+    for folder in (root / "sys/class/drm").glob("card*"):
+        number, device = CARD.fullmatch(folder.name), folder / "device"
+        if number is not None and text_of(device / "vendor") == vendor:
+            facts = dict(_pairs(text_of(device / "uevent") or ""))
+            address = facts.get("PCI_SLOT_NAME", folder.name)
+            card = Card(folder, device, address, text_of(device / "device") or "")
+            found.append((int(number[1]), card))
+    return [card for _, card in sorted(found, key=lambda pair: pair[0])]
+
+
+def has_pci_display(root: Path, vendor: str) -> bool:
+    """Return whether there is a PCI device for graphics of a vendor, with a driver or without."""
+    return any(
+        text_of(device / "vendor") == vendor
+        and (text_of(device / "class") or "").startswith(DISPLAYS)
+        for device in (root / "sys/bus/pci/devices").glob("*")
+    )
+
+
+def pci_name(root: Path, vendor: str, device_id: str) -> str | None:
+    """Return what the machine's table of PCI ids calls a device (what people know it by, where the
+    table has that in brackets); None without a table, or without a row."""
+    wanted = device_id.removeprefix("0x").lower()
+    for path in PCI_NAMES:
+        try:
+            lines = (root / path).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        inside = False
+        for line in lines:
+            if line[:1] not in ("", "\t", "#"):
+                if inside:
+                    break
+                inside = line.startswith(vendor.removeprefix("0x") + " ")
+            elif inside and line.startswith(f"\t{wanted} "):
+                name = line[1:].partition(" ")[2].strip()
+                known = IN_BRACKETS.search(name)
+                return known[1] if known else name
+    return None
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return [(key, value) for key, equals, value in pairs if equals]

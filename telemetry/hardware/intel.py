@@ -1,0 +1,47 @@
+"""Talks to i915's and xe's files in `/sys`, as far as they tell: clock, power and temperature of
+Intel's GPUs.
+
+Neither driver tells there how busy a GPU is, nor how much of its memory is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from telemetry.hardware.cards import Card, DrmCards, Figures
+from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
+from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of
+
+WHOLE = ("card", "pkg")
+"""The sensors that stand for a card whole, best first."""
+
+
+class IntelCards:
+    """The Intel GPUs of a Linux machine whose files lie under `root`."""
+
+    name = "intel"
+    period_s = 2.0
+
+    def __init__(self, root: Path) -> None:
+        self._cards = DrmCards(root, "intel")
+        self._energy = EnergyMeter()
+
+    def read(self, at: float) -> Sensed:
+        """Return every card of Intel's."""
+        return self._cards.look(lambda card: self._figures(card, at))
+
+    def _figures(self, card: Card, at: float) -> Figures:
+        sensors = next(iter(hwmons(card.device / "hwmon")), card.device / "hwmon")
+        energy_uj = one_of(labelled(sensors, "energy"), WHOLE)
+        clocks = (
+            card.folder / "gt_act_freq_mhz",
+            card.folder / "gt/gt0/rps_act_freq_mhz",
+            card.device / "tile0/gt0/freq0/act_freq",
+        )
+        watts = None if energy_uj is None else self._energy.watts(card.address, at, energy_uj)
+        return {
+            "vram_total_bytes": number_of(card.folder / "lmem_total_bytes"),
+            "power_w": watts,
+            "temperature_c": celsius_of(scaled(one_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
+            "clock_mhz": scaled(first_number(clocks), 1.0),
+        }

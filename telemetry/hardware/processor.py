@@ -1,0 +1,77 @@
+"""Talks to Linux's sensors of the processor: its temperature (hwmon) and its power (RAPL).
+
+psutil reads the same files for temperatures, and knows neither their root nor RAPL.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bus.wire.accelerators import UntoldFigures
+from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
+from telemetry.hardware.sysfs import hwmons, labelled, number_of, text_of
+
+PACKAGES: tuple[tuple[str, str], ...] = (
+    ("coretemp", "Package id"),
+    ("k10temp", "Tdie"),
+    ("k10temp", "Tctl"),
+    ("zenpower", "Tdie"),
+    ("cpu_thermal", ""),
+)
+"""Which driver's sensors tell of a processor whole, and what their labels begin with; the first
+that is there counts."""
+
+
+class ProcessorSensors:
+    """The processor of a Linux machine whose files lie under `root`."""
+
+    name = "processor"
+    period_s = 2.0
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._energy = EnergyMeter()
+
+    def read(self, at: float) -> Sensed:
+        """Return the temperature of the hottest package, and the power of all."""
+        power_w, untold = self._power(at)
+        return Sensed(cpu_temperature_c=self._temperature(), cpu_power_w=power_w, untold=untold)
+
+    def _temperature(self) -> float | None:
+        found = [
+            (text_of(hwmon / "name"), labelled(hwmon, "temp"))
+            for hwmon in hwmons(self._root / "sys/class/hwmon")
+        ]
+        for driver, start in PACKAGES:
+            all_c = [
+                temperature_c
+                for name, sensors in found
+                if name == driver
+                for label, value in sensors.items()
+                if label.startswith(start)
+                and (temperature_c := celsius_of(scaled(value, 1e-3))) is not None
+            ]
+            if all_c:
+                return max(all_c)
+        return None
+
+    def _power(self, at: float) -> tuple[float | None, tuple[UntoldFigures, ...]]:
+        """Return the sum over packages, None unless each tells its own, and who may read them. RAPL
+        is Intel's, and AMD's have it by the same name; of its domains those of whole packages
+        count."""
+        total_w: float | None = 0.0
+        packages = [
+            domain
+            for domain in sorted((self._root / "sys/class/powercap").glob("intel-rapl:*"))
+            if (text_of(domain / "name") or "").startswith("package")
+        ]
+        for domain in packages:
+            counter = domain / "energy_uj"
+            microjoules = number_of(counter)
+            if microjoules is None:
+                shown = "/" + str(counter.relative_to(self._root))
+                why = f"power: {shown} cannot be read; most systems let root alone read it"
+                return None, (UntoldFigures(source=self.name, why=why),)
+            power_w = self._energy.watts(domain.name, at, microjoules)
+            total_w = None if total_w is None or power_w is None else total_w + power_w
+        return (total_w if packages else None), ()
