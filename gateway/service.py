@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,7 @@ from gateway.records import (
     JobRecords,
     JobRunner,
     JobsAnywhere,
+    TraceRecords,
     answer_bounds,
     open_records,
     runner_name,
@@ -62,6 +64,7 @@ from gateway.records import (
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
+from gateway.requests.tracing import sampler_of
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
@@ -128,8 +131,11 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
-        self.conversations = ConversationRecords(
-            self.records, self.answers, self.record_lists.questions, options.node
+        self.conversations, self.traces = (
+            ConversationRecords(
+                self.records, self.answers, self.record_lists.questions, options.node
+            ),
+            TraceRecords(self.records, self.record_lists, options.node),
         )
         self.jobs = JobsAnywhere(
             JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
@@ -148,8 +154,12 @@ class HttpService:
             metrics=self.metrics,
             records=self.records,
             models=self.catalog,
+            node=options.node,
         )
-        self.tools = open_tools(options, self.log)
+        self.tools, self.tracing = (
+            open_tools(options, self.log),
+            sampler_of(options, lambda: self.bus.state.trace_ratio, random.random),
+        )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
         self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made

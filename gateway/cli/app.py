@@ -103,6 +103,13 @@ VERBS: Mapping[str, Verb | Group] = {
         "show": Verb("Show a job, and its result.", "verbs.models.jobs"),
         "cancel": Verb("Stop a job.", "verbs.models.jobs"),
     }),
+    "trace": Group("What was done for requests when.", {
+        "on": Verb("Trace each request, or a share of them.", "verbs.models.traces"),
+        "off": Verb("Trace none but those that ask for it.", "verbs.models.traces"),
+        "ls": Verb("List the traces that the node keeps.", "verbs.models.traces"),
+        "show": Verb("Show a trace as bars.", "verbs.models.traces"),
+        "save": Verb("Put a trace into a file for Perfetto.", "verbs.models.traces"),
+    }),
     "lease": Group("Memory that is kept for other programs.", {
         "run": Verb("Run a program with memory kept for it.", "verbs.cluster.leases"),
         "ls": Verb("List the leases, and what waits for one.", "verbs.cluster.leases"),

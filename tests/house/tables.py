@@ -25,6 +25,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.records",
     "gateway.records.jobs",
     "gateway.records.conversations",
+    "gateway.requests.tracing",
     "master.consensus",
     "master.decisions",
     "master.placement",
@@ -84,6 +85,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
     "conf.tiny": (),
+    "gateway.requests.tracing": ("msgspec", "pydantic"),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip
 """The watched libraries (`loads.WATCHED`) that each row loads, exactly, in order of the alphabet.

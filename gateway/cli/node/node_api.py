@@ -103,6 +103,10 @@ class NodeApi:
         """Send a JSON body and return the JSON answer."""
         return self._answer("POST", path, body, timeout_s)
 
+    def put(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
+        """Put a JSON body in the place of what is there and return the JSON answer."""
+        return self._answer("PUT", path, body, timeout_s)
+
     def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)
