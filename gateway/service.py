@@ -45,7 +45,7 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
-from gateway.fetching import open_tools
+from gateway.fetching import open_tools, providers
 from gateway.records import (
     AnswerRecords,
     Asgi,
@@ -61,10 +61,12 @@ from gateway.records import (
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
+from gateway.requests.tasks import open_tasks
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
 WISHES_S = 1.0
+LEAVES = "the gateway is shutting down; please send the request again"
 NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
@@ -147,15 +149,17 @@ class HttpService:
             records=self.records,
             models=self.catalog,
         )
-        self.tools = open_tools(options, self.log)
+        self.tools, self.provided = open_tools(options, self.log), set[providers.ProviderAnswer]()
+        self.tasks = open_tasks(
+            options.tasks_file, self.reactor, self.log, tells=self.http_processes.number == 0
+        )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
-        self.running = 0  # exchanges whose last byte has not been made
+        self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = _sampled(options, self.boot)
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
-        self._was_busy = False
         often = ((FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes))
         for period_s, act in often:
             self.reactor.every(period_s, act)
@@ -177,9 +181,9 @@ class HttpService:
     def end_all(self) -> None:
         """End every open request now, in words; but jobs, which go back into the queue."""
         self.job_runner.leave()
-        self.dispatcher.fail_all(
-            "model_unavailable", "the gateway is shutting down; please send the request again"
-        )
+        self.dispatcher.fail_all("model_unavailable", LEAVES)
+        for answer in list(self.provided):
+            answer.stop(providers.ProviderFailed("shutdown", LEAVES))
 
     def close(self) -> None:
         """End what is open, and let go of all that this process holds."""

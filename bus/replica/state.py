@@ -22,6 +22,7 @@ from bus.wire.messages.events import (
     ApiKeyAdded,
     ApiKeyChanged,
     ApiKeyRemoved,
+    CloudFallbackAllowed,
     DerivedForgotten,
     Event,
     FactId,
@@ -71,7 +72,8 @@ class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
     effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
-    `api_keys` the API keys by id."""
+    `api_keys` the API keys by id; `cloud_fallback`: providers may answer where a task's models
+    fail."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -86,6 +88,7 @@ class ClusterState(Message):
     derived: dict[str, DerivedModel] = Field(default_factory=dict[str, DerivedModel])
     api_keys: dict[str, ApiKey] = Field(default_factory=dict[str, ApiKey])
     pins: dict[str, Pin] = Field(default_factory=dict[str, Pin])
+    cloud_fallback: bool = True
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -157,6 +160,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"api_keys": {**state.api_keys, key.id: key}} if known else {}
         case ApiKeyRemoved(key_id=gone):
             return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
+        case CloudFallbackAllowed(allowed=allowed):
+            return {"cloud_fallback": allowed}
         case _:
             return _with_instance(state, body.instance, body)
 

@@ -17,6 +17,7 @@ from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Conditions, Instance, Shard
 from bus.wire.messages.commands import (
     AddApiKey,
+    AllowCloudFallback,
     Command,
     DeleteInstance,
     DeriveModel,
@@ -33,6 +34,7 @@ from bus.wire.messages.commands import (
     RunCollectiveTest,
 )
 from bus.wire.messages.events import (
+    CloudFallbackAllowed,
     EventBody,
     InstanceDraining,
     InstancePlaced,
@@ -170,6 +172,10 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         case AddApiKey() | RotateApiKey() | RemoveApiKey():
             body = decide_api_key(command, scene.state)
             return body if isinstance(body, Refusal) else Decided((body,), None)
+        case AllowCloudFallback(allowed=allowed):
+            if allowed == scene.state.cloud_fallback:
+                return Known(scene.state.index)
+            return Decided((CloudFallbackAllowed(allowed=allowed),), None)
         case _:
             assert_never(command)
 

@@ -17,6 +17,7 @@ from bus.wire.messages.events import (
     ApiKeyAdded,
     ApiKeyChanged,
     ApiKeyRemoved,
+    CloudFallbackAllowed,
     DerivedForgotten,
     Event,
     EventBody,
@@ -125,6 +126,7 @@ def bodies() -> list[EventBody]:
         ApiKeyAdded(key=least(ApiKey)),
         ApiKeyChanged(key=full(ApiKey, turn=1).model_copy(update={"id": full(ApiKey).id})),
         ApiKeyRemoved(key_id=least(ApiKey).id),
+        CloudFallbackAllowed(allowed=False),
     ]
 
 

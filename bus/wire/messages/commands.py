@@ -187,6 +187,15 @@ class RemoveApiKey(Message):
     key_id: str
 
 
+class AllowCloudFallback(Message):
+    """Let providers' models answer for a task where those before them fail (`allowed`), or not; on
+    every node."""
+
+    kind: Literal["allow_cloud_fallback"] = "allow_cloud_fallback"
+    command_id: CommandId
+    allowed: bool
+
+
 Command = Annotated[
     PlaceModel
     | DeleteInstance
@@ -201,7 +210,8 @@ Command = Annotated[
     | ForgetDerived
     | AddApiKey
     | RotateApiKey
-    | RemoveApiKey,
+    | RemoveApiKey
+    | AllowCloudFallback,
     Field(discriminator="kind"),
 ]
 

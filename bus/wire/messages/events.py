@@ -245,6 +245,14 @@ class ApiKeyRemoved(Message):
     key_id: str
 
 
+class CloudFallbackAllowed(Message):
+    """Providers' models may answer for a task where those before them fail, from here on; or may
+    not."""
+
+    kind: Literal["cloud_fallback_allowed"] = "cloud_fallback_allowed"
+    allowed: bool
+
+
 EventBody = Annotated[
     NodeJoined
     | RankSeated
@@ -270,7 +278,8 @@ EventBody = Annotated[
     | DerivedForgotten
     | ApiKeyAdded
     | ApiKeyChanged
-    | ApiKeyRemoved,
+    | ApiKeyRemoved
+    | CloudFallbackAllowed,
     Field(discriminator="kind"),
 ]
 

@@ -101,6 +101,10 @@ class NodeApi:
         """Send a JSON body and return the JSON answer."""
         return self._answer("POST", path, body, timeout_s)
 
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Put a JSON body in the place of what is there, and return the JSON answer."""
+        return self._answer("PUT", path, body, None)
+
     def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)

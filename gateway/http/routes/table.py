@@ -24,6 +24,7 @@ from gateway.http.resources import (
     pulls,
     quantizing,
     requests,
+    tasks,
 )
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of
@@ -90,6 +91,12 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/unpin", "Let a pinned model leave memory again", CLUSTER,
           partial(pool.PinResource, pinned=False), body=pool.PinBody,
           errors=(400, 401, 404, 409, 503)),
+    Route("GET", "/tasks", "The tasks and providers of this node's tasks.toml, and what is loaded",
+          CLUSTER, tasks.TaskList, errors=(401, 503)),
+    Route("GET", "/api/v1/config", "What is set while the cluster runs", CLUSTER,
+          tasks.ConfigResource, errors=(401, 503)),
+    Route("PUT", "/api/v1/config", "Set it, on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
+          tasks.ConfigResource, body=tasks.ConfigBody, errors=(400, 401, 503)),
     Route("GET", "/instance/{instance}", "One instance", CLUSTER,
           instances.InstanceResource, errors=(401, 404)),
     Route("DELETE", "/instance/{instance}", "Drain for ?drain_s=, then unload", CLUSTER,
