@@ -40,6 +40,7 @@ from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.commands import (
     Acknowledged,
     AddApiKey,
+    AllowCloudFallback,
     CommandRefused,
     DeleteInstance,
     PlaceModel,
@@ -54,7 +55,13 @@ from bus.wire.messages.control import (
     Snapshot,
     TermHeartbeat,
 )
-from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
+from bus.wire.messages.events import (
+    CloudFallbackAllowed,
+    Event,
+    EventBody,
+    InstancePlaced,
+    TermOpened,
+)
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
@@ -146,6 +153,8 @@ class Holder:
             if isinstance(body, Refusal):
                 return CommandRefused(command_id=command.command_id, refusal=body)
             self.happen(body)
+        if isinstance(command, AllowCloudFallback):
+            self.happen(CloudFallbackAllowed(allowed=command.allowed))
         return Acknowledged(
             command_id=command.command_id,
             term=1,

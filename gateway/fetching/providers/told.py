@@ -2,7 +2,7 @@
 
 Pure. Bytes are given on as they come, but of a stream only whole lines, so that what breaks off can
 be followed by a word about that. A provider of OpenAI's kind tells the tokens of a stream only
-where its client asks for that (`stream_options`); else the events that have a choice are counted.
+where its client asks for that (`stream_options`); else the events that have a piece of the answer are counted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ToldInPassing:
         for one in (found, delta, *_choices(found)):
             if isinstance(one, dict):
                 self._read_finish(cast(dict[str, Any], one))
-        if self._is_stream and not self._told and _choices(found):
+        if self._is_stream and not self._told and any(map(_says, _choices(found))):
             self._events += 1
             self.usage = self.usage.model_copy(update={"completion_tokens": self._events})
 
@@ -121,10 +121,18 @@ class ToldInPassing:
         )
 
 
-def _choices(told: dict[str, Any]) -> list[Any]:
+def _choices(told: dict[str, Any]) -> list[dict[str, Any]]:
     choices = told.get("choices")
     found = cast(list[Any], choices) if isinstance(choices, list) else []
     return [one for one in found if isinstance(one, dict)]
+
+
+def _says(choice: dict[str, Any]) -> bool:
+    """Return whether a choice of an event has a piece of an answer."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(value for name, value in cast(dict[str, Any], delta).items() if name != "role")
 
 
 def _count(told: dict[str, Any], name: str) -> int:

@@ -37,6 +37,7 @@ from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import pool
 from gateway.http.resources.pulls import pull, store, verify
 from gateway.http.resources.quantizing import quantize
+from gateway.http.resources.tasks import settings
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
@@ -59,6 +60,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
+    settings.ConfigBody: (settings, None),
     web.OpenUrlBody: (web, None),
     web.ExtractPageBody: (web, None),
     web.WebSearchBody: (web, None),
