@@ -1,5 +1,5 @@
-"""Models of providers over HTTP: what a provider is asked, what comes back, and what its failures are;
-against servers of both kinds."""
+"""Models of providers over HTTP: what a provider is asked, what comes back, and what its failures
+are to a client; against servers of both kinds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A task on a real node: the bundled model answers, then a provider where it cannot; the file changes
-meanwhile, the guard survives a restart, and the key is nowhere."""
+"""A task on a real node: the bundled model answers, then a provider where it cannot; the file
+changes meanwhile, the guard survives a restart, and the key is nowhere."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ Pure. The file is taken whole or refused whole.
 from bus.wire.tasks.table import (
     MOST_BYTES,
     TASKS_FILE,
+    NamedTask,
     Provider,
     ProviderKind,
     ProviderModel,
-    Task,
     TaskTable,
     read_tasks,
 )
@@ -17,10 +17,10 @@ from bus.wire.tasks.table import (
 __all__ = [
     "MOST_BYTES",
     "TASKS_FILE",
+    "NamedTask",
     "Provider",
     "ProviderKind",
     "ProviderModel",
-    "Task",
     "TaskTable",
     "read_tasks",
 ]

@@ -90,7 +90,7 @@ class Provider(_Table):
         return name
 
 
-class Task(_Table):
+class NamedTask(_Table):
     """A name that the first of its candidates answers for, unless another one is loaded.
 
     `budget_s` is how long each candidate may take to its first token, the time to load it included;
@@ -130,7 +130,7 @@ class TaskTable(_Table):
     """All that `tasks.toml` says."""
 
     providers: Annotated[dict[str, Provider], Field(max_length=MOST_NAMED)] = {}
-    tasks: Annotated[dict[str, Task], Field(max_length=MOST_NAMED)] = {}
+    tasks: Annotated[dict[str, NamedTask], Field(max_length=MOST_NAMED)] = {}
 
     def __bool__(self) -> bool:
         """Return whether any name means something by this table."""
@@ -230,7 +230,7 @@ def _place(text: str, path: list[str]) -> str:
 def _known(path: list[str]) -> list[str]:
     if len(path) < 3:
         return list(TaskTable.model_fields)
-    fields = Provider if path[0] == "providers" else Task
+    fields = Provider if path[0] == "providers" else NamedTask
     return list(fields.model_fields)
 
 
@@ -247,8 +247,9 @@ def line_of(text: str, path: list[str]) -> int | None:
             steps = [*table, *_steps(bare.partition("=")[0])]
         else:
             continue
-        if steps == path[: len(steps)] and len(steps) > found[0]:
-            found = (len(steps), number)
+        alike = min(len(steps), len(path))
+        if steps[:alike] == path[:alike] and alike > found[0]:
+            found = (alike, number)
     return found[1] or None
 
 

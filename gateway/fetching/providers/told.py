@@ -2,7 +2,8 @@
 
 Pure. Bytes are given on as they come, but of a stream only whole lines, so that what breaks off can
 be followed by a word about that. A provider of OpenAI's kind tells the tokens of a stream only
-where its client asks for that (`stream_options`); else the events that have a piece of the answer are counted.
+where its client asks for that (`stream_options`); else the events that have a piece of the answer
+are counted.
 """
 
 from __future__ import annotations

@@ -5,6 +5,14 @@
 
 from gateway.requests.tasks.attempt import Attempt, leads_on
 from gateway.requests.tasks.book import TaskBook, open_tasks
-from gateway.requests.tasks.order import Choice, Order, order_of
+from gateway.requests.tasks.order import CandidateChoice, CandidateOrder, order_of
 
-__all__ = ["Attempt", "Choice", "Order", "TaskBook", "leads_on", "open_tasks", "order_of"]
+__all__ = [
+    "Attempt",
+    "CandidateChoice",
+    "CandidateOrder",
+    "TaskBook",
+    "leads_on",
+    "open_tasks",
+    "order_of",
+]

@@ -17,7 +17,7 @@ PRIMARY = "primary"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CandidateChoice:
     """A candidate that may be asked, and why it is asked at its place unless one before it failed.
     `provided` is None for a model of the cluster."""
 
@@ -27,31 +27,31 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CandidateOrder:
     """Who is asked, one after the other, until one answers; and which candidates are left out."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[CandidateChoice, ...]
     left_out: tuple[str, ...] = ()
 
 
 def order_of(
     table: TaskTable, name: str, *, is_warm: Callable[[str], bool], allow_cloud: bool
-) -> Order:
+) -> CandidateOrder:
     """Return the order of a task's candidates; never an empty one. `is_warm` tells of a model of
     the cluster whether it is loaded."""
     task = table.tasks[name]
-    named = [Choice(one, PRIMARY, table.provided(one)) for one in task.candidates]
+    named = [CandidateChoice(one, PRIMARY, table.provided(one)) for one in task.candidates]
     may_answer = [
         one for place, one in enumerate(named) if not place or allow_cloud or one.provided is None
     ]
     left_out = tuple(one.candidate for one in named if one not in may_answer)
     first = may_answer[0]
     if task.pin_primary or first.provided is not None or is_warm(first.candidate):
-        return Order(tuple(may_answer), left_out)
+        return CandidateOrder(tuple(may_answer), left_out)
     own = [one for one in may_answer[1:] if one.provided is None]
     warm = next((one for one in own if is_warm(one.candidate)), None)
     if warm is None:
-        return Order(tuple(may_answer), left_out)
+        return CandidateOrder(tuple(may_answer), left_out)
     why = f"it is loaded, and {first.candidate} is not"
     rest = [one for one in may_answer if one is not warm]
-    return Order((Choice(warm.candidate, why), *rest), left_out)
+    return CandidateOrder((CandidateChoice(warm.candidate, why), *rest), left_out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bus.wire.errors import ConfigError
@@ -95,3 +97,10 @@ def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
         read_tasks("tasks = [")
     with pytest.raises(ConfigError, match="256 KiB"):
         read_tasks("#" * (300 << 10))
+
+
+def test_the_guides_own_example_is_sound() -> None:
+    page = Path(__file__).parents[3] / "docs" / "operations" / "tasks.md"
+    table = read_tasks(page.read_text().split("```")[1])
+    assert list(table.tasks) == ["chat"] and list(table.providers) == ["cloud"]
+    assert table.tasks["chat"].candidates[-1] == "cloud:gpt-large"

@@ -8,15 +8,15 @@ once. Nothing is said before a candidate has begun, so that a failure is still a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
 from bus.wire.errors import BadRequest
-from bus.wire.tasks import Task
+from bus.wire.tasks import NamedTask
 from gateway.dialects.body import read_object
 from gateway.dialects.dialect import Limits, WholeDialect
 from gateway.dialects.encode import json_bytes
@@ -34,7 +34,7 @@ from gateway.http.resources.tasks.client import WatchedClient
 from gateway.http.resources.tasks.provided import ProviderQuestion, answer_by_provider
 from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
 from gateway.records import Kind, job_run_of
-from gateway.requests.tasks import Attempt, Choice, Order, leads_on, order_of
+from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
 from gateway.service import HttpService
 
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
@@ -92,7 +92,8 @@ async def answer_as_named(
     if resp.stream is None:
         client.leave()
     else:
-        resp.stream = client.to_its_end(resp.stream)
+        # what answers streams is a generator; falcon takes any reader
+        resp.stream = client.to_its_end(cast(AsyncGenerator[bytes], resp.stream))
 
 
 def _fields(body: bytes, depth: int) -> dict[str, Any]:
@@ -108,7 +109,7 @@ async def _answered(named: _Named, name: str) -> None:
     task = table.task_named(name)
     provided = table.provided(name)
     if task is None:
-        choice = Choice(name, ASKED_DIRECTLY, provided)
+        choice = CandidateChoice(name, ASKED_DIRECTLY, provided)
         await _ask(named, choice, None, named.fields)
         _tell(named.resp, choice.candidate, choice.why)
         return
@@ -119,7 +120,7 @@ async def _answered(named: _Named, name: str) -> None:
     await _asked_in_order(named, task, table.tasks[task], order)
 
 
-async def _asked_in_order(named: _Named, name: str, task: Task, order: Order) -> None:
+async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: CandidateOrder) -> None:
     """Ask one candidate after the other, until one answers. Raises what the last failed with, with
     what became of all."""
     fields, failed = dict(named.fields), list[str]()
@@ -157,7 +158,7 @@ async def _asked_in_order(named: _Named, name: str, task: Task, order: Order) ->
 
 
 async def _ask(
-    named: _Named, choice: Choice, attempt: Attempt | None, fields: dict[str, Any]
+    named: _Named, choice: CandidateChoice, attempt: Attempt | None, fields: dict[str, Any]
 ) -> None:
     """Have one candidate answer. Raises what it fails with before its first token."""
     service, req, resp = named.service, named.req, named.resp

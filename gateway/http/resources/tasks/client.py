@@ -7,7 +7,8 @@ here, once, and each candidate that is asked hears of its end by `receive`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from gateway.http.middleware import Receive
@@ -44,11 +45,12 @@ class WatchedClient:
         """Stop listening."""
         self._task.cancel()
 
-    async def to_its_end(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def to_its_end(self, stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """Yield what a stream gives, and listen until then."""
         try:
-            async for piece in stream:
-                yield piece
+            async with contextlib.aclosing(stream):
+                async for piece in stream:
+                    yield piece
         finally:
             self.leave()
 

@@ -1,4 +1,4 @@
-"""`shoal tasks`, over a gateway with tasks and providers; every line of its page runs as printed."""
+"""`shoal tasks`, over a gateway with tasks and providers; each line of its page runs as printed."""
 
 from __future__ import annotations
 
