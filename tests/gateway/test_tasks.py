@@ -108,6 +108,13 @@ def test_what_failed_after_its_first_token_has_answered(
     assert who(answer)[1] == MODEL and "runner_lost" in answer.text and not openai.heard
 
 
+def test_what_a_client_allows_is_for_all_candidates_together(made: GatewayTestbed) -> None:
+    answer = chat(made, "silence", x_timeout_s=0.4)
+    assert answer.status_code == 504
+    message = answer.json()["error"]["message"]
+    assert "cloud:silent: " in message and "shoal-tiny: " not in message, message
+
+
 @pytest.mark.parametrize("task", ["weak", "slow"])
 def test_a_provider_that_does_not_answer_lets_the_next_answer(
     made: GatewayTestbed, task: str

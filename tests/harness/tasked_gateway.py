@@ -67,6 +67,9 @@ candidates = ["no-such", "down:m", "keyless:m"]
 candidates = ["cloud:silent", "shoal-tiny"]
 budget_s = 0.3
 
+[tasks.silence]
+candidates = ["cloud:silent", "shoal-tiny"]
+
 [tasks.weak]
 candidates = ["cloud:dies-at-once", "shoal-tiny"]
 

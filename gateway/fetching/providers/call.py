@@ -55,12 +55,13 @@ class ProviderFailed(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class ProviderCall:
-    """One question. `headers` may have a key, so that they are not shown."""
+    """One question. `headers` have the key, empty for none, so that they are not shown."""
 
     provider: str
     url: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
+    key: str = field(repr=False)
 
 
 def call_of(
@@ -86,7 +87,7 @@ def call_of(
         told = {name: client[name] for name in PASSED_HEADERS if name in client}
         headers |= {"anthropic-version": ANTHROPIC_VERSION, **told}
         headers |= {"x-api-key": key} if key else {}
-    return ProviderCall(asked.provider, f"{settings.base_url}{path}", headers, body)
+    return ProviderCall(asked.provider, f"{settings.base_url}{path}", headers, body, key)
 
 
 def refusal_of(
@@ -134,10 +135,8 @@ def _said(body: bytes, call: ProviderCall) -> str:
     message = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
     if not isinstance(message, str):
         return ""
-    for value in call.headers.values():
-        secret = value.removeprefix("Bearer ")
-        if len(secret) > 5:
-            message = message.replace(secret, "[removed]")
+    if call.key:
+        message = message.replace(call.key, "[removed]")
     return f": {' '.join(message.split())[:ERROR_CHARS]}" if message.strip() else ""
 
 

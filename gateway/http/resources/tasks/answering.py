@@ -127,10 +127,14 @@ async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: Cand
     if task.keep_alive_s is not None and "keep_alive" not in fields:
         fields.setdefault("x_stay_warm", task.keep_alive_s)
     last: HttpFault | None = None
+    now = named.service.reactor.now
+    since_at = now()
     for choice in order.choices:
-        attempt = Attempt(name, task.budget_s)
+        attempt, left = Attempt(name, task.budget_s), _with_time_left(fields, now() - since_at)
+        if left is None:
+            break
         try:
-            await _ask(named, choice, attempt, fields)
+            await _ask(named, choice, attempt, left)
         except Exception as error:
             fault = of_error(error)
             if fault is None or attempt.began or named.client.is_gone or not leads_on(fault):
@@ -155,6 +159,16 @@ async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: Cand
     failed += [f"{one}: left out (allowCloudFallback is false)" for one in order.left_out]
     text = f"no candidate of the task '{name}' answered: {'; '.join(failed)}"
     raise HttpFaultRaised(replace(last, message=text))
+
+
+def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] | None:
+    """Return the fields of a body with as much time as its client has left; None where it has
+    none. What is no time is left for its reader to refuse."""
+    asked_s = fields.get("x_timeout_s")
+    if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
+        return fields
+    left_s = round(asked_s - passed_s, 3)
+    return {**fields, "x_timeout_s": left_s} if left_s > 0 else None
 
 
 async def _ask(
