@@ -38,6 +38,8 @@ from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, lea
 from gateway.service import HttpService
 
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
+LEAST_S = 0.05
+"""With less time left no further candidate is asked."""
 ASKED_DIRECTLY = "asked for by its name"
 Answer = Callable[[Request, Response], Awaitable[None]]
 
@@ -130,7 +132,8 @@ async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: Cand
     now = named.service.reactor.now
     since_at = now()
     for choice in order.choices:
-        attempt, left = Attempt(name, task.budget_s), _with_time_left(fields, now() - since_at)
+        attempt = Attempt(name, task.budget_s)
+        left = fields if last is None else _with_time_left(fields, now() - since_at)
         if left is None:
             break
         try:
@@ -168,7 +171,7 @@ def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] |
     if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
         return fields
     left_s = round(asked_s - passed_s, 3)
-    return {**fields, "x_timeout_s": left_s} if left_s > 0 else None
+    return {**fields, "x_timeout_s": left_s} if left_s >= LEAST_S else None
 
 
 async def _ask(
