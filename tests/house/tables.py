@@ -20,7 +20,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.fetching",
     "gateway.fetching.providers",
     "gateway.fetching.reading",
-    "gateway.http.resources.tasks",
+    "gateway.http.tasks",
     "gateway.http.resources.tools",
     "gateway.http.resources.access",
     "gateway.http.resources.jobs",

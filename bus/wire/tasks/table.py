@@ -208,7 +208,10 @@ def _no_provider(candidate: str, table: TaskTable) -> str:
 
 
 def _explained(error: ValidationError, text: str) -> str:
-    detail = error.errors(include_url=False)[0]
+    details = error.errors(include_url=False)
+    # a key that is misspelt is missing as well: its own name says more
+    unknown = (one for one in details if one["type"] == "extra_forbidden")
+    detail = next(unknown, details[0])
     path = [str(step) for step in detail["loc"] if isinstance(step, str)]
     where, key = _place(text, path), ".".join(path)
     if detail["type"] == "extra_forbidden":

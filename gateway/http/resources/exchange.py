@@ -48,7 +48,6 @@ from gateway.http.resources.answers import (
 )
 from gateway.http.resources.jobs import answer_in_background
 from gateway.http.resources.keep_alive import load_or_unload
-from gateway.http.resources.tasks import answer_as_named
 from gateway.http.running import (
     ClientHangUp,
     RunningExchange,
@@ -56,6 +55,7 @@ from gateway.http.running import (
     comments_before,
     refusals_recorded,
 )
+from gateway.http.tasks import answer_as_named
 from gateway.service import HttpService
 
 QUICK_S = 0.5

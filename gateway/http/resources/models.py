@@ -22,7 +22,7 @@ from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
-from gateway.http.resources.tasks import listing_named, listings_of
+from gateway.http.tasks import listing_named, listings_of
 from gateway.service import HttpService
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.dialects.registry import APIS
-from gateway.http import diagnostics, page
+from gateway.http import diagnostics, page, tasks
 from gateway.http.openapi import Route
 from gateway.http.resources import (
     access,
@@ -24,7 +24,6 @@ from gateway.http.resources import (
     pulls,
     quantizing,
     requests,
-    tasks,
 )
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of

@@ -93,8 +93,8 @@ def test_what_is_wrong_is_said_with_its_line(was: str, becomes: str, line: int, 
 
 
 def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no TOML.*line 1"):
-        read_tasks("tasks = [")
+    with pytest.raises(ConfigError, match=r"no TOML.*line 2"):
+        read_tasks("tasks = [\n[providers]")
     with pytest.raises(ConfigError, match="256 KiB"):
         read_tasks("#" * (300 << 10))
 

@@ -37,8 +37,8 @@ from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import pool
 from gateway.http.resources.pulls import pull, store, verify
 from gateway.http.resources.quantizing import quantize
-from gateway.http.resources.tasks import settings
 from gateway.http.resources.tools import web
+from gateway.http.tasks import settings
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
 from tests.harness.field_samples import same, samples_of, schema_of

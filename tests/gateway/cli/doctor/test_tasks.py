@@ -29,7 +29,7 @@ def test_a_sound_file_is_counted(tmp_path: Path) -> None:
     assert found.level == "ok" and found.found.startswith("1 tasks, 0 providers")
 
 
-@pytest.mark.parametrize("text", ['[tasks.a]\ncandidate = ["m"]\n', "[tasks"])
+@pytest.mark.parametrize("text", ['[tasks.a]\ncandidate = ["m"]\n', "[tasks\nx = 1"])
 def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str) -> None:
     for running, words in ((False, "no task is known"), (True, "stays in force")):
         found = found_in(tmp_path, text, running)

@@ -23,8 +23,8 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.ended_requests import FINISHED, AskedOver, ProvidedAnswer
 from gateway.fetching import providers
-from gateway.http.resources.tasks.client import WatchedClient
 from gateway.http.running import refusals_recorded
+from gateway.http.tasks.client import WatchedClient
 from gateway.service import HttpService
 
 BEGINS_S = 600.0

@@ -18,8 +18,7 @@ from gateway.service import HttpService
 class ConfigBody(Closed):
     """`PUT /api/v1/config`."""
 
-    allow_cloud_fallback: bool = Field(
-        alias="allowCloudFallback",
+    allowCloudFallback: bool = Field(
         description="whether providers' models answer for a task where those before them fail",
     )
 
@@ -38,7 +37,7 @@ class ConfigResource(Resource):
         service = self.service
         asked = await self.read(req, ConfigBody)
         command = AllowCloudFallback(
-            command_id=service.command_id(), allowed=asked.allow_cloud_fallback
+            command_id=service.command_id(), allowed=asked.allowCloudFallback
         )
         await service.noticed(await service.command(command))
         answer_json(resp, _config(service))

@@ -30,9 +30,9 @@ from gateway.http.middleware import (
     read_body,
     receive_of,
 )
-from gateway.http.resources.tasks.client import WatchedClient
-from gateway.http.resources.tasks.provided import ProviderQuestion, answer_by_provider
 from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
+from gateway.http.tasks.client import WatchedClient
+from gateway.http.tasks.provided import ProviderQuestion, answer_by_provider
 from gateway.records import Kind, job_run_of
 from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
 from gateway.service import HttpService
