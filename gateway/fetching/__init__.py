@@ -28,6 +28,6 @@ __all__ = [
     "WebTools",
     "open_tools",
     "policies_of",
-    "providers",
+    "providers",  # pyright: ignore[reportUnsupportedDunderAll] - a room, loaded when it is named
     "read_allowance",
 ]

@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Coroutine
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gateway.fetching.providers.call import ProviderCall, ProviderFailed
 
@@ -75,10 +75,12 @@ class ProviderAnswer:
             ssl_context=await asyncio.to_thread(_trusted) if tls else None,
             max_connections=1,
             max_keepalive_connections=0,
-            network_backend=httpcore.AnyIOBackend(),
+            network_backend=cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend()),
         )
         await self._held.enter_async_context(pool)
-        headers = {**self._call.headers, "user-agent": USER_AGENT, "connection": "close"}
+        headers: dict[bytes | str, bytes | str] = {
+            **self._call.headers, "user-agent": USER_AGENT, "connection": "close",
+        }  # fmt: skip
         return await self._held.enter_async_context(
             pool.stream(
                 "POST",

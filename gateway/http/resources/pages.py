@@ -34,6 +34,7 @@ EXAMPLES: Mapping[str, Any] = {
     "destination": "mine",
     "from": "shoal-tiny",
     "path": "/v1/completions",
+    "allowCloudFallback": True,
     "body": {"model": "shoal-tiny", "prompt": "Once upon a time"},
 }
 """Values of fields in the forms that try a route."""
