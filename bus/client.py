@@ -235,6 +235,10 @@ class BusClient:
         self._holder.ask(AskCommand(command=command))
         self._commands[command.command_id] = _OpenCommand(command, on_answer, now + deadline_s, now)
 
+    def take_back(self, command_id: CommandId) -> None:
+        """Ask no more for what a command wants; what was decided already stays so."""
+        self._commands.pop(command_id, None)
+
     def close(self) -> None:
         """Close every link."""
         self._holder.close()

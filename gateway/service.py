@@ -223,7 +223,8 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Ask the holder. Raises HttpFaultRaised with its refusal."""
+        """Ask the holder, as long as this is waited for. Raises HttpFaultRaised with its
+        refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
             asyncio.get_running_loop().create_future()
         )
@@ -234,7 +235,10 @@ class HttpService:
                 waiting.set_result(answer)
 
         self.bus.command(command, answered, deadline_s=deadline_s)
-        answer = await waiting
+        try:
+            answer = await waiting
+        finally:
+            self.bus.take_back(command.command_id)
         if isinstance(answer, CommandRefused):
             raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer

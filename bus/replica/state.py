@@ -33,6 +33,9 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     InstanceYields,
     KeepAliveSet,
+    LeaseAskedBack,
+    LeaseEnded,
+    LeaseGranted,
     LoadRefused,
     ModelDerived,
     ModelPinned,
@@ -49,7 +52,7 @@ from bus.wire.messages.events import (
     TermOpened,
 )
 from bus.wire.messages.wire import Message
-from bus.wire.pool import Pin
+from bus.wire.pool import Lease, Pin
 
 MAX_FAILURES = 8
 """Endings of past generations that are remembered per instance."""
@@ -72,8 +75,8 @@ class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
     effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
-    `api_keys` the API keys by id; `cloud_fallback`: providers may answer where a task's models
-    fail."""
+    `api_keys` the API keys and `leases` the leases by id. `cloud_fallback`: providers may answer
+    where a task's models fail."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -88,6 +91,7 @@ class ClusterState(Message):
     derived: dict[str, DerivedModel] = Field(default_factory=dict[str, DerivedModel])
     api_keys: dict[str, ApiKey] = Field(default_factory=dict[str, ApiKey])
     pins: dict[str, Pin] = Field(default_factory=dict[str, Pin])
+    leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])
     cloud_fallback: bool = True
 
 
@@ -149,6 +153,10 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"pins": {**state.pins, pin.model: pin}}
         case ModelUnpinned(model=model):
             return _unpinned(state, model)
+        case LeaseGranted(lease=lease):
+            return {"leases": {**state.leases, lease.lease: lease}}
+        case LeaseAskedBack() | LeaseEnded():
+            return _with_lease(state, body)
         case ModelDerived(derived=derived):
             return {"derived": {**state.derived, derived.name: derived}}
         case DerivedForgotten(name=name):
@@ -173,6 +181,17 @@ def _unpinned(state: ClusterState, model: str) -> Mapping[str, Any]:
         for key, one in state.instances.items()
     }
     return {"pins": pins, "instances": instances}
+
+
+def _with_lease(state: ClusterState, news: LeaseAskedBack | LeaseEnded) -> Mapping[str, Any]:
+    lease = state.leases.get(news.lease)
+    if lease is None:
+        return {}
+    others = {key: one for key, one in state.leases.items() if key != news.lease}
+    if isinstance(news, LeaseEnded):
+        return {"leases": others}
+    asked = lease.model_copy(update={"yields_to": news.to})
+    return {"leases": {**state.leases, news.lease: asked}}
 
 
 def _with_node(

@@ -45,6 +45,7 @@ RefusalReason = Literal[
     "unknown_instance",
     "unknown_node",
     "unknown_key",
+    "unknown_lease",
     "pending",
 ]
 

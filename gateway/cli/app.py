@@ -96,6 +96,12 @@ VERBS: Mapping[str, Verb | Group] = {
         "show": Verb("Show a job, and its result.", "verbs.models.jobs"),
         "cancel": Verb("Stop a job.", "verbs.models.jobs"),
     }),
+    "lease": Group("Memory that is kept for other programs.", {
+        "run": Verb("Run a program with memory kept for it.", "verbs.cluster.leases"),
+        "ls": Verb("List the leases, and what waits for one.", "verbs.cluster.leases"),
+        "ask-back": Verb("Ask who has a lease to give it back.", "verbs.cluster.leases"),
+        "rm": Verb("End a lease.", "verbs.cluster.leases"),
+    }),
     "config": Group("Settings and where they come from.", {
         "show": Verb("Show every setting with its value and source.", "verbs.node.config",
                      here=True),
@@ -133,6 +139,7 @@ MEANT = {
     "delete": "rm",
     "unload": "stop",
     "log": "logs",
+    "leases": "lease ls",
     "info": "show",
     "generate": "run",
     "benchmark": "bench",
@@ -142,7 +149,6 @@ MEANT = {
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {
     "drain": "a node is drained with `shoal nodes drain NODE`",
-    "leases": "leases are not in this version",
 }
 EPILOG = (
     "Options of every verb may stand before or after it; `shoal help VERB` explains one.\n\n"

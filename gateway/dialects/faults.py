@@ -77,6 +77,7 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "unknown_instance": _Row(404, "instance_not_found"),
     "unknown_node": _Row(404, "node_not_found"),
     "unknown_key": _Row(404, "key_not_found"),
+    "unknown_lease": _Row(404, "lease_not_found"),
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 

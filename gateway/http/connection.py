@@ -1,8 +1,9 @@
 """Talks to gunicorn: a client's connection, from its first byte to complete headers.
 
 What stock gunicorn lacks (27.0): a deadline for headers, a limit on connections, an answer to a
-Content-Length of thousands of digits, the names of a few statuses. None of the first three asks who
-is there, for all of them come before a key can be read.
+Content-Length of thousands of digits, the names of a few statuses; lines of JSON as chunks of their
+own in one write. None of the first three asks who is there, for all of them come before a key can
+be read.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -20,6 +21,8 @@ from gunicorn.asgi import protocol
 
 from gateway.cluster.options import Options
 
+LINES = b"application/x-ndjson"
+
 for _status in HTTPStatus:  # gunicorn calls those that it does not know "Unknown"
     protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
 
@@ -34,6 +37,7 @@ class Connection(protocol.ASGIProtocol):
         super().__init__(worker)
         self._options: Options = worker.app.options
         self._headers_due: Any = None
+        self._is_of_lines = False
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
@@ -56,6 +60,25 @@ class Connection(protocol.ASGIProtocol):
         """Close the connection once what was written to it is sent; no further request is read."""
         self._close_transport()
         self._request_ready.set()  # wakes the connection's task, which sees that it is closed
+
+    def _send_response_start(
+        self, status: Any, headers: Any, request: Any, close: bool = False
+    ) -> None:
+        kinds = [value for name, value in headers if name.lower() == b"content-type"]
+        self._is_of_lines = any(kind.startswith(LINES) for kind in kinds)
+        super()._send_response_start(status, headers, request, close)
+
+    def _send_body(
+        self, body: bytes, chunked: bool = False, last: bool = False, size: int | None = None
+    ) -> None:
+        """Write a piece of a body. Clients take a chunk of lines of JSON as one value: each line is
+        a chunk, however many are written at once."""
+        if not (self._is_of_lines and chunked and body.count(b"\n") > 1):
+            super()._send_body(body, chunked, last, size)
+            return
+        head, self._response_buffer = self._response_buffer or b"", None
+        chunks = [b"%x\r\n%b\r\n" % (len(line), line) for line in body.splitlines(keepends=True)]
+        self._safe_write(b"".join((head, *chunks, b"0\r\n\r\n" if last else b"")))
 
     def _on_headers_complete(self) -> Any:
         self._headers_came()

@@ -13,15 +13,17 @@ from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId, is_model_id
-from bus.wire.instances import Conditions, Instance, Shard
+from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import (
     AddApiKey,
     AllowCloudFallback,
+    AskLeaseBack,
     Command,
     DeleteInstance,
     DeriveModel,
     DrainNode,
+    EndLease,
     ForgetDerived,
     ForgetNode,
     KeepAlive,
@@ -30,8 +32,10 @@ from bus.wire.messages.commands import (
     QuantizeModel,
     RemoveApiKey,
     RenameNode,
+    RenewLease,
     RotateApiKey,
     RunCollectiveTest,
+    TakeLease,
 )
 from bus.wire.messages.events import (
     CloudFallbackAllowed,
@@ -46,15 +50,23 @@ from master import placement, pool
 from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
 from master.decisions.derived import decide_derived
+from master.decisions.leasing import decide_lease, take_lease
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.decisions.pool_view import choose, claim_of, decide_pin, is_kept, pinned_by_cards
+from master.decisions.pool_view import (
+    choose,
+    claim_of,
+    conditions_of,
+    decide_pin,
+    instance_of,
+    is_kept,
+    living,
+    pinned_by_cards,
+)
 from master.decisions.quantizing import decide_quantizing
 
 FOR_EVER = -1.0
-LIVING = ("placed", "ready")
 NORMAL = 10
-RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +97,11 @@ class Later:
     def refusal(self) -> Refusal:
         """Return why it cannot be now."""
         why = "; ".join(o.yielding.why for o in self.choice.victims if o.yielding.why)
-        known = self.choice.refusal
-        text = "memory is short" if known is None else known.message
-        facts = {} if known is None else known.facts
-        message = f"{text}; {why}" if why else text
-        return Refusal(reason="no_capacity", message=message, retry_after_s=RETRY_S, facts=facts)
+        known = self.choice.refusal or Refusal(reason="no_capacity", message="memory is short")
+        text = f"{known.message}; {why}" if why else known.message
+        return Refusal(
+            reason="no_capacity", message=text, retry_after_s=pool.ROOM_RETRY_S, facts=known.facts
+        )
 
 
 Decision = Decided | Known | Later | Refusal
@@ -117,6 +129,7 @@ class Scene:
     avoided: frozenset[NodeId] = frozenset()
     tenure: pool.Tenure = field(default_factory=pool.Tenure)
     promises: tuple[pool.Promise, ...] = ()
+    leases: pool.LeaseNotes = field(default_factory=pool.LeaseNotes)
 
     def nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work, without what others were promised."""
@@ -127,7 +140,8 @@ class Scene:
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {known.node for known in self.state.nodes.values() if known.draining}
         without = drained | self.observed.lost_nodes(self.now) | self.avoided
-        found = placement.node_capacities(cards, nodes, self.state.instances)
+        leased = self.leases.memory(self.state)
+        found = placement.node_capacities(cards, nodes, self.state.instances, leased)
         return [node for node in found if node.id not in without]
 
     def models(self) -> frozenset[ModelId]:
@@ -160,15 +174,16 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return bodies
             return Decided(bodies, None) if bodies else Known(scene.state.index)
         case RunCollectiveTest() | QuantizeModel():
-            bodies = _tried_once(command, scene, fresh)
-            if isinstance(bodies, Refusal):
-                return _still_gathering(scene) or bodies
-            return Decided(bodies, fresh)
+            return _tried_once(command, scene, fresh)
+        case TakeLease():
+            found = take_lease(command, scene)
+            if isinstance(found, pool.PoolChoice):
+                return Later(claim_of(scene, command), found)
+            return _said(found, scene)
+        case RenewLease() | AskLeaseBack() | EndLease():
+            return _said(decide_lease(command, scene.state), scene)
         case DeriveModel() | ForgetDerived():
-            body = decide_derived(command, scene.state, scene.models())
-            if isinstance(body, Refusal):
-                return _still_gathering(scene) or body
-            return Decided((body,), None)
+            return _said(decide_derived(command, scene.state, scene.models()), scene)
         case AddApiKey() | RotateApiKey() | RemoveApiKey():
             body = decide_api_key(command, scene.state)
             return body if isinstance(body, Refusal) else Decided((body,), None)
@@ -180,71 +195,23 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             assert_never(command)
 
 
+def _said(body: EventBody | Refusal | None, scene: Scene) -> Decision:
+    """Return the decision that one event, or none, is; a young holder has to have heard of all."""
+    if isinstance(body, Refusal):
+        return _still_gathering(scene) or body
+    return Known(scene.state.index) if body is None else Decided((body,), None)
+
+
 def _tried_once(
     command: RunCollectiveTest | QuantizeModel, scene: Scene, fresh: InstanceId
-) -> tuple[EventBody, ...] | Refusal:
+) -> Decision:
     if isinstance(command, RunCollectiveTest):
-        return decide_test(command, scene.nodes(), scene.state, fresh)
-    return decide_quantizing(command, scene.nodes(), scene.state, fresh)
-
-
-def living(state: ClusterState, model: ModelId) -> list[Instance]:
-    """Return the instances of a model that are placed or ready, ready ones first."""
-    held = (i for i in state.instances.values() if i.model == model and i.serves)
-    found = [i for i in held if i.status in LIVING]
-    return sorted(found, key=lambda one: one.status != "ready")
-
-
-def instance_of(
-    command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
-) -> Instance:
-    """Return the instance that a placement makes, under the id `fresh`."""
-    card = placed.card
-    keep_alive_s = next(
-        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
-        policy.keep_alive_s,
-    )
-    shards = tuple(
-        Shard(
-            rank=rank.rank,
-            node=rank.copy.node.id,
-            first_layer=rank.first_layer,
-            last_layer=rank.last_layer,
-            bytes_reserved=rank.reserved_bytes,
-            backend=rank.copy.backend,
-        )
-        for rank in placed.ranks
-    )
-    return Instance(
-        instance=fresh,
-        model=card.model,
-        shards=shards,
-        sharding=placed.sharding,
-        collectives=placed.collectives,
-        backend=placed.lead.copy.backend,
-        context_tokens=placed.context_tokens,
-        keep_alive_s=keep_alive_s,
-        pinned=command.pinned,
-        conditions=conditions_of(command),
-        kv=placed.lead.copy.kv,
-    )
-
-
-def conditions_of(command: PlaceModel) -> Conditions:
-    """Return the conditions of a command, for an instance to be placed again under the same."""
-    return Conditions.model_validate(command, from_attributes=True)
-
-
-def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
-    """Return the command that places a copy like this one under `conditions`; `why` is a word
-    for its id, which is only a name."""
-    return PlaceModel(
-        command_id=CommandId(f"{why}-{instance.instance}"),
-        model=instance.model,
-        keep_alive_s=None if instance.pinned else instance.keep_alive_s,
-        pinned=instance.pinned,
-        **dict(conditions),
-    )
+        bodies = decide_test(command, scene.nodes(), scene.state, fresh)
+    else:
+        bodies = decide_quantizing(command, scene.nodes(), scene.state, fresh)
+    if isinstance(bodies, Refusal):
+        return _still_gathering(scene) or bodies
+    return Decided(bodies, fresh)
 
 
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
@@ -277,8 +244,6 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         return _preview(command, spec, scene, links)
     claim = claim_of(scene, command)
     chosen = choose(scene, spec, claim)
-    if isinstance(chosen, pool.Hopeless):
-        return _still_gathering(scene) or chosen.refusal
     if isinstance(chosen, Refusal):
         return _still_gathering(scene) or chosen
     if chosen.placement is None:
@@ -368,14 +333,10 @@ def _pin(command: PinModel, scene: Scene) -> Decision:
     by_card = pinned_by_cards(scene).get(command.model, False)
     decision = decide_pin(command, scene.state, scene.models(), by_card=by_card)
     if not isinstance(decision, ModelPinned):
-        body = decision
-        if isinstance(body, Refusal):
-            return _still_gathering(scene) or body
-        return Known(scene.state.index) if body is None else Decided((body,), None)
+        return _said(decision, scene)
     if not living(scene.state, command.model):
         claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
-        chosen = choose(scene, placement.PlacementSpec(command.model), claim)
-        never = chosen.refusal if isinstance(chosen, pool.Hopeless) else chosen
+        never = choose(scene, placement.PlacementSpec(command.model), claim)
         if isinstance(never, Refusal) and never.retry_after_s is None:
             return _still_gathering(scene) or never
     return Decided((decision,), None)

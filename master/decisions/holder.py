@@ -8,17 +8,20 @@ votes or links; a stimulus is given only while its candidate holds the term.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from functools import partial
+from typing import Protocol, assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.commands import Command, PlaceModel
+from bus.wire.messages.commands import Command, EndLease, PlaceModel, RenewLease, TakeLease
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
     InstancePlaced,
     InstanceRemoved,
+    LeaseEnded,
+    LeaseGranted,
     LoadRefused,
     ModelPinned,
     RunnerEnded,
@@ -32,6 +35,7 @@ from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.leasing import asked_back, not_wanted_back
 from master.decisions.observations import Observations
 from master.decisions.pool_view import claim_of, copies_of, pins_of_cards
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
@@ -43,7 +47,14 @@ Note = tuple[str, dict[str, str | int | None]]
 """A line for the log of the process: what is said, and the facts beside it."""
 ASKED_S = 3.0
 """An asker repeats every second; one that was not heard for so long has gone."""
-Decide = Callable[[Command, Scene, InstanceId], Decision]
+
+
+class Decide(Protocol):
+    """The rule for commands; `fresh` is an unused id for an instance that is placed."""
+
+    def __call__(self, command: Command, scene: Scene, fresh: InstanceId) -> Decision:
+        """Return what becomes of a command."""
+        ...
 
 
 class Holder:
@@ -70,7 +81,7 @@ class Holder:
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
         self._book = PlanBook()
-        self._asked: dict[ModelId, tuple[PlaceModel, float]] = {}
+        self._asked: dict[ModelId, tuple[PlaceModel | TakeLease, float]] = {}
         self._said: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
@@ -104,11 +115,15 @@ class Holder:
         """Decide about a command. Return where it is in the log, or why it is refused; None where
         others make way first, so that it has to be asked again. `unsettled` is why voters cannot
         be changed now."""
-        wished = command.model if isinstance(command, PlaceModel) else None
-        scene = self._scene(log.state, now, self._book.promises_beside(wished))
+        wished = command.model if isinstance(command, PlaceModel | TakeLease) else None
+        scene = self._scene(log.state, now, self._book.promises_beside(wished, log.state))
         decision = self._decide(command, scene, self._new_instance())
         if isinstance(command, PlaceModel):
             self._pin_placed(command, decision, log, now)
+        elif isinstance(command, RenewLease) and isinstance(decision, Known):
+            self._memory.leases.renewed(command.lease, command.used_bytes, now)
+        elif isinstance(command, EndLease):
+            self._asked.pop(ModelId(command.lease), None)  # it may still wait for memory
         self._note(
             "decided",
             command=command.kind,
@@ -123,17 +138,23 @@ class Holder:
                     self._write(log, body, now)
                 index = self._write(log, bodies[-1], now, command.command_id)
                 return Known(index, instance)
-            case Later(choice=choice, refusal=refusal):
+            case Later(choice=choice, refusal=refusal) if not isinstance(command, TakeLease):
                 if any(one.yielding.at > now for one in choice.victims):
                     return refusal
-                if isinstance(command, PlaceModel):
-                    self._asked[command.model] = (command, now)
-                    self._memory.tenure.wished_at.setdefault(command.model, now)
-                return None
-            case Known() | Refusal():
+            case Later():
+                pass
+            case Known() | Refusal(retry_after_s=None):
                 return decision
+            case Refusal():
+                if not isinstance(command, TakeLease):
+                    return decision
             case _:
                 assert_never(decision)
+        if isinstance(command, PlaceModel | TakeLease):
+            # it is pursued as long as its asker asks again
+            self._asked[command.model] = (command, now)
+            self._memory.tenure.wished_at.setdefault(command.model, now)
+        return decision if isinstance(decision, Refusal) else None
 
     def planned(self, log: LogDraft, now: float) -> None:
         """Do what is due unasked: unload what idles or is silent, then place what is lost or
@@ -145,6 +166,9 @@ class Holder:
         for body in (*silent, *idle, *over, *back):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
+        for lease, why in self._memory.leases.over(log.state, now).items():
+            self._note("ends a lease", lease=lease, why=why)
+            self._write(log, LeaseEnded(lease=lease, why=why), now)
         self._follow_cards(log, now)
         self._place_lost(log, now)
         self._pursue_wishes(log, now)
@@ -181,6 +205,7 @@ class Holder:
             now,
             tenure=tenure,
             promises=promises,
+            leases=self._memory.leases,
         )
 
     def _pin_placed(
@@ -217,13 +242,17 @@ class Holder:
         )
         wished_at = self._memory.tenure.wished_at
         self._memory.tenure.wished_at = {w.model: wished_at.get(w.model, now) for w in wishes}
+        plans = self._book.plans
         self._book.begin()
         for wish in wishes:
-            scene = self._scene(log.state, now, self._book.promises_beside(None))
-            decision = self._decide(wish, scene, self._new_instance())
-            self._wished(wish, decision, scene, log)
-        for body in self._book.withdrawn(before):
-            self._note("unloads not", what=body.kind)
+            scene = self._scene(log.state, now, self._book.promises_beside(None, log.state))
+            decide = partial(self._decide, wish, fresh=self._new_instance())
+            plan = plans.get(wish.model)
+            decision = None if plan is None else planner.stayed(wish, scene, plan, decide)
+            self._wished(wish, decision or decide(scene), scene, log)
+        wished = [wish.model for wish in wishes]
+        for body in (*self._book.withdrawn(before), *not_wanted_back(before, wished)):
+            self._note("withdraws", what=body.kind)
             self._write(log, body, now)
 
     def _write(
@@ -241,6 +270,8 @@ class Holder:
             self._said.pop(body.instance, None)
         if isinstance(body, InstancePlaced):
             self._book.plans.pop(body.instance.model, None)
+        if isinstance(body, LeaseGranted):
+            self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
             for more in planner.follow_up(known, body, self._memory.crash_loops, now):
@@ -278,7 +309,9 @@ class Holder:
             case _:
                 pass
 
-    def _wished(self, wish: PlaceModel, decision: Decision, scene: Scene, log: LogDraft) -> None:
+    def _wished(
+        self, wish: PlaceModel | TakeLease, decision: Decision, scene: Scene, log: LogDraft
+    ) -> None:
         model, now = wish.model, scene.now
         match decision:
             case Decided(events=bodies):
@@ -289,12 +322,8 @@ class Holder:
                 self._write(log, bodies[-1], now, wish.command_id if is_asked else None)
                 self._say(model, "placed", "is placed")
             case Later(claim=claim, choice=choice):
-                tenure, view = self._memory.tenure, self.view
-                unsettled = frozenset(
-                    node
-                    for node in choice.needs
-                    if not tenure.is_settled(node, view.measured_at(node), now)
-                )
+                tenure = self._memory.tenure
+                unsettled = tenure.unsettled(choice.needs, self.view.measured_at, now)
                 for body in self._book.pursue(claim, choice, tenure, unsettled, now):
                     self._note("makes room", what=body.kind, why=getattr(body, "why", ""))
                     self._write(log, body, now)
@@ -303,6 +332,11 @@ class Holder:
                 in_vain = reason == "no_capacity" and again_s is None
                 self._book.refuse(claim_of(scene, wish), message, in_vain=in_vain)
                 self._say(model, message, message)
+                if reason == "no_capacity":
+                    decide = partial(self._decide, wish, fresh=InstanceId(""))
+                    for body in asked_back(wish, scene, decide):
+                        self._note("asks a lease back", lease=body.lease, why=body.why)
+                        self._write(log, body, now)
             case Known():
                 return
             case _:

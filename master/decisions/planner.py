@@ -7,13 +7,13 @@ Unloading is a handshake: draining, then the runner ends, then it is removed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from bus.replica.state import ClusterState
-from bus.wire.ids import CommandId, InstanceId, ModelId
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import LEAST_IDLE_S, Conditions, Instance
-from bus.wire.messages.commands import PlaceModel
+from bus.wire.messages.commands import PlaceModel, TakeLease
 from bus.wire.messages.events import (
     EventBody,
     GenerationOpened,
@@ -22,6 +22,8 @@ from bus.wire.messages.events import (
     InstancePlaced,
     InstanceRemoved,
     InstanceYields,
+    LeaseEnded,
+    LeaseGranted,
     LoadRefused,
     RunnerEnded,
     RunnerReady,
@@ -29,9 +31,14 @@ from bus.wire.messages.events import (
 )
 from master.decisions.collective_tests import follow_test
 from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Scene, living, placement_again
-from master.decisions.pool_view import claim_of
-from master.pool import Tenure, pinned_by
+from master.decisions.decide import (
+    Decided,
+    Decision,
+    Later,
+    Scene,
+)
+from master.decisions.pool_view import claim_of, living, placement_again
+from master.pool import LeaseNotes, PoolPlan, Tenure, holds_by_sum, pinned_by
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
@@ -54,19 +61,24 @@ class PlannerNotes:
     tenure: Tenure = field(default_factory=Tenure)
     nothing_was_desired: bool | None = None
     crash_loops: CrashLoops = field(default_factory=CrashLoops)
+    leases: LeaseNotes = field(default_factory=LeaseNotes)
 
 
 def wanted_commands(
-    scene: Scene, notes: PlannerNotes, asked: Sequence[PlaceModel] = ()
-) -> list[PlaceModel]:
-    """Return the placements to ask for now, each until it is met; but for those that were `asked`
-    for, their command ids are only names.
+    scene: Scene, notes: PlannerNotes, asked: Sequence[PlaceModel | TakeLease] = ()
+) -> list[PlaceModel | TakeLease]:
+    """Return the placements, and leases, to ask for now, each until it is met; but for those that
+    were `asked` for, their command ids are only names.
 
     What was asked for, copies that a worker refused, the preload list where a new holder finds
     nothing desired, pinned models that have no copy, and unmet demand (models of the preload list
     are pinned); each model once, the best standing first.
     """
-    found = [*asked, *_placements_again(scene, notes), *_preloads(scene, notes)]
+    found: list[PlaceModel | TakeLease] = [
+        *asked,
+        *_placements_again(scene, notes),
+        *_preloads(scene, notes),
+    ]
     wanted = {**dict.fromkeys(scene.state.pins, 10)}
     wanted |= {one.model: one.best_priority for one in scene.observed.demand(scene.now).values()}
     found += [
@@ -83,12 +95,36 @@ def wanted_commands(
     once = {wish.model: wish for wish in reversed(found)}.values()
     rate = scene.policy.pool.ageing_per_s
 
-    def order(wish: PlaceModel) -> tuple[float, float, str]:
+    def order(wish: PlaceModel | TakeLease) -> tuple[float, float, str]:
         """Return what the wishes are sorted by."""
         claim = claim_of(scene, wish)
         return claim.standing(rate, scene.now), claim.since_at, wish.model
 
     return sorted(once, key=order)
+
+
+def stayed(
+    wish: PlaceModel | TakeLease,
+    scene: Scene,
+    plan: PoolPlan,
+    decide: Callable[[Scene], Decision],
+) -> Decision | None:
+    """Return the decision for a plan from whose nodes copies have just left: it stays on them.
+    Until they are measured again they look full, and copies would have to leave others as well.
+    None for a plan whose nodes are measured, or whose room others were promised since."""
+    needs = plan.choice.needs
+    if not scene.tenure.unsettled(needs, scene.observed.measured_at, scene.now):
+        return None
+    others = {NodeId(node) for node in scene.state.nodes.keys() - needs.keys()}
+    decision = decide(replace(scene, avoided=scene.avoided | others))
+    if isinstance(decision, Decided | Later):
+        return decision
+    promise = plan.promise(scene.state)
+    if not holds_by_sum(promise, scene.nodes(), scene.promises):
+        return None
+    left = {one.instance for one in promise.leaving}
+    victims = tuple(one for one in plan.choice.victims if one.copy.instance.instance in left)
+    return Later(claim_of(scene, wish), replace(plan.choice, victims=victims))
 
 
 def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
@@ -240,6 +276,10 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
         notes.tenure.placed(body.instance.instance, now)
     elif isinstance(body, GenerationOpened):
         notes.tenure.placed(body.instance, now)
+    elif isinstance(body, LeaseGranted):
+        notes.leases.renewed(body.lease.lease, None, now)
+    elif isinstance(body, LeaseEnded):
+        notes.leases.ended(body.lease)
     elif isinstance(body, InstanceYields):
         notes.tenure.yields_at[body.instance] = now
 

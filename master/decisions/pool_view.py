@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, ModelId, NodeId
-from bus.wire.instances import Instance
-from bus.wire.messages.commands import PinModel, PlaceModel
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import Conditions, Instance, Shard
+from bus.wire.messages.commands import PinModel, PlaceModel, TakeLease
 from bus.wire.messages.events import ModelPinned, ModelUnpinned
 from bus.wire.messages.readings import ModelDemand
 from bus.wire.pool import MAX_PINS, Pin
 from master import placement, pool
 
 if TYPE_CHECKING:
-    from master.decisions.decide import Scene
+    from master.decisions.decide import Policy, Scene
 
 LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 """What loading a model is taken to cost before it was measured."""
+LIVING = ("placed", "ready")
 BY_CARD = "its card.toml"
 """Who has pinned a model that its own card pins."""
 
@@ -47,40 +48,81 @@ def copies_of(scene: Scene) -> list[pool.Copy]:
     ]
 
 
-def claim_of(scene: Scene, command: PlaceModel) -> pool.Claim:
+def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
     """Return the claim behind a placement: of those who wait for the model at gateways, else of
-    who wished for it."""
+    who wished for it; or behind a lease."""
     model = command.model
+    since_at = scene.tenure.wished_at.get(model, scene.now)
+    if isinstance(command, TakeLease):
+        return pool.Claim(model, ((command.priority, since_at),), "lease")
     demand = scene.observed.demand(scene.now).get(model)
     if demand is not None:
         return _demanded(demand, scene.now)
     kind = "pin" if model in scene.state.pins else "asked"
-    since_at = scene.tenure.wished_at.get(model, scene.now)
     return pool.Claim(model, ((command.priority, since_at),), kind)
 
 
 def choose(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
-) -> pool.PoolChoice | Refusal | pool.Hopeless:
-    """Return where a model goes, and who leaves for it."""
+) -> pool.PoolChoice | Refusal:
+    """Return where a model goes, and who leaves for it; or why it cannot go anywhere."""
+    everyone, candidates = _victims(scene, claim)
+    found = pool.choose(
+        spec,
+        scene.nodes(),
+        scene.policy.sizing,
+        placement.Links(scene.observed.living_links(scene.now)),
+        candidates,
+        unpromised=scene.unpromised_nodes(),
+        everyone=everyone,
+    )
+    if isinstance(found, pool.PoolChoice):
+        return replace(found, load_s=_load_s(scene, spec.model, sum(found.needs.values())))
+    return _refusal(found, scene)
+
+
+def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:
+    """Return on which node a lease's memory is kept, and who leaves for it; or why on none."""
+    everyone, candidates = _victims(scene, claim_of(scene, command))
+    nodes, unpromised = scene.nodes(), scene.unpromised_nodes()
+    if command.node is not None:
+        nodes = [one for one in nodes if one.id == command.node]
+        unpromised = [one for one in unpromised if one.id == command.node]
+        if not nodes:
+            text = f"{command.node} takes nothing new: it is drained, lost or not known"
+            return Refusal(reason="unknown_node", message=text, field="node")
+    found = pool.choose_room(
+        command.size_bytes, nodes, candidates, unpromised=unpromised, everyone=everyone
+    )
+    return found if isinstance(found, pool.PoolChoice) else _refusal(found, scene)
+
+
+def _victims(scene: Scene, claim: pool.Claim) -> tuple[list[pool.Victim], list[pool.Victim]]:
+    """Return every copy as one that may make way for a claim, and those that make way for no
+    other."""
     settings, now = scene.policy.pool, scene.now
     everyone = [
         pool.victim(copy, pool.yielding(copy, claim, settings, now), now)
         for copy in copies_of(scene)
     ]
     claimed = {copy.instance for promise in scene.promises for copy in promise.leaving}
-    found = pool.choose(
-        spec,
-        scene.nodes(),
-        scene.policy.sizing,
-        placement.Links(scene.observed.living_links(now)),
-        [one for one in everyone if one.copy.instance.instance not in claimed],
-        unpromised=scene.unpromised_nodes(),
-        everyone=everyone,
-    )
-    if not isinstance(found, pool.PoolChoice):
-        return found
-    return replace(found, load_s=_load_s(scene, spec.model, sum(found.needs.values())))
+    return everyone, [one for one in everyone if one.copy.instance.instance not in claimed]
+
+
+def _refusal(found: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
+    """Return why there is no place; for want of room with the leases named that take some."""
+    refusal = found.refusal if isinstance(found, pool.Hopeless) else found
+    leases = scene.state.leases.values()
+    if refusal.reason != "no_capacity" or not leases:
+        return refusal
+    names = {str(seat.node): seat.name for seat in scene.state.nodes.values()}
+    told = [
+        f"{placement.gb(one.size_bytes)} GB on {names.get(one.node, one.node)} to "
+        f"{one.owner or 'someone'} ({one.lease})"
+        for one in leases
+    ]
+    text = f"{refusal.message}; leased: {', '.join(told)}"
+    return refusal.model_copy(update={"message": text})
 
 
 def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId, bool]:
@@ -113,6 +155,65 @@ def pins_of_cards(scene: Scene) -> list[PinModel]:
         for model, pinned in pinned_by_cards(scene, mine).items()
         if (pinned and model not in state.pins) or (not pinned and model in mine and is_whole)
     ]
+
+
+def living(state: ClusterState, model: ModelId) -> list[Instance]:
+    """Return the instances of a model that are placed or ready, ready ones first."""
+    held = (i for i in state.instances.values() if i.model == model and i.serves)
+    found = [i for i in held if i.status in LIVING]
+    return sorted(found, key=lambda one: one.status != "ready")
+
+
+def instance_of(
+    command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
+) -> Instance:
+    """Return the instance that a placement makes, under the id `fresh`."""
+    card = placed.card
+    keep_alive_s = next(
+        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
+        policy.keep_alive_s,
+    )
+    shards = tuple(
+        Shard(
+            rank=rank.rank,
+            node=rank.copy.node.id,
+            first_layer=rank.first_layer,
+            last_layer=rank.last_layer,
+            bytes_reserved=rank.reserved_bytes,
+            backend=rank.copy.backend,
+        )
+        for rank in placed.ranks
+    )
+    return Instance(
+        instance=fresh,
+        model=card.model,
+        shards=shards,
+        sharding=placed.sharding,
+        collectives=placed.collectives,
+        backend=placed.lead.copy.backend,
+        context_tokens=placed.context_tokens,
+        keep_alive_s=keep_alive_s,
+        pinned=command.pinned,
+        conditions=conditions_of(command),
+        kv=placed.lead.copy.kv,
+    )
+
+
+def conditions_of(command: PlaceModel) -> Conditions:
+    """Return the conditions of a command, for an instance to be placed again under the same."""
+    return Conditions.model_validate(command, from_attributes=True)
+
+
+def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
+    """Return the command that places a copy like this one under `conditions`; `why` is a word
+    for its id, which is only a name."""
+    return PlaceModel(
+        command_id=CommandId(f"{why}-{instance.instance}"),
+        model=instance.model,
+        keep_alive_s=None if instance.pinned else instance.keep_alive_s,
+        pinned=instance.pinned,
+        **dict(conditions),
+    )
 
 
 def decide_pin(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import InstanceFailed, InstanceRemoved
-from master.decisions.decide import Scene, living
+from master.decisions.decide import Scene
+from master.decisions.pool_view import living
 from master.pool import pinned_by
 
 SETTLE_GRACE_S = 60.0

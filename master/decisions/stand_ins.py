@@ -18,7 +18,8 @@ from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.events import EventBody, InstanceDraining, InstanceRemoved
-from master.decisions.decide import LIVING, Scene, living, placement_again
+from master.decisions.decide import Scene
+from master.decisions.pool_view import LIVING, living, placement_again
 
 BROKEN_S = 2.0
 """A group that says itself that it has lost a rank is believed so much sooner."""

@@ -5,6 +5,7 @@ Pure arithmetic, polynomial in the number of nodes. Knows cards, nodes and links
 
 from master.placement.availability import PlacementSpec
 from master.placement.capacity import (
+    LeasedMemory,
     NodeCapacity,
     node_capacities,
     resolve_backend,
@@ -19,7 +20,7 @@ from master.placement.search import Placement
 from master.placement.speed import Links
 
 __all__ = [
-    "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "Links",
+    "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "LeasedMemory", "Links",
     "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
     "place", "plan_of", "previews", "resolve_backend", "single_costs",
     "supposing",

@@ -12,7 +12,7 @@ and an APU that shares the machine's (GTT > VRAM and GTT >= RAM, both) adds GTT 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
@@ -30,10 +30,19 @@ _SHARED = ("-cpu", "-metal")
 
 
 @dataclass(frozen=True, slots=True)
+class LeasedMemory:
+    """Memory of a node that a lease keeps, and how much of it was not yet seen to be used."""
+
+    node: NodeId
+    size_bytes: int
+    unused_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """A node as placement sees it: what it says of itself, its latest `reading` (None: not measured
-    yet), and what is promised there: bytes, those of shards that are loading, and how many shards
-    there are."""
+    yet), and what is promised there: bytes, those that are not taken yet (of shards that are
+    loading, and of leases), and how many shards there are."""
 
     card: NodeCard
     reading: NodeReading | None
@@ -93,12 +102,14 @@ def node_capacities(
     cards: Mapping[NodeId, NodeCard],
     readings: Mapping[NodeId, NodeReading],
     instances: Mapping[str, Instance],
+    leased: Iterable[LeasedMemory] = (),
 ) -> list[NodeCapacity]:
     """Return every node that has announced itself, by id, with what is promised there already.
 
     A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
     that of a test, or of work on a model, which take and give back memory as they go. Nodes of one
-    machine measure the same memory, so what loads on one of them counts on all.
+    machine measure the same memory, so what loads on one of them counts on all; so does what of a
+    lease is not used yet. What an owner says that it uses is the machine's memory, not a GPU's own.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
@@ -112,6 +123,11 @@ def node_capacities(
             reserved[shard.node] += shard.bytes_reserved
             if shard.rank not in ready:
                 loading[machines.get(shard.node)] += shard.bytes_reserved
+    for lease in leased:
+        card = cards.get(lease.node)
+        is_seen = card is not None and not computes_in_vram(card)
+        reserved[lease.node] += lease.size_bytes
+        loading[machines.get(lease.node)] += lease.unused_bytes if is_seen else lease.size_bytes
     return [
         NodeCapacity(
             card, readings.get(node), reserved[node], loading[machines[node]], shards[node]

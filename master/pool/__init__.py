@@ -5,20 +5,31 @@ A model that waits has one plan, whose bytes no other plan may promise away; not
 it. Knows placement, no command and no event's place in the log.
 """
 
-from master.pool.choice import Hopeless, PoolChoice, Victim, choose, victim
+from master.pool.choice import (
+    ROOM_RETRY_S,
+    Hopeless,
+    PoolChoice,
+    Victim,
+    choose,
+    choose_room,
+    victim,
+)
 from master.pool.claims import URGENT, Claim, aged, pinned_by
-from master.pool.ledger import Promise, reserve
+from master.pool.leases import LeaseNotes, askable
+from master.pool.ledger import Promise, holds_by_sum, reserve
 from master.pool.plans import PlanBook, PoolPlan, Tenure
 from master.pool.settings import PoolSettings
 from master.pool.turns import Copy, CopyUse, Yielding, is_in_use, yielding
 from master.pool.waits import pool_reading
 
 __all__ = [
+    "ROOM_RETRY_S",
     "URGENT",
     "Claim",
     "Copy",
     "CopyUse",
     "Hopeless",
+    "LeaseNotes",
     "PlanBook",
     "PoolChoice",
     "PoolPlan",
@@ -28,7 +39,10 @@ __all__ = [
     "Victim",
     "Yielding",
     "aged",
+    "askable",
     "choose",
+    "choose_room",
+    "holds_by_sum",
     "is_in_use",
     "pinned_by",
     "pool_reading",

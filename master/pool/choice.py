@@ -15,12 +15,14 @@ from itertools import combinations
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from master.placement import (
+    PENDING_RETRY_S,
     Crowded,
     Links,
     NodeCapacity,
     Placement,
     PlacementSpec,
     RunnerSizing,
+    gb,
     place,
     single_costs,
 )
@@ -35,6 +37,8 @@ FORGOTTEN_S = 60.0
 LEAST_S = 0.001
 SPLIT_S, GROUP_S = 60.0, 5.0
 """What a split costs: so much for each time that a token takes longer, and for its being one."""
+ROOM_RETRY_S = 5.0
+"""After so long what has no room now may have some."""
 MOST_TRIED = 10
 """Of more copies on one node the dearest are left out."""
 
@@ -123,6 +127,65 @@ def choose(
     return min(options, key=lambda one: (one.cost_s, len(one.victims)))
 
 
+def choose_room(
+    size_bytes: int,
+    nodes: Sequence[NodeCapacity],
+    candidates: Sequence[Victim],
+    *,
+    unpromised: Sequence[NodeCapacity] = (),
+    everyone: Sequence[Victim] = (),
+) -> PoolChoice | Refusal | Hopeless:
+    """Return on which node so many bytes are kept for something other than a model, and who leaves
+    for it; where none has to, the one with the most room. The rest is as with `choose`."""
+    leaving = [one for one in candidates if one.yielding.ever]
+    options: list[tuple[float, int, int, PoolChoice]] = []
+    for node in nodes:
+        chosen = cheapest(node, size_bytes, leaving, slots=0)
+        if chosen is not None:
+            choice = PoolChoice(
+                {node.id: size_bytes}, tuple(chosen), cost_s=sum(one.cost_s for one in chosen)
+            )
+            options.append((choice.cost_s, len(chosen), -node.usable_bytes, choice))
+    refusal = _no_room(size_bytes, nodes)
+    if options:
+        best = min(options, key=lambda one: one[:3])[3]
+        return replace(best, refusal=refusal if best.victims else None)
+    if refusal.retry_after_s is None:
+        return refusal
+    pinned = sorted({one.copy.instance.model for one in everyone if not one.yielding.ever})
+    gone = [one.copy.instance for one in everyone if one.yielding.ever]
+    if pinned and all(without(node, gone).usable_bytes < size_bytes for node in unpromised):
+        return _in_vain(refusal, pinned)
+    return refusal
+
+
+def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:
+    """Return why no node can give so many bytes now; without a time to try again where none ever
+    can."""
+    measured = [node for node in nodes if node.reading is not None]
+    if not measured:
+        text = "no memory reading has come yet; is `telemetry` running?"
+        return Refusal(reason="pending", message=text, retry_after_s=PENDING_RETRY_S)
+    most = max(measured, key=lambda node: node.ceiling_bytes)
+    facts: dict[str, object] = {
+        "size_bytes": size_bytes,
+        "usable_bytes": {node.name: node.usable_bytes for node in measured},
+    }
+    if most.ceiling_bytes < size_bytes:
+        text = (
+            f"{gb(size_bytes)} GB is more than any node gives; the most is "
+            f"{gb(most.ceiling_bytes)} GB on {most.name}"
+        )
+        return Refusal(reason="insufficient_memory", message=text, field="size_bytes", facts=facts)
+    free = ", ".join(f"{node.name} {gb(node.usable_bytes)} GB" for node in measured)
+    return Refusal(
+        reason="no_capacity",
+        message=f"no node can give {gb(size_bytes)} GB now: {free}",
+        retry_after_s=ROOM_RETRY_S,
+        facts=facts,
+    )
+
+
 def _as_placed(placed: Placement) -> PoolChoice:
     needs = {rank.copy.node.id: rank.need.total for rank in placed.ranks}
     loss_s = 0.0
@@ -169,9 +232,12 @@ def _group(
     return [PoolChoice(needs, victims, cost_s=sum(one.cost_s for one in victims))]
 
 
-def cheapest(node: NodeCapacity, need: int, candidates: Iterable[Victim]) -> list[Victim] | None:
-    """Return the cheapest copies whose leaving makes room for `need` bytes on a node, cheapest
-    first; an empty list where there is room; None where even all of them are not enough."""
+def cheapest(
+    node: NodeCapacity, need: int, candidates: Iterable[Victim], slots: int = 1
+) -> list[Victim] | None:
+    """Return the cheapest copies whose leaving makes room for `need` bytes, and so many runner
+    slots, on a node, cheapest first; an empty list where there is room; None where even all of them
+    are not enough."""
     there = [
         one
         for one in candidates
@@ -185,7 +251,7 @@ def cheapest(node: NodeCapacity, need: int, candidates: Iterable[Victim]) -> lis
             if best is not None and cost_s >= best[0]:
                 continue
             room = without(node, [one.copy.instance for one in chosen])
-            if room.has_slot and need <= room.usable_bytes:
+            if (room.has_slot or not slots) and need <= room.usable_bytes:
                 best = (cost_s, list(chosen))
     return None if best is None else best[1]
 

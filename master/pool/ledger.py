@@ -16,11 +16,13 @@ from master.placement import NodeCapacity
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bytes that a model is to have on each of its nodes, and the copies that leave for it."""
+    """The bytes that a model is to have on each of its nodes, and the copies that leave for it.
+    `slots` are the runner slots that it takes on each: a lease takes none."""
 
     model: ModelId
     needs: Mapping[NodeId, int]
     leaving: tuple[Instance, ...] = ()
+    slots: int = 1
 
 
 def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[NodeCapacity]:
@@ -34,7 +36,7 @@ def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[
             held[node] = held.get(node, 0) + net
             machine = machines.get(node, node)
             loading[machine] = loading.get(machine, 0) + net
-            slots[node] = slots.get(node, 0) + max(0, 1 - len(there))
+            slots[node] = slots.get(node, 0) + max(0, promise.slots - len(there))
     return [
         replace(
             node,
@@ -44,6 +46,23 @@ def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[
         )
         for node in nodes
     ]
+
+
+def holds_by_sum(
+    promise: Promise, nodes: Iterable[NodeCapacity], others: Iterable[Promise]
+) -> bool:
+    """Return whether a promise can be kept on nodes that have kept what `others` were promised, by
+    what is reserved there, not by what is measured."""
+    claimed = {one.instance for other in others for one in other.leaving}
+    if any(one.instance in claimed for one in promise.leaving):
+        return False
+    there = {node.id: without(node, promise.leaving) for node in nodes}
+    return all(
+        node in there
+        and there[node].shards + promise.slots <= there[node].card.slots
+        and there[node].reserved_bytes + need <= there[node].ceiling_bytes
+        for node, need in promise.needs.items()
+    )
 
 
 def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:

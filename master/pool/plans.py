@@ -8,7 +8,7 @@ unloaded when what it answers is done; until then its leaving can be withdrawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,6 +67,12 @@ class Tenure:
         left_at = self.left_at.get(node)
         return left_at is None or now - left_at >= SETTLE_S or measured_at >= left_at + MEASURED_S
 
+    def unsettled(
+        self, nodes: Iterable[NodeId], measured_at: Callable[[NodeId], float], now: float
+    ) -> frozenset[NodeId]:
+        """Return those of some nodes whose memory was not measured since a copy has left them."""
+        return frozenset(n for n in nodes if not self.is_settled(n, measured_at(n), now))
+
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
@@ -80,11 +86,13 @@ class PoolPlan:
     until_at: float | None = None
     load_s: float = 0.0
 
-    @property
-    def promise(self) -> Promise:
-        """Return what no other plan may count on."""
-        leaving = tuple(one.copy.instance for one in self.choice.victims)
-        return Promise(self.claim.model, self.choice.needs, leaving)
+    def promise(self, state: ClusterState) -> Promise:
+        """Return what no other plan may count on: of victims that have left by now the room is
+        there, and is the promise's."""
+        victims = (one.copy.instance for one in self.choice.victims)
+        leaving = tuple(one for one in victims if one.instance in state.instances)
+        slots = 0 if self.claim.kind == "lease" else 1
+        return Promise(self.claim.model, self.choice.needs, leaving, slots)
 
 
 @dataclass(slots=True)
@@ -97,9 +105,9 @@ class PlanBook:
         default_factory=dict[ModelId, tuple[Claim, str, bool]]
     )
 
-    def promises_beside(self, model: ModelId | None) -> tuple[Promise, ...]:
+    def promises_beside(self, model: ModelId | None, state: ClusterState) -> tuple[Promise, ...]:
         """Return what is promised to other models than this."""
-        return tuple(plan.promise for name, plan in self.plans.items() if name != model)
+        return tuple(plan.promise(state) for name, plan in self.plans.items() if name != model)
 
     def begin(self) -> None:
         """Begin to go through what is wished for, most urgent first."""

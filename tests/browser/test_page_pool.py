@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -193,3 +194,21 @@ def test_a_gateway_that_began_anew_says_since_when_it_knows(browser: Browser, no
         expect(page.get_by_text("has taken notes since")).to_be_visible()
         expect(page.locator(".hours .span.ready")).to_have_count(1)
         tab.check()
+
+
+def test_a_lease_is_shown_and_asked_back(node: Node, tab: Tab, axe: str, tmp_path: Path) -> None:
+    made = node.http.post("/leases", json={"size_bytes": 64_000_000, "owner": "train.py"}).json()
+    try:
+        row = tab.page.locator("tr", has_text="train.py")
+        expect(row).to_contain_text("64 MB")
+        expect(row).to_contain_text("reef")
+        tab.page.get_by_role("button", name=f"Ask back {made['lease']}").click()
+        expect(tab.page.get_by_text("train.py is asked for the memory.")).to_be_visible()
+        expect(row).to_contain_text("asked back for an operator")
+        tab.page.evaluate(axe)
+        found = tab.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert not found["violations"], found["violations"]
+        tab.page.screenshot(path=tmp_path / "leases.png")
+    finally:
+        node.http.delete(f"/leases/{made['lease']}")
+    expect(tab.page.locator("tr", has_text="train.py")).to_have_count(0)

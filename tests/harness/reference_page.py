@@ -58,6 +58,7 @@ VARIABLES: Mapping[str, str] = {
     "HF_HUB_CACHE": "that cache itself; wins over HF_HOME",
     "HOME": "given to the node by the service that starts it",
     "KMP_BLOCKTIME": "given to runners: how soon MKL's threads sleep",
+    "SHOAL_LEASE": "given to the program of `shoal lease run`: the lease that it has",
     "LD_PRELOAD": "given to runners: what multiplies matrices, see `runner.blas`",
     "MKL_DYNAMIC": "given to runners: MKL takes the threads that it is told",
     "MKL_INTERFACE_LAYER": "given to runners: MKL's interface with 32-bit integers, as MLX has",

@@ -79,6 +79,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
     "gateway.fetching.tools": ("psutil", "pydantic"),
     "master.decisions": ("pydantic",),
+    "master.decisions.leasing": ("pydantic",),
     "master.decisions.quantizing": ("pydantic",),
     "master.placement": ("pydantic",),
     "master.pool": ("pydantic",),

@@ -29,6 +29,9 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     InstanceYields,
     KeepAliveSet,
+    LeaseAskedBack,
+    LeaseEnded,
+    LeaseGranted,
     LoadRefused,
     ModelDerived,
     ModelPinned,
@@ -44,11 +47,12 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.wire.pool import Pin
+from bus.wire.pool import Lease, LeaseId, Pin
 from tests.recorded.specimens import full, least
 
 N1, N2, N3 = NodeId("n0000000001"), NodeId("n0000000002"), NodeId("n0000000003")
 WHOLE, SPLIT, LOST = InstanceId("inst-1"), InstanceId("inst-2"), InstanceId("inst-3")
+LEASE = LeaseId("lease-0001")
 AT_S = 1_700_000_000.25
 
 
@@ -111,6 +115,11 @@ def bodies() -> list[EventBody]:
         ModelPinned(pin=full(Pin)),
         ModelPinned(pin=Pin(model=ModelId("let-go"))),
         ModelUnpinned(model=ModelId("let-go")),
+        LeaseGranted(lease=full(Lease)),
+        LeaseGranted(lease=Lease(lease=LEASE, node=N1, size_bytes=1 << 30, ttl_s=30.0)),
+        LeaseAskedBack(lease=LEASE, to="m2", why="m2 is more urgent"),
+        LeaseAskedBack(lease=LEASE, why="it is not wanted any more"),
+        LeaseEnded(lease=LEASE, why="given back"),
         InstanceYields(instance=WHOLE, to="m2", why="makes way for m2"),
         InstanceYields(instance=WHOLE, why="it is not wanted any more"),
         TermOpened(holder=N2, counter=2),

@@ -18,10 +18,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bus.wire.api_keys import HASH_PATTERN
+from bus.wire.pool import LEASE_PATTERN
 
 PATTERNS: Mapping[str, str] = {
     r"^[0-9a-f]{64}$": "0123456789abcdef" * 4,
     HASH_PATTERN: "sha256:" + "0123456789abcdef" * 4,
+    LEASE_PATTERN: "lease-01234567",
 }
 """A text that fits, for each pattern that a field may have."""
 SPAN = 60_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -299,7 +300,7 @@ class Machine:
         works = self.cluster.plan.workers
         self.holder = Holder(
             Policy(), self._new_instance, settle_grace_s=GRACE_S, longest_pause_s=PAUSE_S,
-            decide=decide if works else lambda want, scene, new: decided(want, scene, new, self),
+            decide=decide if works else partial(decided, holder=self),
         )  # fmt: skip
         self.wire = MachineWire(self)
         journal, term_file = WatchedJournal(self), TermFile(TERM_FILE, self.log, self.disk)

@@ -24,7 +24,8 @@ ALL = (
 MODULES = (
     "master/pool/choice.py", "master/pool/claims.py", "master/pool/ledger.py",
     "master/pool/plans.py", "master/pool/turns.py", "master/decisions/pool_view.py",
-    "master/decisions/planner.py", "master/decisions/holder.py",
+    "master/decisions/planner.py", "master/decisions/holder.py", "master/pool/leases.py",
+    "master/decisions/leasing/leases.py",
 )  # fmt: skip
 """What the tool may change."""
 DEADLINE_S = 240.0

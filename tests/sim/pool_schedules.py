@@ -1,7 +1,8 @@
 """One seeded schedule of a pool: what happens in it, and what must hold whatever comes.
 
 Demand, clients that give up, commands, pins by hand and by `card.toml`, runners that crash, nodes
-drained, lost and found again, holders changed. Leases and tasks are not there yet.
+drained, lost and found again, holders changed; in every second one programs that have leases. Tasks
+are not there yet.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from bus.wire.messages.events import (
     InstancePlaced,
     InstanceRemoved,
     InstanceYields,
+    LeaseEnded,
+    LeaseGranted,
     ModelUnpinned,
 )
 from master.decisions.decide import Policy
 from master.decisions.pool_view import BY_CARD
 from master.pool import PoolSettings
+from tests.sim.pool_leases import LATE_S, TTL_S, Owners
 from tests.sim.pool_world import TOLD_S, Ask, Broken, Kind, PoolWorld
 
 TURN_S, RATE = 6.0, 2.0
@@ -55,6 +59,7 @@ class Schedule:
         self.world = PoolWorld(kinds, nodes, Policy(keep_alive_s=30.0, pool=settings), rows=2)
         self.world.on_event = self.check_event
         self.models = [str(kind.name) for kind in kinds]
+        self.owners = Owners(self.world, random.Random(f"leases {seed}")) if seed % 2 else None
         self.commands = 0
         self.unpinning: ModelId | None = None
         self.evicted = self.placed = self.terms = self.losses = self.crashes = 0
@@ -73,6 +78,8 @@ class Schedule:
             self.check_placed(body, before)
         elif isinstance(body, ModelUnpinned):
             self.check_unpinned(body, before)
+        elif isinstance(body, LeaseGranted | LeaseEnded) and self.owners is not None:
+            self.owners.event(body, before)
 
     def check_leaving(self, body: InstanceDraining | InstanceYields, before: ClusterState) -> None:
         known = before.instances[body.instance]
@@ -121,6 +128,7 @@ class Schedule:
                 if shard.node == node
             ]
             reserved = sum(shard.bytes_reserved for _, shard in shards)
+            reserved += sum(o.size_bytes for o in world.state.leases.values() if o.node == node)
             if reserved > gigabytes * UNIT + 1:
                 self.fail(f"{reserved} bytes are reserved on {node}, of {gigabytes} GB")
             if len(shards) > slots:
@@ -228,6 +236,7 @@ class Schedule:
         }
         kept = {name: one for name, one in before.instances.items() if name not in opened}
         same = all(after.instances.get(name) == one for name, one in kept.items())
+        same = same and before.leases == after.leases
         if before.pins != after.pins or drained[0] != drained[1] or not same:
             self.fail("what the old holder had written is not so any more")
 
@@ -242,12 +251,21 @@ class Schedule:
         end = self.world.now + seconds
         while self.world.now < end:
             self.world.step()
+            if self.owners is not None:
+                self.owners.step()
+                for fault in self.owners.faults:
+                    self.fail(fault)
             self.check_step()
 
     def end(self) -> None:
-        """All nodes are back, all pins and drains are undone, and no more requests come: all who
-        wait are served, in their time, or the holder says that there can never be room."""
+        """All nodes are back, all pins, drains and leases are undone, and no more requests come:
+        all who wait are served, in their time, or the holder says that there can never be room."""
         world = self.world
+        if self.owners is not None:
+            self.owners.end()
+            self.steps(TTL_S + LATE_S)
+            if world.state.leases:
+                self.fail(f"leases that do not end: {sorted(world.state.leases)}")
         for node in sorted(world.lost):
             world.find(node)
         for node, model in list(world.card_files):
@@ -282,6 +300,8 @@ def tell(seed: int) -> Schedule:
     schedule.steps(2.0)
     for _ in range(24):
         schedule.act()
+        if schedule.owners is not None:
+            schedule.owners.act()
         schedule.steps(schedule.chance.choice((0.1, 0.5, 2.0, 6.0)))
     schedule.end()
     return schedule

@@ -130,6 +130,8 @@ class PoolWorld:
         self.broken_off: list[Ask] = []
         """What ran where a runner or its node failed: its client was told so."""
         self._were_lost = False
+        self.outside: dict[NodeId, float] = {}
+        """Gigabytes that something other than models takes on a node."""
         self.card_files: dict[tuple[NodeId, ModelId], tuple[float, bool]] = {}
         """When a model's `card.toml` on a node was written, and whether that pins it."""
         self.begin_term()
@@ -352,9 +354,10 @@ class PoolWorld:
         used = sum(
             1.1 * self.kinds[h.model].gigabytes for h in self.held.values() if h.node == node
         )
+        free = self.nodes[node][0] - used - self.outside.get(node, 0.0)
         return NodeReading(
             node=node, memory_total_bytes=total,
-            memory_available_bytes=max(0, int(self.nodes[node][0] * GB - used * GB)),
+            memory_available_bytes=max(0, int(free * GB)),
             cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
         )  # fmt: skip
 

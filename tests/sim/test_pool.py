@@ -29,13 +29,22 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
         did["holders"] += schedule.terms
         did["crashes"] += schedule.crashes
         did["nodes lost"] += schedule.losses
+        if (owners := schedule.owners) is not None:
+            did["leases"] += owners.granted
+            did["owners that died"] += owners.died
+            did["leases asked back"] += owners.asked_back
     print(f"{PART} schedules from {part * PART} on: {dict(did)}")
     assert did["evictions"] > PART and did["answers"] > 10 * PART, "nothing happened"
     assert min(did["crashes"], did["nodes lost"], did["holders"]), "nothing went wrong"
+    assert min(did["leases"], did["owners that died"], did["leases asked back"]), "nothing leased"
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(360, id="a model that a command has placed is promised no room any more")]
+    "seed",
+    [
+        pytest.param(360, id="a model that a command has placed is promised no room any more"),
+        pytest.param(141, id="what victims that have left had is promised to no other"),
+    ],
 )
 def test_what_a_schedule_has_found_stays_mended(seed: int) -> None:
     tell(seed)

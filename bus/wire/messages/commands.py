@@ -20,6 +20,13 @@ from bus.wire.messages.collectives import Backend, Mode
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
+from bus.wire.pool import (
+    LEASE_PATTERN,
+    LEAST_TTL_S,
+    MOST_BYTES,
+    MOST_TTL_S,
+    LeaseId,
+)
 
 
 class SupposedModel(Message):
@@ -86,6 +93,55 @@ class PinModel(Message):
     pinned: bool = True
     by: str = Field(default="", max_length=64)
     at_s: float = 0.0
+
+
+class TakeLease(Message):
+    """Keep memory of a node (None: the one where that costs least) for something other than a
+    model; models that may make way do. It is answered when the memory is there. A lease of that id
+    that there is already is the answer instead."""
+
+    kind: Literal["take_lease"] = "take_lease"
+    command_id: CommandId
+    lease: LeaseId = Field(pattern=LEASE_PATTERN)
+    size_bytes: int = Field(gt=0, le=MOST_BYTES)
+    node: NodeId | None = None
+    owner: str = Field(default="", max_length=64)
+    priority: int = Field(default=10, ge=0, le=1000)
+    ttl_s: float = Field(default=30.0, ge=LEAST_TTL_S, le=MOST_TTL_S)
+    at_s: float = 0.0
+
+    @property
+    def model(self) -> ModelId:
+        """Return the name by which the pool knows it, among models."""
+        return ModelId(self.lease)
+
+
+class RenewLease(Message):
+    """Say that a lease is still needed, and how much of it is used by now; None: that is not known,
+    so that all of it is kept free."""
+
+    kind: Literal["renew_lease"] = "renew_lease"
+    command_id: CommandId
+    lease: LeaseId
+    used_bytes: int | None = Field(default=None, ge=0)
+
+
+class AskLeaseBack(Message):
+    """Ask who has a lease to give it back. `by` is who says so, for people."""
+
+    kind: Literal["ask_lease_back"] = "ask_lease_back"
+    command_id: CommandId
+    lease: LeaseId
+    by: str = Field(default="", max_length=64)
+
+
+class EndLease(Message):
+    """Let a lease's memory be others' again, or have it wait for memory no longer."""
+
+    kind: Literal["end_lease"] = "end_lease"
+    command_id: CommandId
+    lease: LeaseId
+    why: str = "given back"
 
 
 class RenameNode(Message):
@@ -201,6 +257,10 @@ Command = Annotated[
     | DeleteInstance
     | KeepAlive
     | PinModel
+    | TakeLease
+    | RenewLease
+    | AskLeaseBack
+    | EndLease
     | RenameNode
     | DrainNode
     | ForgetNode

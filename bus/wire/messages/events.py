@@ -16,7 +16,7 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, RankSeat
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
-from bus.wire.pool import Pin
+from bus.wire.pool import Lease, LeaseId, Pin
 
 # --- facts: witnessed by workers -----------------------------------------------------------
 
@@ -210,6 +210,30 @@ class ModelUnpinned(Message):
     model: ModelId
 
 
+class LeaseGranted(Message):
+    """Memory of a node is kept for something other than a model from here on."""
+
+    kind: Literal["lease_granted"] = "lease_granted"
+    lease: Lease
+
+
+class LeaseAskedBack(Message):
+    """Who has a lease is asked to give it back, for `to`; with no `to` that is withdrawn."""
+
+    kind: Literal["lease_asked_back"] = "lease_asked_back"
+    lease: LeaseId
+    to: str = ""
+    why: str
+
+
+class LeaseEnded(Message):
+    """A lease's memory is others' again."""
+
+    kind: Literal["lease_ended"] = "lease_ended"
+    lease: LeaseId
+    why: str
+
+
 class ModelDerived(Message):
     """A name stands for another model, with defaults, from here on."""
 
@@ -274,6 +298,9 @@ EventBody = Annotated[
     | InstanceYields
     | ModelPinned
     | ModelUnpinned
+    | LeaseGranted
+    | LeaseAskedBack
+    | LeaseEnded
     | ModelDerived
     | DerivedForgotten
     | ApiKeyAdded

@@ -1,8 +1,30 @@
-"""The pool over the wire: pins, what waits for memory and why, and how copies stand.
+"""The pool over the wire: pins, leases, what waits for memory and why, and how copies stand.
 
 Pure: messages alone.
 """
 
+from bus.wire.pool.leases import (
+    LEASE_PATTERN,
+    LEAST_TTL_S,
+    MAX_LEASES,
+    MOST_BYTES,
+    MOST_TTL_S,
+    Lease,
+    LeaseId,
+)
 from bus.wire.pool.messages import MAX_PINS, Pin, PoolCopy, PoolReading, PoolWait
 
-__all__ = ["MAX_PINS", "Pin", "PoolCopy", "PoolReading", "PoolWait"]
+__all__ = [
+    "LEASE_PATTERN",
+    "LEAST_TTL_S",
+    "MAX_LEASES",
+    "MAX_PINS",
+    "MOST_BYTES",
+    "MOST_TTL_S",
+    "Lease",
+    "LeaseId",
+    "Pin",
+    "PoolCopy",
+    "PoolReading",
+    "PoolWait",
+]

@@ -25,14 +25,15 @@ class Pin(Message):
 
 
 class PoolWait(Message):
-    """A model that waits for memory. `kind` says who wants it; `standing` is its priority as it has
-    aged. `why` says what it waits for, `victims` who makes way. `ready_in_s` is when it is expected
-    to be ready; None: that depends on answers whose length is not known, or on pins. `within_s`
-    bounds the wait from now on, beside the answers that run; None: what is in its way is urgent or
-    pinned. `hopeless`: it waits in vain. So many models as `ahead` go first."""
+    """A model, or a lease by its id, that waits for memory. `kind` says who wants it; `standing` is
+    its priority as it has aged. `why` says what it waits for, `victims` who makes way. `ready_in_s`
+    is when it is expected to be ready; None: that depends on answers whose length is not known, or
+    on pins. `within_s` bounds the wait from now on, beside the answers that run; None: what is in
+    its way is urgent or pinned. `hopeless`: it waits in vain. So many models as `ahead` go
+    first."""
 
     model: ModelId
-    kind: Literal["demand", "asked", "pin", "preload", "again"]
+    kind: Literal["demand", "asked", "pin", "preload", "again", "lease"]
     priority: int
     standing: float
     waited_s: float

@@ -25,6 +25,9 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     InstanceYields,
     KeepAliveSet,
+    LeaseAskedBack,
+    LeaseEnded,
+    LeaseGranted,
     LoadRefused,
     ModelDerived,
     ModelPinned,
@@ -77,6 +80,8 @@ def why_of(event: Event) -> str:
             | InstanceYields(why=why)
             | InstanceFailed(why=why)
             | InstanceRemoved(why=why)
+            | LeaseAskedBack(why=why)
+            | LeaseEnded(why=why)
         ):
             return why
         case RunnerEnded(message=message):
@@ -102,6 +107,13 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
             return {"model": pin.model[:MOST_NAME], "by": pin.by}
         case ModelUnpinned():
             return {"model": body.model[:MOST_NAME]}
+        case LeaseGranted(lease=lease):
+            told = {"lease": lease.lease, "node": lease.node, "owner": lease.owner}
+            return {**told, "size_bytes": lease.size_bytes}
+        case LeaseAskedBack():
+            return {"lease": body.lease, "to": body.to[:MOST_NAME]}
+        case LeaseEnded():
+            return {"lease": body.lease}
         case ModelDerived(derived=derived):
             return {"model": derived.name[:MOST_NAME], "base": derived.base[:MOST_NAME]}
         case DerivedForgotten():

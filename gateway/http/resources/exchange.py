@@ -318,11 +318,9 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
 async def _streamed(
     running: RunningExchange, dialect: Dialect, again: Again
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, from its first to its last. One piece per wake-up; of lines of
-    JSON, one line, for clients take what comes at once as one value. A body that does not fit and
-    may be cut is asked again."""
+    """Yield the bytes of a stream, from its first to its last. One piece per wake-up. A body that
+    does not fit and may be cut is asked again."""
     outcome = "client_closed"
-    by_line = dialect.stream_content_type != sse.CONTENT_TYPE
     renderer: StreamRenderer | None = None
     try:
         while True:
@@ -342,11 +340,7 @@ async def _streamed(
         if inbox.fault is None:
             yield renderer.open()
         async for piece in _pieces(running, renderer):
-            if by_line:
-                for line in piece.splitlines(keepends=True):
-                    yield line
-            else:
-                yield piece
+            yield piece
         outcome = running.outcome
     except HttpFaultRaised as refused:
         yield dialect.stream(running.parsed).error(refused.fault)

@@ -122,8 +122,8 @@ def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(
 
 
 def test_a_verb_that_is_yet_to_come_says_so(shoal: Shoal) -> None:
-    found = shoal("leases")
-    assert found.exit_code == 2 and "not in this version" in found.stderr
+    found = shoal("drain")
+    assert found.exit_code == 2 and "`shoal nodes drain NODE`" in found.stderr
 
 
 def test_a_node_that_does_not_answer_is_said_with_the_next_step(shoal: Shoal) -> None:

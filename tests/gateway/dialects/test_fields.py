@@ -34,7 +34,7 @@ from gateway.http.diagnostics import node as diagnostics_of_node
 from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.jobs import submit
-from gateway.http.resources.pool import pool
+from gateway.http.resources.pool import leases, pool
 from gateway.http.resources.pulls import pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
@@ -61,6 +61,8 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
     settings.ConfigBody: (settings, None),
+    leases.LeaseBody: (leases, None),
+    leases.RenewalBody: (leases, None),
     web.OpenUrlBody: (web, None),
     web.ExtractPageBody: (web, None),
     web.WebSearchBody: (web, None),

@@ -34,9 +34,10 @@ from bus.wire.messages.readings import CardReading, NodeReading
 from bus.wire.topology import RdmaPort
 from master.decisions.collective_tests import FAILED_S, decide_test, expire_tests
 from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Decided, Policy, Scene, decide, living
+from master.decisions.decide import Decided, Policy, Scene, decide
 from master.decisions.observations import Observations
 from master.decisions.planner import follow_up, repairs
+from master.decisions.pool_view import living
 from master.placement.capacity import NodeCapacity, node_capacities
 from master.placement.memory_cost import FIXED_BYTES
 from tests.harness.drafts import next_event

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.command import Invocation
-from gateway.cli.output.amounts import span
+from gateway.cli.output.amounts import size, span
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 1.0
@@ -86,5 +86,9 @@ def _show(output: Output, found: Row) -> None:
     for one in found["pins"]:
         if one["model"] not in there:
             output.say(f"{one['model']} is pinned and not in memory")
+    for one in found["leases"]:
+        asked = f", asked back for {one['yields_to']}" if one["yields_to"] else ""
+        owner = one["owner"] or "someone"
+        output.say(f"{size(one['size_bytes'])} on {one['node_name']} leased to {owner}{asked}")
     if not rows and not found["waits"]:
         output.note("nothing is in memory, and nothing waits for it")

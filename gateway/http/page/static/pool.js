@@ -1,5 +1,5 @@
 // The pool: what waits and why, the plans under way, who is in memory for how long, what is pinned,
-// and what was loaded and unloaded in the last hour.
+// what is leased to other programs, and what was loaded and unloaded in the last hour.
 
 import { ApiError, json } from "./api.js";
 import { bytes, clock, h, number, s, show, span, words } from "./dom.js";
@@ -83,6 +83,7 @@ const sections = (snapshot) => [
   h("section", {}, h("h2", {}, P.queue), queueTable()),
   found.waits.length > 0 && h("section", {}, h("h2", {}, P.plans), h("div", { class: "cards" }, found.waits.map((wait) => plan(wait, snapshot)))),
   h("section", {}, h("h2", {}, P.memory), copyTable(snapshot)),
+  found.leases.length > 0 && h("section", {}, h("h2", {}, P.leases), leaseTable()),
   h("section", {}, h("div", { class: "bar" }, h("h2", {}, P.hour), legend()), timeline(snapshot), changeTable()),
 ];
 
@@ -173,18 +174,41 @@ const pinned = (pin) => h("span", { class: "pill quiet" }, pin.by ? P.pinnedBy(p
 
 function pinButton(model, isPinned) {
   const word = isPinned ? P.unpin : P.doPin;
-  const press = async () => {
-    problem = told = null;
-    try {
-      await json("POST", isPinned ? "/unpin" : "/pin", { model });
-      told = isPinned ? P.unpinned(model) : P.nowPinned(model);
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      problem = error.message;
-    }
-    await look();
-  };
+  const press = () => ask(isPinned ? "/unpin" : "/pin", { model }, isPinned ? P.unpinned(model) : P.nowPinned(model));
   return h("button", { onclick: press, "aria-label": `${word} ${model}` }, word);
+}
+
+/** Ask for a change, and say what has come of it. */
+async function ask(path, body, done) {
+  problem = told = null;
+  try {
+    await json("POST", path, body);
+    told = done;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    problem = error.message;
+  }
+  await look();
+}
+
+// --- what is leased ---------------------------------------------------------------------------------
+
+function leaseTable() {
+  const nowS = Date.now() / 1000;
+  const rows = found.leases.map((one) => {
+    const owner = one.owner || P.someone;
+    const press = () => ask(`/leases/${one.lease}/ask-back`, {}, P.asked(owner));
+    return h(
+      "tr", { "data-key": one.lease },
+      h("td", {}, h("strong", {}, owner), one.yields_to && h("span", { class: "pill warn" }, P.askedFor(one.yields_to))),
+      h("td", {}, h("span", { class: "chip" }, one.node_name)),
+      h("td", { class: "n" }, bytes(one.size_bytes)),
+      h("td", { class: "n wide-only" }, span(Math.max(0, Math.round(nowS - one.at_s)))),
+      h("td", { class: "wide-only" }, one.lease),
+      h("td", { class: "n" }, h("button", { onclick: press, "aria-label": `${P.askBack} ${one.lease}` }, P.askBack)),
+    );
+  });
+  return table([P.owner, P.node, [P.size, "n"], [P.heldFor, "n wide-only"], [P.lease, "wide-only"], [P.askBack, "n hush"]], rows);
 }
 
 // --- the last hour ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from gateway.cluster.watch import queue_of
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json, key_id
 from gateway.http.resources.instances import acknowledged
+from gateway.http.resources.pool.leases import leases_told
 from gateway.service import HttpService, ServiceHandle
 
 
@@ -25,7 +26,7 @@ class PinBody(Closed):
 
 
 class PoolResource(Resource):
-    """`GET /pool`: what waits and why, how copies stand, what is pinned, the last hour's loads."""
+    """`GET /pool`: what waits and why, copies, pins, leases, the last hour's loads."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with what the holder says of the pool, the pins, the queue by priority, and
@@ -72,6 +73,7 @@ def pool_told(service: HttpService) -> dict[str, Any]:
         "waits": told["waits"],
         "copies": told["copies"],
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
+        "leases": leases_told(service)["leases"],
         "queue": queue_of(service.readings, state.instances, now),
         "loads": service.loads.told(wall()),
     }

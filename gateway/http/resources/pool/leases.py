@@ -1,0 +1,187 @@
+"""Talks to clients about leases: memory kept for something other than a model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.process.clock import wall
+from bus.process.identity import new_name
+from bus.wire.ids import ModelId
+from bus.wire.messages.commands import (
+    Acknowledged,
+    AskLeaseBack,
+    EndLease,
+    RenewLease,
+    TakeLease,
+)
+from bus.wire.pool import LEAST_TTL_S, MOST_BYTES, MOST_TTL_S, LeaseId
+from gateway.cluster.readings import pool_of, wait_of
+from gateway.dialects import faults
+from gateway.dialects.body import Closed
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import Resource, answer_json, key_id, receive_of
+from gateway.http.resources.instances import acknowledged, known_nodes
+from gateway.service import HttpService
+
+ROOM_S = 10.0
+"""Within so long idle copies have made way."""
+ASK_S, AGAIN_S = 5.0, 1.0
+"""How long the holder is asked at once, and how long after a refusal it is asked again."""
+MOST_WAIT_S = 3600.0
+GONE = "who asked for it has gone"
+
+
+class LeaseBody(Closed):
+    """`POST /leases`. `node` is an id or a name; without one it is where it costs least. `wait_s`:
+    so long it waits for copies that are in use."""
+
+    size_bytes: int = Field(gt=0, le=MOST_BYTES)
+    node: str | None = None
+    owner: str = Field(default="", max_length=64)
+    priority: int = Field(default=10, ge=0, le=1000)
+    ttl_s: float = Field(default=30.0, ge=LEAST_TTL_S, le=MOST_TTL_S)
+    wait_s: float = Field(default=0.0, ge=0.0, le=MOST_WAIT_S)
+
+
+class RenewalBody(Closed):
+    """`POST /leases/{lease}/renew`. `used_bytes`: what is used of it by now; where that is not
+    said, all of it is kept free."""
+
+    used_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
+
+
+class LeaseList(Resource):
+    """`/leases`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the leases, and with what waits for one."""
+        answer_json(resp, leases_told(self.service))
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer with a lease once its memory is there; or a refusal that says what is in the
+        way."""
+        service = self.service
+        asked = await self.read(req, LeaseBody)
+        node = None if asked.node is None else known_nodes(service, [asked.node], field="node")[0]
+        key = service.bus.state.api_keys.get(key_id(req) or "")
+        command = TakeLease(
+            command_id=service.command_id(),
+            lease=LeaseId(new_name("lease")),
+            size_bytes=asked.size_bytes,
+            node=node,
+            owner=asked.owner or ("" if key is None else key.name[:64]),
+            priority=asked.priority,
+            ttl_s=asked.ttl_s,
+            at_s=wall(),
+        )
+        gone = asyncio.ensure_future(_hang_up(req))
+        try:
+            answer = await _taken(service, command, max(ROOM_S, asked.wait_s), gone)
+        finally:
+            if gone.done():  # it is not asked for any more, but may be granted by now
+                end = EndLease(command_id=service.command_id(), lease=command.lease, why=GONE)
+                service.bus.command(end, lambda _answer: None)
+            gone.cancel()
+        await _told(service, resp, command.lease, answer)
+
+
+class LeaseResource(Resource):
+    """`/leases/{lease}`."""
+
+    async def on_delete(self, req: Request, resp: Response, lease: str) -> None:
+        """Let a lease's memory be others' again."""
+        service = self.service
+        command = EndLease(command_id=service.command_id(), lease=LeaseId(lease))
+        answer_json(resp, {"lease": lease, **acknowledged(await service.command(command))})
+
+
+class LeaseRenewal(Resource):
+    """`POST /leases/{lease}/renew`."""
+
+    async def on_post(self, req: Request, resp: Response, lease: str) -> None:
+        """Answer with the lease as it is now; `yields_to` says for what it is asked back."""
+        asked = await self.read(req, RenewalBody, empty=b"")
+        command = RenewLease(
+            command_id=self.service.command_id(),
+            lease=LeaseId(lease),
+            used_bytes=asked.used_bytes,
+        )
+        await _changed(self.service, resp, command)
+
+
+class LeaseAsking(Resource):
+    """`POST /leases/{lease}/ask-back`."""
+
+    async def on_post(self, req: Request, resp: Response, lease: str) -> None:
+        """Ask who has a lease to give it back; its next renewal says so."""
+        service = self.service
+        key = service.bus.state.api_keys.get(key_id(req) or "")
+        by = "" if key is None else key.name[:64]
+        command = AskLeaseBack(command_id=service.command_id(), lease=LeaseId(lease), by=by)
+        await _changed(service, resp, command)
+
+
+def leases_told(service: HttpService) -> dict[str, Any]:
+    """Return the leases and those that wait for one, for JSON."""
+    state = service.bus.state
+    reading = pool_of(service.readings, service.reactor.now())
+    waits = () if reading is None else reading.waits
+    return {
+        "leases": [_lease(service, LeaseId(name)) for name in sorted(state.leases)],
+        "waits": [one.model_dump(mode="json") for one in waits if one.kind == "lease"],
+    }
+
+
+async def _taken(
+    service: HttpService, command: TakeLease, wait_s: float, gone: asyncio.Future[None]
+) -> Acknowledged:
+    """Return the holder's answer, asked again as long as there is time and the client is there.
+    Raises HttpFaultRaised."""
+    give_up_at = service.reactor.now() + wait_s
+    while True:
+        left_s = give_up_at - service.reactor.now()
+        try:
+            return await service.command(command, deadline_s=max(AGAIN_S, min(ASK_S, left_s)))
+        except HttpFaultRaised as raised:
+            fault = raised.fault
+            if fault.retry_after_s is None or gone.done():
+                raise
+            now = service.reactor.now()
+            if give_up_at - now <= AGAIN_S:
+                wait = wait_of(service.readings, ModelId(command.lease), now)
+                why = fault.message if wait is None else wait.why
+                text = f"no room came free within {wait_s:.0f} s: {why}"
+                fault = HttpFault(503, "no_capacity", text, retry_after_s=fault.retry_after_s)
+                raise HttpFaultRaised(fault) from None
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _hang_up(req: Request) -> None:
+    """Wait until the client goes."""
+    receive = receive_of(req)
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _changed(
+    service: HttpService, resp: Response, command: RenewLease | AskLeaseBack
+) -> None:
+    await _told(service, resp, command.lease, await service.command(command))
+
+
+async def _told(service: HttpService, resp: Response, lease: LeaseId, answer: Acknowledged) -> None:
+    await service.noticed(answer)
+    if lease not in service.bus.state.leases:
+        raise HttpFaultRaised(faults.not_found(f"lease '{lease}'"))
+    answer_json(resp, {**_lease(service, lease), **acknowledged(answer)})
+
+
+def _lease(service: HttpService, lease: LeaseId) -> dict[str, Any]:
+    state = service.bus.state
+    told = state.leases[lease].model_dump(mode="json")
+    seat = state.nodes.get(told["node"])
+    return {**told, "node_name": told["node"] if seat is None else seat.name}
