@@ -59,12 +59,12 @@ class _Running:
     settle: Callable[[], None]
     over: bool = False
 
-    def left_s(self, least_s: float | None) -> float | None:
-        """Return how long the next step may take: `least_s`, and no longer than the client said."""
+    def left_s(self, most_s: float | None) -> float | None:
+        """Return how long the next step may take: `most_s`, and no longer than the client said."""
         if self.ends_at is None:
-            return least_s
+            return most_s
         left_s = max(0.0, self.ends_at - self.service.reactor.now())
-        return left_s if least_s is None else min(left_s, least_s)
+        return left_s if most_s is None else min(left_s, most_s)
 
     async def end(self, outcome: str = FINISHED, status: int = 200) -> None:
         """Record the answer, once, and let the connection go."""
