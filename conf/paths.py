@@ -2,7 +2,7 @@
 
 | folder    | with `--home DIR` | without it                | holds                        |
 |-----------|-------------------|---------------------------|------------------------------|
-| `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`                 |
+| `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`, `tasks.toml`   |
 | `data`    | `DIR/data`        | `$XDG_DATA_HOME/shoal`    | `models/`                    |
 | `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | ids, keys, journal, records, |
 |           |                   |                           | run/, logs/                  |
@@ -114,6 +114,11 @@ class Paths:
     def config_file(self) -> Path:
         """Return the file of the settings, `shoal.toml`."""
         return self.config / "shoal.toml"
+
+    @property
+    def tasks_file(self) -> Path:
+        """Return the file of tasks and providers, `tasks.toml`."""
+        return self.config / "tasks.toml"
 
     @property
     def up_file(self) -> Path:

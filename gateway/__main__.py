@@ -41,6 +41,7 @@ def options_of(settings: Settings) -> Options:
         cluster_keys=settings.key_files,
         models_folder=str(settings.paths.models),
         records_file=str(settings.paths.records),
+        tasks_file=str(settings.paths.tasks_file),
         logs_folder=str(settings.paths.logs),
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,

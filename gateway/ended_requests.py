@@ -7,20 +7,22 @@ push all others out of the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.process.logs import Log
-from bus.wire.ids import NodeId, is_model_id
+from bus.wire.ids import NodeId, RequestId, is_model_id
+from bus.wire.messages.requests import Usage
 from gateway.cluster.metrics import Metrics
-from gateway.dialects.dialect import Parsed
+from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.records import JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest
+from gateway.requests.tasks import Attempt
 from gateway.requests.tracing import GatewayTrace, TraceChoice, TracedRequest, document_of
 
 FINISHED = "finished"
@@ -31,7 +33,8 @@ class AskedOver:
     """What is known of a request over HTTP, from its first byte on; `parsed` once its body was.
 
     `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
-    the run of a job that it is. `read_at` is when its body had come; `traced` why it is traced.
+    the run of a job that it is, `attempt` what it has to keep to as a candidate of a task.
+    `read_at` is when its body had come; `traced` why it is traced.
     """
 
     kind: Kind
@@ -41,6 +44,7 @@ class AskedOver:
     answer_id: str
     parsed: Parsed | None = None
     run: JobRun | None = None
+    attempt: Attempt | None = None
     read_at: float | None = None
     traced: TraceChoice = ""
 
@@ -48,6 +52,24 @@ class AskedOver:
     def streamed(self) -> bool:
         """Return whether the answer comes as a stream."""
         return self.parsed is not None and self.parsed.stream
+
+
+@dataclass(slots=True)
+class ProvidedAnswer:
+    """What is known of an answer that a provider gives.
+
+    `model` is its name here, `counted_as` the one that metrics have for it, `began_at` when its
+    first bytes came, `finish` why it ended.
+    """
+
+    request: RequestId
+    model: str
+    counted_as: str
+    extras: Extras
+    streamed: bool
+    began_at: float | None = None
+    usage: Usage = field(default_factory=Usage)
+    finish: str | None = None
 
 
 class EndedRequests:
@@ -99,6 +121,50 @@ class EndedRequests:
             if request.trace is not None:
                 trace = _trace_of(self._node, request, request.trace, asked, outcome, status, now)
                 self._records.log_request(trace)
+
+    def tell_provided(
+        self, asked: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
+    ) -> None:
+        """Tell of a request that a provider was asked, as `tell` does."""
+        now = self._reactor.now()
+        seconds, usage = now - asked.started_at, provided.usage
+        began_at = provided.began_at
+        ttft_s = None if began_at is None else began_at - asked.started_at
+        self._metrics.ended(provided.counted_as, outcome, usage.prompt_tokens, ttft_s, seconds)
+        self._log.info(
+            "request",
+            request=provided.request,
+            client=provided.extras.client_id,
+            model=provided.model,
+            status=status,
+            outcome=outcome,
+            prompt_tokens=usage.prompt_tokens,
+            tokens=usage.completion_tokens,
+            ttft_s=None if ttft_s is None else round(ttft_s, 4),
+            seconds=round(seconds, 4),
+        )
+        if self._records.logs_requests:
+            self._records.log_request(
+                RequestRow(
+                    request=provided.request,
+                    ended_at_s=wall(),
+                    kind=asked.kind,
+                    dialect=asked.dialect,
+                    seconds=_rounded(seconds),
+                    status=status,
+                    model=provided.model,
+                    client=provided.extras.client_id,
+                    key=asked.key,
+                    priority=provided.extras.priority,
+                    streamed=provided.streamed,
+                    ttft_s=None if ttft_s is None else _rounded(ttft_s),
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                    completion_tokens=usage.completion_tokens,
+                    finish=provided.finish,
+                    error=None if outcome == FINISHED else outcome,
+                )
+            )
 
     def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
         """Write a row of a request that was refused before it had an exchange."""

@@ -47,28 +47,30 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
-from gateway.fetching import open_tools
+from gateway.fetching import open_tools, providers
 from gateway.records import (
     AnswerRecords,
     Asgi,
     ConversationRecords,
-    JobBounds,
     JobRecords,
     JobRunner,
     JobsAnywhere,
     TraceRecords,
     answer_bounds,
+    job_bounds,
     open_records,
     runner_name,
 )
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
+from gateway.requests.tasks import open_tasks
 from gateway.requests.tracing import sampler_of
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
 WISHES_S = 1.0
+LEAVES = "the gateway is shutting down; please send the request again"
 NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
@@ -138,7 +140,7 @@ class HttpService:
             TraceRecords(self.records, self.record_lists, options.node),
         )
         self.jobs = JobsAnywhere(
-            JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
+            JobRecords(self.records, job_bounds(options)), self.record_lists, options.node
         )
         self.job_runner = JobRunner(
             self.jobs.here,
@@ -156,16 +158,21 @@ class HttpService:
             models=self.catalog,
             node=options.node,
         )
-        self.tools, self.tracing = (
-            open_tools(options, self.log),
+        self.tools, self.provided = open_tools(options, self.log), set[providers.ProviderAnswer]()
+        self.tracing, self.tasks = (
             sampler_of(options, lambda: self.bus.state.trace_ratio, random.random),
+            open_tasks(
+                options.tasks_file, self.reactor, self.log, tells=self.http_processes.number == 0
+            ),
         )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
         self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
-        self._stack = _sampled(options, self.boot)
-        self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
+        self._stack, self._stalls = (
+            _sampled(options, self.boot),
+            StallMeter(Path(options.endpoints.folder), self.process),
+        )
         self.reactor.measure(self._stalls)
         often = ((FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes))
         for period_s, act in often:
@@ -188,9 +195,9 @@ class HttpService:
     def end_all(self) -> None:
         """End every open request now, in words; but jobs, which go back into the queue."""
         self.job_runner.leave()
-        self.dispatcher.fail_all(
-            "model_unavailable", "the gateway is shutting down; please send the request again"
-        )
+        self.dispatcher.fail_all("model_unavailable", LEAVES)
+        for answer in list(self.provided):
+            answer.stop(providers.ProviderFailed("shutdown", LEAVES))
 
     def close(self) -> None:
         """End what is open, and let go of all that this process holds."""
@@ -332,16 +339,6 @@ class HttpService:
     def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
         if isinstance(answer, CommandRefused):
             self.log.warning("keep_alive was refused", why=answer.refusal.message)
-
-
-def _job_bounds(options: Options) -> JobBounds:
-    return JobBounds(
-        per_client=options.jobs_per_client,
-        kept=options.job_rows,
-        bytes=options.job_bytes,
-        running=options.jobs_running,
-        ttl_s=options.job_ttl_s,
-    )
 
 
 def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:

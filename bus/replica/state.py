@@ -22,6 +22,7 @@ from bus.wire.messages.events import (
     ApiKeyAdded,
     ApiKeyChanged,
     ApiKeyRemoved,
+    CloudFallbackAllowed,
     DerivedForgotten,
     Event,
     FactId,
@@ -76,7 +77,8 @@ class ClusterState(Message):
     highest sequence number indexed; `commands` the index at which each recent command took
     effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
     `api_keys` the API keys and `leases` the leases by id; `trace_ratio` the share of requests that
-    is traced, None where each node's settings say it."""
+    is traced, None where each node's settings say it. `cloud_fallback`: providers may answer where
+    a task's models fail."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -93,6 +95,7 @@ class ClusterState(Message):
     pins: dict[str, Pin] = Field(default_factory=dict[str, Pin])
     leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])
     trace_ratio: float | None = None
+    cloud_fallback: bool = True
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -170,6 +173,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
         case TracingSet(ratio=ratio):
             return {"trace_ratio": ratio}
+        case CloudFallbackAllowed(allowed=allowed):
+            return {"cloud_fallback": allowed}
         case _:
             return _with_instance(state, body.instance, body)
 

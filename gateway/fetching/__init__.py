@@ -1,4 +1,5 @@
-"""Talks to the web: what this node fetches because a client named it, and nothing else does.
+"""Talks to the web: what this node fetches because a client named it, and nothing else does; and
+what it asks of the providers that its operator named (`providers`).
 
 One reader of URLs, one judge of addresses, one policy, one that dials. A URL is judged before its
 name is asked for, its addresses before they are dialled, and each redirect anew; what comes is
@@ -27,5 +28,6 @@ __all__ = [
     "WebTools",
     "open_tools",
     "policies_of",
+    "providers",  # pyright: ignore[reportUnsupportedDunderAll] - a room, loaded when it is named
     "read_allowance",
 ]

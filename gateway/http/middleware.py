@@ -55,8 +55,8 @@ COMMAND_BYTES = 1 << 20
 TRUNCATED_HEADER = "x-shoal-truncated"
 NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
-RECEIVE, LEAVE = "shoal.receive", "shoal.leave"
-"""Where a request's scope has its connection's `receive`, and what is called at its end."""
+RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
+"""Where a scope has its connection's `receive`, what ends it, and a body that was read already."""
 _CALLER, _READ = "shoal.caller", "shoal.read"
 ASIDE_BYTES = 128 << 10
 """What is longer is read in a thread, so that other streams go on."""
@@ -69,7 +69,7 @@ _CORS = (
     (
         "access-control-expose-headers",
         "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
-        "x-shoal-not-kept, x-shoal-missing-nodes",
+        "x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, x-shoal-answered-by, x-shoal-why",
     ),
 )
 
@@ -131,16 +131,17 @@ def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
 def tell_not_kept(resp: Response, why: str) -> None:
     """Say in the answer's header why it is not kept though it was to be; empty: it is."""
     if why:
-        resp.set_header(NOT_KEPT_HEADER, _one_line(why))
+        resp.set_header(NOT_KEPT_HEADER, one_line(why))
 
 
 def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
     """Name in the answer's header the nodes whose part of a list is missing, each with why."""
     if nodes:
-        resp.set_header("x-shoal-missing-nodes", _one_line(", ".join(nodes)))
+        resp.set_header("x-shoal-missing-nodes", one_line(", ".join(nodes)))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a text as a header may have it."""
     return " ".join(text.encode("ascii", "replace").decode().split())
 
 
@@ -153,6 +154,8 @@ async def read_body(
     when nothing more of it comes (408), or when the budget has no room (503); then nothing stays
     taken.
     """
+    if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
+        return ahead
     packed = (req.get_header("content-encoding") or "identity").strip().casefold()
     if packed != "identity":
         raise HttpFaultRaised(faults.packed_body(packed))
@@ -290,7 +293,8 @@ class AccessControl:
                 raise HttpFaultRaised(of_refusal(refusal))
             req.scope[_CALLER] = caller_of_run(run.owner, keys.book.keys)
             return
-        opens, key = is_open(req.path), _key_of(req)
+        opens = is_open(req.path)
+        key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
         asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
@@ -322,10 +326,6 @@ def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
     forwarded = req.get_header("x-forwarded-for")
     address = client_address(str(host), forwarded, options.trusted_proxies)
     return (key_id(req) or "", client_id or "", address, f"{host}:{port}")
-
-
-def _key_of(req: Request) -> str | None:
-    return offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
 
 
 def _leaves_body(req: Request) -> bool:

@@ -35,12 +35,12 @@ _ERROR_TEXTS: Mapping[int, str] = {
     429: "The queue is full; `Retry-After` and the position are said.",
     500: "Our own failure.",
     501: "The system forbids it here; the reason is said.",
-    502: "Another service of this node gave no sense.",
+    502: "Another service of this node, or a provider, gave no sense.",
     503: "The model is not ready; `Retry-After` is said.",
     504: "A wait passed its deadline; the message names the wait.",
     507: "Not enough memory.",
 }
-GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 503, 504, 507)
+GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 502, 503, 504, 507)
 """What any route that generates text may answer."""
 
 

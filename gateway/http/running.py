@@ -12,20 +12,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from falcon.asgi import Response
+from falcon.asgi import Request, Response
 
 from gateway.dialects import sse
-from gateway.dialects.dialect import KeepingStream, KeptAnswer, Parsed, StreamRenderer
+from gateway.dialects.dialect import (
+    KeepingStream,
+    KeptAnswer,
+    Parsed,
+    StreamRenderer,
+    WholeDialect,
+)
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.dialects.registry import request_id_of
 from gateway.ended_requests import FINISHED, AskedOver
-from gateway.http.middleware import Receive, tell_ignored
-from gateway.records import EndedTurn, job_of_run
+from gateway.http.middleware import Receive, key_id, tell_ignored
+from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
+from gateway.requests.shortened import shortened
 from gateway.service import HttpService
 
 CLOSED_REQUEST = 499
+ATTEMPT = "shoal.attempt"
+"""Where a request's scope has what it has to keep to as a candidate of a task."""
+
+
+def asked_over(
+    service: HttpService, kind: Kind, dialect: WholeDialect, req: Request, resp: Response
+) -> AskedOver:
+    """Return what is known of a request before its body is read."""
+    return AskedOver(
+        kind=kind,
+        dialect=dialect.name,
+        started_at=service.reactor.now(),
+        key=key_id(req),
+        answer_id=resp.get_header("x-request-id") or "",
+        run=job_run_of(req.scope),
+        attempt=req.scope.get(ATTEMPT),
+    )
 
 
 class ClientHangUp:
@@ -105,6 +129,28 @@ class RunningExchange:
             raise HttpFaultRaised(fault)
         if inbox.early_fault is not None:
             raise HttpFaultRaised(inbox.early_fault)
+
+    async def in_time(self) -> None:
+        """Wait for the first token where a task's candidate is asked, for as long as that may take.
+
+        Raises HttpFaultRaised where it does not come, for another candidate may still answer.
+        """
+        attempt, inbox = self.asked.attempt, self.exchange.inbox
+        if attempt is None:
+            return
+        if not await inbox.wait_begun(attempt.budget_s):
+            progress = "; ".join(inbox.take_comments())
+            raise HttpFaultRaised(attempt.too_late(self.parsed.model, progress))
+        self.raise_early()
+        attempt.began = True
+
+    def gave_way(self, fault: HttpFault | None) -> Parsed | None:
+        """End an exchange whose conversation did not fit and may be cut, and return its body with
+        fewer turns; None where it stays."""
+        shorter = None if fault is None else shortened(self.parsed, fault)
+        if shorter is not None:
+            self.give_way()
+        return shorter
 
     def stay_warm(self) -> None:
         """Wish that the model stays as long as the body says."""

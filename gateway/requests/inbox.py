@@ -17,6 +17,7 @@ from bus.wire.messages.tokens import (
     Entry,
     Failed,
     Finished,
+    PrefillProgress,
     PromptTokens,
     TokenDelta,
     ToolCallDelta,
@@ -64,7 +65,7 @@ class EntryInbox:
         """Return a failure that can still be a status, because nothing precedes it; else None."""
         if self.fault is not None:
             return self.fault
-        first = self._queue[0] if self._queue else None
+        first = self._first()
         return of_failed(first) if isinstance(first, Failed) else None
 
     async def wait_settled(self, patience_s: float) -> bool:
@@ -72,6 +73,17 @@ class EntryInbox:
         try:
             async with asyncio.timeout(patience_s):
                 while not self.settled:
+                    await self._wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_begun(self, patience_s: float | None) -> bool:
+        """Wait for the first entry of an answer, or its end, at most so long (None: for ever);
+        returns whether it is there."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while self._first() is None and not self.ended:
                     await self._wait()
         except TimeoutError:
             return False
@@ -135,6 +147,10 @@ class EntryInbox:
         self._wake()
 
     # --- below ---------------------------------------------------------------------------------
+
+    def _first(self) -> Entry | None:
+        """Return the first entry that waits to be taken and is more than a word of progress."""
+        return next((one for one in self._queue if not isinstance(one, PrefillProgress)), None)
 
     def _wake(self) -> None:
         waiting = self._waiting

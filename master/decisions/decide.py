@@ -17,6 +17,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import (
     AddApiKey,
+    AllowCloudFallback,
     AskLeaseBack,
     Command,
     DeleteInstance,
@@ -38,6 +39,7 @@ from bus.wire.messages.commands import (
     TakeLease,
 )
 from bus.wire.messages.events import (
+    CloudFallbackAllowed,
     EventBody,
     InstanceDraining,
     InstancePlaced,
@@ -190,6 +192,10 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         case SetTracing(ratio=ratio):
             same = scene.state.trace_ratio == ratio
             return Known(scene.state.index) if same else Decided((TracingSet(ratio=ratio),), None)
+        case AllowCloudFallback(allowed=allowed):
+            if allowed == scene.state.cloud_fallback:
+                return Known(scene.state.index)
+            return Decided((CloudFallbackAllowed(allowed=allowed),), None)
         case _:
             assert_never(command)
 

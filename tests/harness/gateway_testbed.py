@@ -40,6 +40,7 @@ from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.commands import (
     Acknowledged,
     AddApiKey,
+    AllowCloudFallback,
     CommandRefused,
     DeleteInstance,
     PlaceModel,
@@ -55,7 +56,14 @@ from bus.wire.messages.control import (
     Snapshot,
     TermHeartbeat,
 )
-from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened, TracingSet
+from bus.wire.messages.events import (
+    CloudFallbackAllowed,
+    Event,
+    EventBody,
+    InstancePlaced,
+    TermOpened,
+    TracingSet,
+)
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
@@ -149,6 +157,8 @@ class Holder:
             self.happen(body)
         if isinstance(command, SetTracing):
             self.happen(TracingSet(ratio=command.ratio))
+        if isinstance(command, AllowCloudFallback):
+            self.happen(CloudFallbackAllowed(allowed=command.allowed))
         return Acknowledged(
             command_id=command.command_id,
             term=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DOORED_ROOMS: tuple[str, ...] = (
+    "bus.wire.tasks",
     "bus.survey",
     "bus.switchboard",
     "conf.blas",
@@ -17,11 +18,14 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.http.resources.figures",
     "gateway.http.secure",
     "gateway.fetching",
+    "gateway.fetching.providers",
     "gateway.fetching.reading",
+    "gateway.http.tasks",
     "gateway.http.resources.tools",
     "gateway.http.resources.access",
     "gateway.http.resources.jobs",
     "gateway.http.resources.conversations",
+    "gateway.requests.tasks",
     "gateway.records",
     "gateway.records.jobs",
     "gateway.records.conversations",
@@ -62,6 +66,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.accelerators": ("pydantic",),
     "bus.wire.model_cards": ("msgpack", "pydantic"),
     "bus.wire.pool": ("pydantic",),
+    "bus.wire.tasks": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.hardware": ("pydantic",),

@@ -43,7 +43,7 @@ from worker.models.manifest import manifest_of
 from worker.transfer.pieces import Piece
 from worker.transfer.staging import Stage
 
-MAX_RECORDS = 19
+MAX_RECORDS = 25
 """So many events fit into a segment of the recorded journal: one is archived, then more come."""
 KEYS = tuple(ClusterKey(bytes(range(n, n + 32))) for n in (0, 100))
 CHANGED_NS = 1_700_000_000_123_456_789

@@ -17,6 +17,7 @@ from bus.wire.messages.events import (
     ApiKeyAdded,
     ApiKeyChanged,
     ApiKeyRemoved,
+    CloudFallbackAllowed,
     DerivedForgotten,
     Event,
     EventBody,
@@ -138,6 +139,7 @@ def bodies() -> list[EventBody]:
         TracingSet(ratio=0.25),
         TracingSet(),
         TracingSet(ratio=1.0),
+        CloudFallbackAllowed(allowed=False),
     ]
 
 

@@ -252,6 +252,15 @@ class SetTracing(Message):
     ratio: float | None = Field(default=None, ge=0.0, le=1.0)
 
 
+class AllowCloudFallback(Message):
+    """Let providers' models answer for a task where those before them fail (`allowed`), or not; on
+    every node."""
+
+    kind: Literal["allow_cloud_fallback"] = "allow_cloud_fallback"
+    command_id: CommandId
+    allowed: bool
+
+
 Command = Annotated[
     PlaceModel
     | DeleteInstance
@@ -271,7 +280,8 @@ Command = Annotated[
     | AddApiKey
     | RotateApiKey
     | RemoveApiKey
-    | SetTracing,
+    | SetTracing
+    | AllowCloudFallback,
     Field(discriminator="kind"),
 ]
 

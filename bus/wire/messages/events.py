@@ -276,6 +276,14 @@ class TracingSet(Message):
     ratio: float | None = Field(default=None, ge=0.0, le=1.0)
 
 
+class CloudFallbackAllowed(Message):
+    """Providers' models may answer for a task where those before them fail, from here on; or may
+    not."""
+
+    kind: Literal["cloud_fallback_allowed"] = "cloud_fallback_allowed"
+    allowed: bool
+
+
 EventBody = Annotated[
     NodeJoined
     | RankSeated
@@ -305,7 +313,8 @@ EventBody = Annotated[
     | ApiKeyAdded
     | ApiKeyChanged
     | ApiKeyRemoved
-    | TracingSet,
+    | TracingSet
+    | CloudFallbackAllowed,
     Field(discriminator="kind"),
 ]
 

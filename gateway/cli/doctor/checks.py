@@ -25,6 +25,7 @@ from bus.links.tls_files import read_pair
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
 from bus.wire.errors import ConfigError
+from bus.wire.tasks import read_tasks
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
@@ -200,6 +201,34 @@ def _settings(settings: Settings, _running: bool) -> Finding:
     )
 
 
+def tasks(settings: Settings, running: bool) -> Finding:
+    """Check `tasks.toml` as it lies on the disk, and that the node has the keys that it names."""
+    file = settings.paths.tasks_file
+    if not file.exists():
+        return Finding("tasks", "ok", f"none; {file} is not there")
+    try:
+        table = read_tasks(file.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        goes_on = "what the node read before stays in force" if running else "no task is known"
+        return Finding(
+            "tasks", "error", f"{error} ({file})", f"mend the file; until then {goes_on}"
+        )
+    found = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
+    if not running:
+        return Finding("tasks", "ok", found)
+    try:
+        told = cast(
+            list[dict[str, Any]], own_api(settings).get("/tasks", timeout_s=5.0)["providers"]
+        )
+    except CliError as problem:
+        return Finding("tasks", "warn", f"{found}; {problem.message}", "see `shoal status`")
+    keyless = [f"{one['key_env']} ({one['name']})" for one in told if not one["has_key"]]
+    if keyless:
+        remedy = "set them where the node is started, then `shoal restart`"
+        return Finding("tasks", "warn", f"{found}; without a key: {', '.join(keyless)}", remedy)
+    return Finding("tasks", "ok", found)
+
+
 def api_keys(settings: Settings, running: bool) -> Finding:
     """Check that no API key lies in plain text where other users of this machine may read it, and
     that there is one where clients need one."""
@@ -330,6 +359,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _settings,
     folders,
     records,
+    tasks,
     api_keys,
     https,
     _port,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import psutil
 from bus.process.logs import end_of
 from bus.process.supervisor import Supervisor
 from gateway.cluster.captures.archive import Missing
-from gateway.cluster.captures.secrets import Remover, secrets_of
+from gateway.cluster.captures.secrets import LEAST, Remover, secrets_of
 
 LOG_BYTES = 128 << 10
 LOGS_BYTES = 4 << 20
@@ -84,10 +84,13 @@ class Machine:
                 yield path.name, end
 
 
-def remover_of(secret_files: Iterable[str]) -> Remover:
-    """Return what takes this node's secrets out: those of the environment, and of key files."""
+def remover_of(secret_files: Iterable[str], variables: Collection[str] = ()) -> Remover:
+    """Return what takes this node's secrets out: those of the environment, which `variables` name
+    as well, and of key files."""
     environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
-    return Remover(secrets_of(environment, _contents(secret_files)))
+    found = secrets_of(environment, _contents(secret_files))
+    named = {environment[name].strip() for name in variables if name in environment}
+    return Remover(found | {one for one in named if len(one) >= LEAST})
 
 
 def memory_of(

@@ -14,6 +14,7 @@ from bus.wire.messages.events import (
     ApiKeyAdded,
     ApiKeyChanged,
     ApiKeyRemoved,
+    CloudFallbackAllowed,
     DerivedForgotten,
     Event,
     EventBody,
@@ -125,6 +126,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
             return {"key": gone, "name": "" if known is None else known.name[:MOST_NAME]}
         case TracingSet():
             return {"ratio": body.ratio}
+        case CloudFallbackAllowed(allowed=allowed):
+            return {"allowed": allowed}
         case _:
             return _about_instance(body, before, after)
 

@@ -157,7 +157,7 @@ def _archive(
     service: HttpService, captured: Sequence[Captured], head: dict[str, Any], at_s: float
 ) -> bytes:
     """Return the archive; what is secret here is taken out of the others' files too."""
-    remover = remover_of(service.options.secret_files)
+    remover = remover_of(service.options.secret_files, service.tasks.variables())
     for one in captured:
         if isinstance(one, NodeCapture):
             one.files = {name: remover.cleaned(content) for name, content in one.files.items()}

@@ -136,7 +136,8 @@ class _Gathering:
 
     def cleaned(self) -> NodeCapture:
         """Return the capture without what is secret on this node. Waits for the disk."""
-        remover, taken = remover_of(self._service.options.secret_files), self._capture
+        service, taken = self._service, self._capture
+        remover = remover_of(service.options.secret_files, service.tasks.variables())
 
         def clean(text: str) -> str:
             """Return a text without what is secret."""

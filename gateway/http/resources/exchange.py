@@ -32,7 +32,6 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_fai
 from gateway.ended_requests import AskedOver
 from gateway.http.middleware import (
     Resource,
-    key_id,
     read_aside,
     read_body,
     receive_of,
@@ -52,11 +51,11 @@ from gateway.http.resources.keep_alive import load_or_unload
 from gateway.http.running import (
     ClientHangUp,
     RunningExchange,
+    asked_over,
     comments_before,
     refusals_recorded,
 )
-from gateway.records import Kind, job_run_of
-from gateway.requests.shortened import shortened
+from gateway.http.tasks import answer_as_named
 from gateway.service import HttpService
 
 QUICK_S = 0.5
@@ -73,9 +72,13 @@ class GenerateResource(Resource):
     dialect: Dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer by the model, or the models, that the body's name of one means."""
+        await answer_as_named(self.service, "generate", self.dialect, req, resp, self._post)
+
+    async def _post(self, req: Request, resp: Response) -> None:
         """Parse the body, submit its requests, answer."""
         service = self.service
-        asked = _asked(service, "generate", self.dialect, req, resp)
+        asked = asked_over(service, "generate", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
@@ -97,10 +100,11 @@ class GenerateResource(Resource):
         """Answer; or return the body with fewer turns, where it did not fit and may be cut."""
         with running.recorded_if_it_fails():
             try:
+                await running.in_time()
                 await self._answer(running, resp, again)
                 return None
             except HttpFaultRaised as raised:
-                shorter = _gave_way(running, raised.fault)
+                shorter = running.gave_way(raised.fault)
                 if shorter is None:
                     raise
                 return shorter
@@ -142,14 +146,19 @@ class ReadPromptResource(Resource):
     dialect: WholeDialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer by the model, or the models, that the body's name of one means."""
+        await answer_as_named(self.service, "ask", self.dialect, req, resp, self._post)
+
+    async def _post(self, req: Request, resp: Response) -> None:
         """Parse the body, have its prompt read, answer."""
         service = self.service
-        asked = _asked(service, "ask", self.dialect, req, resp)
+        asked = asked_over(service, "ask", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
             parsed = await _recalled(service, self.dialect, parsed, req)
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
+            await running.in_time()
             collected = await _collected(running)
             if any(one.prompt is None for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
@@ -163,9 +172,13 @@ class EmbedResource(Resource):
     dialect: WholeDialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer by the model, or the models, that the body's name of one means."""
+        await answer_as_named(self.service, "embed", self.dialect, req, resp, self._post)
+
+    async def _post(self, req: Request, resp: Response) -> None:
         """Parse the body, have its inputs computed, answer; say which were cut."""
         service = self.service
-        asked = _asked(service, "embed", self.dialect, req, resp)
+        asked = asked_over(service, "embed", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
@@ -175,6 +188,7 @@ class EmbedResource(Resource):
         with refusals_recorded(service, asked):
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
+            await running.in_time()
             collected = await _collected(running)
             if any(_lacks_vectors(one, parsed) for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
@@ -203,20 +217,6 @@ def _empty(dialect: Dialect, parsed: Parsed, load_s: float) -> bytes:
         return dialect.render_whole(parsed, (), load_s=load_s)
     renderer = dialect.stream(parsed, load_s=load_s)
     return renderer.open() + renderer.close()
-
-
-def _asked(
-    service: HttpService, kind: Kind, dialect: WholeDialect, req: Request, resp: Response
-) -> AskedOver:
-    """Return what is known of a request before its body is read."""
-    return AskedOver(
-        kind=kind,
-        dialect=dialect.name,
-        started_at=service.reactor.now(),
-        key=key_id(req),
-        answer_id=resp.get_header("x-request-id") or "",
-        run=job_run_of(req.scope),
-    )
 
 
 async def _parsed(
@@ -291,15 +291,6 @@ def _begin_again(
         return _begin(service, req, parsed, asked, hang_up)
 
 
-def _gave_way(running: RunningExchange, fault: HttpFault | None) -> Parsed | None:
-    """End an exchange whose conversation did not fit and may be cut, and return its body with fewer
-    turns; None where it stays."""
-    shorter = None if fault is None else shortened(running.parsed, fault)
-    if shorter is not None:
-        running.give_way()
-    return shorter
-
-
 async def _answer_whole(
     running: RunningExchange, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
 ) -> None:
@@ -340,7 +331,7 @@ async def _streamed(
             inbox = running.exchange.inbox
             async for comment in comments_before(inbox):
                 yield comment
-            shorter = _gave_way(running, inbox.early_fault)
+            shorter = running.gave_way(inbox.early_fault)
             if shorter is None:
                 break
             running = again(shorter)

@@ -22,6 +22,7 @@ from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
+from gateway.http.tasks import listing_named, listings_of
 from gateway.service import HttpService
 
 
@@ -36,7 +37,7 @@ class ModelList(Resource):
         service = self.service
         if self.endpoint.waits:
             await service.catalog.wait_known()
-        resp.data = self.endpoint.render(_listings(service), wall())
+        resp.data = self.endpoint.render(_listings(service, req), wall())
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ModelPages(Resource):
         await self.service.catalog.wait_known()
         said = req.params.items()
         query = {name: one if isinstance(one, str) else one[-1] for name, one in said}
-        resp.data = self.endpoint.render(_listings(self.service), query)
+        resp.data = self.endpoint.render(_listings(self.service, req), query)
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,10 @@ class ModelOfBody(Resource):
         tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
         service = self.service
         await service.catalog.wait_known()
-        model = service.catalog.named(asked.name)
         listing = _listing_named(service, asked.name)
-        own = service.catalog.card_here(model)
+        own = None
+        if not service.tasks.table.means(asked.name):
+            own = service.catalog.card_here(service.catalog.named(asked.name))
         if own is not None:
             read = partial(read_model_files, Path(own.path), with_tensors=asked.verbose)
             listing = _with_files(listing, await asyncio.to_thread(read))
@@ -165,8 +167,8 @@ def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table
     )
 
 
-def _listings(service: HttpService) -> list[api_table.ModelListing]:
-    """Return what is told of all models, by id."""
+def _listings(service: HttpService, req: Request) -> list[api_table.ModelListing]:
+    """Return what is told of all models, by id, where a request asks for that."""
     cards = service.catalog.cards()
     names = sorted(service.catalog.names())
     found = [_listing(service, name, cards.get(name)) for name in names]
@@ -177,11 +179,19 @@ def _listings(service: HttpService) -> list[api_table.ModelListing]:
         for model, own in service.catalog.adapters.known().items()
         for adapter in own.values()
     )
-    return sorted((*found, *derived, *adapters), key=lambda one: one.id)
+    listed = {one.id: one for one in (*found, *derived, *adapters)}
+    listed |= listings_of(service, listed, req)
+    return sorted(listed.values(), key=lambda one: one.id)
 
 
 def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
     """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
+    if service.tasks.table.means(name):
+        return listing_named(service, name, partial(_listing_of_model, service))
+    return _listing_of_model(service, name)
+
+
+def _listing_of_model(service: HttpService, name: str) -> api_table.ModelListing:
     model = service.catalog.named(name)
     catalog = service.catalog
     card = catalog.cards().get(model)

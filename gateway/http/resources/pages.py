@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, Any] = {
     "from": "shoal-tiny",
     "size_bytes": 1_000_000,
     "path": "/v1/completions",
+    "allowCloudFallback": True,
     "body": {"model": "shoal-tiny", "prompt": "Once upon a time"},
 }
 """Values of fields in the forms that try a route."""

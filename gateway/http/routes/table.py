@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.dialects.registry import APIS
-from gateway.http import diagnostics, page
+from gateway.http import diagnostics, page, tasks
 from gateway.http.openapi import Route
 from gateway.http.resources import (
     access,
@@ -91,6 +91,12 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/unpin", "Let a pinned model leave memory again", CLUSTER,
           partial(pool.PinResource, pinned=False), body=pool.PinBody,
           errors=(400, 401, 404, 409, 503)),
+    Route("GET", "/tasks", "The tasks and providers of this node's tasks.toml, and what is loaded",
+          CLUSTER, tasks.TaskList, errors=(401, 503)),
+    Route("GET", "/api/v1/config", "What is set while the cluster runs", CLUSTER,
+          tasks.ConfigResource, errors=(401, 503)),
+    Route("PUT", "/api/v1/config", "Set it, on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
+          tasks.ConfigResource, body=tasks.ConfigBody, errors=(400, 401, 503)),
     Route("GET", "/leases", "Memory that is kept for other things than models", CLUSTER,
           pool.LeaseList, errors=(401,)),
     Route("POST", "/leases", "Keep memory of a node for something else; models make way for it",

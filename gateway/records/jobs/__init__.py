@@ -21,7 +21,7 @@ from gateway.records.jobs.leases import runner_name
 from gateway.records.jobs.records import JobRecords, JobsFull
 from gateway.records.jobs.run_scope import JobRun, job_run_of, mark_of
 from gateway.records.jobs.runner import RESULT_BYTES, Asgi, JobRunner
-from gateway.records.jobs.table import JobBounds
+from gateway.records.jobs.table import JobBounds, job_bounds
 
 __all__ = [
     "JOB_PREFIX",
@@ -38,6 +38,7 @@ __all__ = [
     "NewJob",
     "State",
     "event_payload",
+    "job_bounds",
     "job_of_run",
     "job_request",
     "job_run_of",

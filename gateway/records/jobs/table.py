@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.wire.ids import RequestId
+from gateway.cluster.options import Options
 from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, Signal, error_text
 from gateway.records.statements import Statement
 
@@ -36,6 +37,17 @@ class JobBounds:
     bytes: int = 256 << 20
     running: int = 4
     ttl_s: float = 86_400.0
+
+
+def job_bounds(options: Options) -> JobBounds:
+    """Return the bounds that a node's settings set."""
+    return JobBounds(
+        per_client=options.jobs_per_client,
+        kept=options.job_rows,
+        bytes=options.job_bytes,
+        running=options.jobs_running,
+        ttl_s=options.job_ttl_s,
+    )
 
 
 def _from(signal: Signal) -> str:

@@ -39,6 +39,7 @@ from gateway.http.resources.pool import leases, pool
 from gateway.http.resources.pulls import card, pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
+from gateway.http.tasks import settings
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
 from tests.harness.field_samples import same, samples_of, schema_of
@@ -62,6 +63,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
+    settings.ConfigBody: (settings, None),
     leases.LeaseBody: (leases, None),
     leases.RenewalBody: (leases, None),
     web.OpenUrlBody: (web, None),

@@ -83,6 +83,7 @@ def gathered(folder: str, answers: Answers, timing: CaptureTiming) -> NodeCaptur
             ),
             readings=SimpleNamespace(nodes=nodes, runners=runners),
             reactor=reactor,
+            tasks=SimpleNamespace(variables=frozenset),
             options=SimpleNamespace(
                 node=NODE, node_name="desk", endpoints=endpoints, logs_folder="",
                 secret_files=(), settings_shown={},

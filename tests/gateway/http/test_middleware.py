@@ -18,7 +18,9 @@ from gateway.requests.body_budget import BodyBudget
 
 def request(stream: AsyncIterator[bytes]) -> Request:
     """Return a request of unknown length with this body."""
-    return cast(Any, SimpleNamespace(content_length=None, stream=stream, get_header={}.get))
+    return cast(
+        Any, SimpleNamespace(content_length=None, stream=stream, get_header={}.get, scope={})
+    )
 
 
 def test_a_piece_in_the_turn_in_which_the_time_is_over_does_not_hide_the_timeout() -> None:

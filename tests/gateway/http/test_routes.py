@@ -33,7 +33,7 @@ def answered() -> set[tuple[str, str]]:
 def test_every_route_has_its_line_and_every_line_its_route() -> None:
     told = {(route.method, route.path) for route in ROUTES}
     also = {("GET", "/ollama")}
-    twice = {(m, f"/ollama{p}") for m, p in told if p.startswith("/api/")}
+    twice = {(m, f"/ollama{p}") for m, p in told if p.startswith("/api/") and "/v1/" not in p}
     assert answered() == told | also | twice
 
 

@@ -6,7 +6,14 @@ import asyncio
 
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
-from bus.wire.messages.tokens import ChoiceEnd, Failed, Finished, TokenDelta, Usage
+from bus.wire.messages.tokens import (
+    ChoiceEnd,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    Usage,
+)
 from gateway.dialects.faults import HttpFault
 from gateway.requests.inbox import EntryInbox
 
@@ -101,5 +108,31 @@ def test_an_abandoned_answer_gives_nothing_more() -> None:
         answer.abandon()
         assert await answer.take() == []
         assert answer.ended
+
+    asyncio.run(trace())
+
+
+def test_an_answer_has_begun_with_its_first_token_and_not_with_a_word_of_progress() -> None:
+    async def trace() -> None:
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
+        answer.accepted(A)
+        answer.arrived(A, [PrefillProgress(A, 0, 5, 10)])
+        assert answer.settled and not await answer.wait_begun(0.01)
+        waits = asyncio.ensure_future(answer.wait_begun(None))
+        await asyncio.sleep(0)
+        answer.arrived(A, [delta(A, 1)])
+        assert await waits
+        assert len(await answer.take()) == 2, "it is still there to be taken"
+
+    asyncio.run(trace())
+
+
+def test_what_fails_after_a_word_of_progress_alone_can_still_be_a_status() -> None:
+    async def trace() -> None:
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
+        failed = Failed(A, 1, "runner_lost", "gone", Usage(), {})
+        answer.arrived(A, [PrefillProgress(A, 0, 5, 10), failed])
+        assert await answer.wait_begun(5.0)
+        assert answer.early_fault is not None and answer.early_fault.status == 503
 
     asyncio.run(trace())

@@ -9,7 +9,13 @@ from bus.replica.state import ClusterState, apply
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.commands import DeleteInstance, KeepAlive, PlaceModel, SupposedModel
+from bus.wire.messages.commands import (
+    AllowCloudFallback,
+    DeleteInstance,
+    KeepAlive,
+    PlaceModel,
+    SupposedModel,
+)
 from bus.wire.messages.events import (
     EventBody,
     GenerationOpened,
@@ -557,3 +563,13 @@ def test_a_supposed_model_is_never_placed(fields: dict[str, bool]) -> None:
     stage.announce()
     refused = suppose(stage, model("a/b"), **{"dry_run": True, "previews": True, **fields})
     assert isinstance(refused, Refusal) and refused.field == "supposed"
+
+
+def test_the_fallback_to_providers_is_switched_once_and_stands_in_the_state(stage: Stage) -> None:
+    def switched(name: str, *, allowed: bool) -> Decision:
+        return stage.command(AllowCloudFallback(command_id=CommandId(name), allowed=allowed))
+
+    assert stage.state.cloud_fallback and isinstance(switched("a", allowed=True), Known)
+    assert isinstance(switched("b", allowed=False), Decided) and not stage.state.cloud_fallback
+    assert isinstance(switched("c", allowed=False), Known), "it is so already"
+    assert isinstance(switched("d", allowed=True), Decided) and stage.state.cloud_fallback

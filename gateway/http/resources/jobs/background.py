@@ -48,9 +48,10 @@ async def answer_in_background(
     assert wanted is not None
     if parsed.stream:
         check_readers(service)
-    service.catalog.check_makes(
-        service.catalog.named(parsed.model, or_pulled=True), parsed.requests
-    )
+    if not service.tasks.table.means(parsed.model):
+        service.catalog.check_makes(
+            service.catalog.named(parsed.model, or_pulled=True), parsed.requests
+        )
     new = NewJob(
         request=request.request_id,
         kind="response",

@@ -141,8 +141,9 @@ async def _understood(service: HttpService, asked: JobBody) -> tuple[Parsed, byt
         raise bad_field("body.background", "a job runs without its client; leave it out")
     if not service.catalog.known:
         await service.catalog.wait_known()
-    model = service.catalog.named(parsed.model, or_pulled=True)
-    service.catalog.check_makes(model, parsed.requests)
+    if not service.tasks.table.means(parsed.model):
+        model = service.catalog.named(parsed.model, or_pulled=True)
+        service.catalog.check_makes(model, parsed.requests)
     return parsed, body
 
 

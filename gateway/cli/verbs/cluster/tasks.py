@@ -1,0 +1,79 @@
+"""Talks to the node's API about the names that several models answer for: `shoal tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.amounts import span
+
+Row = Mapping[str, Any]
+NONE = "-"
+
+
+def tasks(
+    invocation: Invocation,
+    cloud_fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--cloud-fallback/--no-cloud-fallback",
+            help="First let providers answer where a task's own models fail, on all nodes; or not.",
+        ),
+    ] = None,
+) -> None:
+    """Show the tasks of the node's tasks.toml: their candidates, and which of them are loaded."""
+    api, output = invocation.api(), invocation.output
+    if cloud_fallback is not None:
+        api.put("/api/v1/config", {"allowCloudFallback": cloud_fallback})
+    found = api.get("/tasks")
+    if cloud_fallback is not None:  # another process of the gateway may not have heard of it yet
+        found["allowCloudFallback"] = cloud_fallback
+    output.document(found)
+    output.table(
+        ("task", "candidates", "loaded", ">budget", ">stays", "primary"),
+        [task_row(one) for one in found["tasks"]],
+    )
+    if found["providers"]:
+        output.say("")
+        output.table(
+            ("provider", "kind", "at", "key", "models"),
+            [_provider_row(one) for one in found["providers"]],
+        )
+        allowed = "may" if found["allowCloudFallback"] else "may not"
+        output.say(f"providers {allowed} answer where the candidates before them fail")
+    if found["trouble"]:
+        output.note(f"{found['trouble']}; what was read before is in force")
+    if not found["tasks"] and not found["providers"]:
+        output.note(f"no tasks: write them into {found['file']} (docs/operations/tasks.md)")
+
+
+def task_row(task: Row) -> tuple[str, ...]:
+    """Return a task's line: candidates in their order, those that are nowhere marked."""
+    names = [f"{one['name']}{'' if one['known'] else ' (not here)'}" for one in task["candidates"]]
+    loaded = [one["name"] for one in task["candidates"] if one["loaded"]]
+    return (
+        task["name"],
+        ", ".join(names),
+        ", ".join(loaded) or NONE,
+        _span(task["budget_s"]),
+        _span(task["keep_alive_s"]),
+        "pinned" if task["pin_primary"] else NONE,
+    )
+
+
+def _provider_row(provider: Row) -> tuple[str, ...]:
+    key = provider["key_env"] or "none needed"
+    return (
+        provider["name"],
+        provider["kind"],
+        provider["base_url"],
+        key if provider["has_key"] else f"{key} is not set",
+        ", ".join(provider["models"]) or NONE,
+    )
+
+
+def _span(seconds: float | None) -> str:
+    return NONE if seconds is None else span(seconds)

@@ -1,0 +1,14 @@
+"""Talks to clients whose model is a task, or a provider's: who answers, and what is set of that."""
+
+from gateway.http.tasks.answering import answer_as_named
+from gateway.http.tasks.listed import listing_named, listings_of
+from gateway.http.tasks.settings import ConfigBody, ConfigResource, TaskList
+
+__all__ = [
+    "ConfigBody",
+    "ConfigResource",
+    "TaskList",
+    "answer_as_named",
+    "listing_named",
+    "listings_of",
+]

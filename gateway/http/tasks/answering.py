@@ -1,0 +1,203 @@
+"""Talks to clients whose body may name a task or a provider's model; all others are answered as if
+this were not there.
+
+The candidates of a task are asked one after the other until one has its first token, and its answer
+says which it was and why. What no candidate would change, as a field that is wrong, ends it at
+once. Nothing is said before a candidate has begun, so that a failure is still a status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from falcon.asgi import Request, Response
+
+from bus.wire.errors import BadRequest
+from bus.wire.tasks import NamedTask
+from gateway.dialects.body import read_object
+from gateway.dialects.dialect import Limits, WholeDialect
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
+from gateway.dialects.unknown_fields import HEADER
+from gateway.http.middleware import (
+    READ_AHEAD,
+    RECEIVE,
+    one_line,
+    read_aside,
+    read_body,
+    receive_of,
+)
+from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
+from gateway.http.tasks.client import WatchedClient
+from gateway.http.tasks.provided import ProviderQuestion, answer_by_provider
+from gateway.records import Kind, job_run_of
+from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
+from gateway.service import HttpService
+
+TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
+LEAST_S = 0.05
+"""With less time left no further candidate is asked."""
+ASKED_DIRECTLY = "asked for by its name"
+Answer = Callable[[Request, Response], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A request whose model is a task, or a provider's; `fields` are those of its body."""
+
+    service: HttpService
+    kind: Kind
+    dialect: WholeDialect
+    req: Request
+    resp: Response
+    answer: Answer
+    fields: dict[str, Any]
+    client: WatchedClient
+
+
+async def answer_as_named(
+    service: HttpService,
+    kind: Kind,
+    dialect: WholeDialect,
+    req: Request,
+    resp: Response,
+    answer: Answer,
+) -> None:
+    """Answer by the task, or the provider's model, that the body names; else by `answer`, which
+    finds the body as it was."""
+    table = service.tasks.table
+    if not table:
+        await answer(req, resp)
+        return
+    options = service.options
+    with refusals_recorded(service, asked_over(service, kind, dialect, req, resp)):
+        body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
+    fields = await read_aside(len(body), partial(_fields, body, options.body_depth))
+    name = fields.get("model")
+    in_background = fields.get("background") is True and job_run_of(req.scope) is None
+    if not isinstance(name, str) or not table.means(name) or in_background:
+        req.scope[READ_AHEAD] = body
+        await answer(req, resp)
+        return
+    service.bodies.give_back(len(body))
+    client = WatchedClient(receive_of(req))
+    req.scope[RECEIVE] = client.receive
+    named = _Named(service, kind, dialect, req, resp, answer, fields, client)
+    try:
+        await _answered(named, name)
+    except BaseException:
+        client.leave()
+        raise
+    if resp.stream is None:
+        client.leave()
+    else:
+        # what answers streams is a generator; falcon takes any reader
+        resp.stream = client.to_its_end(cast(AsyncGenerator[bytes], resp.stream))
+
+
+def _fields(body: bytes, depth: int) -> dict[str, Any]:
+    """Return the fields of a body; none where it is no object, which its dialect says better."""
+    try:
+        return read_object(body, Limits(depth=depth))
+    except BadRequest:
+        return {}
+
+
+async def _answered(named: _Named, name: str) -> None:
+    table = named.service.tasks.table
+    task = table.task_named(name)
+    provided = table.provided(name)
+    if task is None:
+        choice = CandidateChoice(name, ASKED_DIRECTLY, provided)
+        await _ask(named, choice, None, named.fields)
+        _tell(named.resp, choice.candidate, choice.why)
+        return
+    named.resp.set_header(TASK, task)
+    allow_cloud = named.service.bus.state.cloud_fallback
+    is_warm = partial(_is_warm, named.service)
+    order = order_of(table, task, is_warm=is_warm, allow_cloud=allow_cloud)
+    await _asked_in_order(named, task, table.tasks[task], order)
+
+
+async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: CandidateOrder) -> None:
+    """Ask one candidate after the other, until one answers. Raises what the last failed with, with
+    what became of all."""
+    fields, failed = dict(named.fields), list[str]()
+    if task.keep_alive_s is not None and "keep_alive" not in fields:
+        fields.setdefault("x_stay_warm", task.keep_alive_s)
+    last: HttpFault | None = None
+    now = named.service.reactor.now
+    since_at = now()
+    for choice in order.choices:
+        attempt = Attempt(name, task.budget_s)
+        left = fields if last is None else _with_time_left(fields, now() - since_at)
+        if left is None:
+            break
+        try:
+            await _ask(named, choice, attempt, left)
+        except Exception as error:
+            fault = of_error(error)
+            if fault is None or attempt.began or named.client.is_gone or not leads_on(fault):
+                raise
+            last = fault
+            failed.append(f"{choice.candidate}: {fault.message}")
+            named.resp.delete_header(HEADER)
+            named.service.log.info(
+                "a candidate of a task did not answer",
+                task=name,
+                candidate=choice.candidate,
+                why=fault.code,
+            )
+            continue
+        why = choice.why
+        if last is not None:
+            before = order.choices[len(failed) - 1].candidate
+            why = f"{before} did not answer ({last.code})"
+        _tell(named.resp, choice.candidate, why)
+        return
+    assert last is not None, "a task has a candidate"
+    failed += [f"{one}: left out (allowCloudFallback is false)" for one in order.left_out]
+    text = f"no candidate of the task '{name}' answered: {'; '.join(failed)}"
+    raise HttpFaultRaised(replace(last, message=text))
+
+
+def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] | None:
+    """Return the fields of a body with as much time as its client has left; None where it has
+    none. What is no time is left for its reader to refuse."""
+    asked_s = fields.get("x_timeout_s")
+    if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
+        return fields
+    left_s = round(asked_s - passed_s, 3)
+    return {**fields, "x_timeout_s": left_s} if left_s >= LEAST_S else None
+
+
+async def _ask(
+    named: _Named, choice: CandidateChoice, attempt: Attempt | None, fields: dict[str, Any]
+) -> None:
+    """Have one candidate answer. Raises what it fails with before its first token."""
+    service, req, resp = named.service, named.req, named.resp
+    req.scope[ATTEMPT] = attempt
+    if choice.provided is not None:
+        asked = asked_over(service, named.kind, named.dialect, req, resp)
+        question = ProviderQuestion(choice.provided, named.dialect, dict(fields), asked)
+        await answer_by_provider(service, req, resp, question, named.client)
+        return
+    body = json_bytes({**fields, "model": choice.candidate})
+    service.bodies.take(len(body))
+    req.scope[READ_AHEAD] = body
+    await named.answer(req, resp)
+
+
+def _is_warm(service: HttpService, candidate: str) -> bool:
+    try:
+        return bool(service.catalog.ready(service.catalog.named(candidate)))
+    except HttpFaultRaised:
+        return False
+
+
+def _tell(resp: Response, candidate: str, why: str) -> None:
+    resp.set_header(ANSWERED_BY, one_line(candidate))
+    resp.set_header(WHY, one_line(why))

@@ -1,0 +1,270 @@
+"""Talks to clients about answers that providers give: the question goes there, the bytes come back.
+
+A body goes as it is but for the model's name and our own fields. A status is given once the first
+bytes are there; a stream that breaks off after that ends with an error in the client's dialect. In
+every case the answer is counted and recorded once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from falcon.asgi import Request, Response
+
+from bus.process.clock import wall
+from bus.wire.tasks import ProviderModel
+from gateway.dialects import sse
+from gateway.dialects.body import take_extras
+from gateway.dialects.dialect import Dialect, Extras, Parsed, WholeDialect
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.ended_requests import FINISHED, AskedOver, ProvidedAnswer
+from gateway.fetching import providers
+from gateway.http.running import refusals_recorded
+from gateway.http.tasks.client import WatchedClient
+from gateway.service import HttpService
+
+BEGINS_S = 600.0
+"""How long a provider may take to its first bytes, where no task and no client says less: of a
+whole answer they are its end."""
+WHOLE_BYTES, ERROR_BYTES = 64 << 20, 64 << 10
+OTHER = "other"
+"""What metrics call the models of a provider that `tasks.toml` does not name: a client may make up
+any."""
+
+
+@dataclass(frozen=True)
+class ProviderQuestion:
+    """What a provider is to be asked: by whom, in which dialect, with which fields."""
+
+    provided: ProviderModel
+    dialect: WholeDialect
+    fields: dict[str, Any]
+    asked: AskedOver
+
+
+@dataclass(slots=True)
+class _Running:
+    """An answer of a provider under way, and what will be recorded of it."""
+
+    service: HttpService
+    question: ProviderQuestion
+    answer: providers.ProviderAnswer
+    told: providers.ToldInPassing
+    record: ProvidedAnswer
+    ends_at: float | None
+    settle: Callable[[], None]
+    over: bool = False
+
+    def left_s(self, most_s: float | None) -> float | None:
+        """Return how long the next step may take: `most_s`, and no longer than the client said."""
+        if self.ends_at is None:
+            return most_s
+        left_s = max(0.0, self.ends_at - self.service.reactor.now())
+        return left_s if most_s is None else min(left_s, most_s)
+
+    async def end(self, outcome: str = FINISHED, status: int = 200) -> None:
+        """Record the answer, once, and let the connection go."""
+        if self.over:
+            return
+        self.over = True
+        self.service.running -= 1
+        self.service.provided.discard(self.answer)
+        self.record.usage, self.record.finish = self.told.usage, self.told.finish
+        self.settle()
+        self.service.ended_requests.tell_provided(
+            self.question.asked, self.record, outcome=outcome, status=status
+        )
+        await self.answer.close()
+
+
+async def answer_by_provider(
+    service: HttpService,
+    req: Request,
+    resp: Response,
+    question: ProviderQuestion,
+    client: WatchedClient,
+) -> None:
+    """Answer with what the provider answers, whole or as it comes. Raises HttpFaultRaised with its
+    refusal, or why it cannot be asked."""
+    with refusals_recorded(service, question.asked):
+        extras, call = _call_of(service, req, question)
+    begins_s = _begins_s(question.asked)
+    stream = question.fields.get("stream") is True
+    running = _begun(service, resp, question, extras, call, stream=stream)
+    gone = providers.ProviderFailed("client_gone", "the client went away")
+    client.on_gone(lambda: running.answer.stop(gone))
+    try:
+        first = await _first_piece(running, call, begins_s)
+        if stream:
+            if (attempt := question.asked.attempt) is not None:
+                attempt.began = True
+            resp.content_type = sse.CONTENT_TYPE
+            resp.set_headers(sse.HEADERS)
+            resp.stream = _streamed(running, first)
+        else:
+            resp.data = await _whole(running, first)
+            await running.end()
+    except HttpFaultRaised as raised:
+        await running.end(raised.fault.code, raised.fault.status)
+        raise
+    except BaseException:
+        await running.end("internal_error", 500)
+        raise
+
+
+def _call_of(
+    service: HttpService, req: Request, question: ProviderQuestion
+) -> tuple[Extras, providers.ProviderCall]:
+    """Return what our own fields say, and the call without them. Raises HttpFaultRaised and
+    BadRequest."""
+    if service.dispatcher.draining:
+        leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
+        raise HttpFaultRaised(leaves.fault)
+    provided = question.provided
+    kind = provided.settings.kind
+    if providers.ASKS.get(question.dialect.name) != kind:
+        text = (
+            f"'{provided.name}' is asked at {providers.WHERE[kind]} alone: its provider is of kind "
+            f"'{kind}', and requests are passed on as they are"
+        )
+        raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
+    extras = take_extras(question.fields)
+    body = json_bytes({**question.fields, "model": provided.model})
+    headers = {name.lower(): value for name, value in req.headers.items()}
+    call = providers.call_of(provided, body, os.environ, headers)
+    if isinstance(call, HttpFault):
+        raise HttpFaultRaised(call)
+    return extras, call
+
+
+def _begins_s(asked: AskedOver) -> float:
+    budget_s = None if asked.attempt is None else asked.attempt.budget_s
+    return BEGINS_S if budget_s is None else budget_s
+
+
+def _begun(
+    service: HttpService,
+    resp: Response,
+    question: ProviderQuestion,
+    extras: Extras,
+    call: providers.ProviderCall,
+    *,
+    stream: bool,
+) -> _Running:
+    """Return an answer that is counted as running."""
+    asked, provided = question.asked, question.provided
+    known = {one.name for one in service.tasks.table.provided_models()}
+    request = next(service.parse_context().ids)
+    record = ProvidedAnswer(
+        request=request,
+        model=provided.name,
+        counted_as=provided.name if provided.name in known else f"{provided.provider}:{OTHER}",
+        extras=extras,
+        streamed=stream,
+    )
+    told = providers.ToldInPassing(is_stream=stream)
+    answer = providers.ProviderAnswer(call)
+    ends_at = None if extras.timeout_s is None else asked.started_at + extras.timeout_s
+    settle = service.api_keys.spends(asked.key, told.spent)
+    service.running += 1
+    service.provided.add(answer)
+    resp.set_header("x-request-id", str(request))
+    return _Running(service, question, answer, told, record, ends_at, settle)
+
+
+async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s: float) -> bytes:
+    """Return the first bytes of an answer. Raises HttpFaultRaised with the provider's refusal."""
+    answer = running.answer
+    now = running.service.reactor.now
+    late_at = now() + begins_s
+    try:
+        await answer.begin(running.left_s(begins_s) or 0.0)
+        if answer.status != 200:
+            said = await _at_most(running, ERROR_BYTES)
+            fault = providers.refusal_of(
+                running.question.provided, call, answer.status, answer.headers, said
+            )
+            raise HttpFaultRaised(fault)
+        first = await answer.piece(running.left_s(max(0.0, late_at - now())))
+    except providers.ProviderFailed as failed:
+        raise HttpFaultRaised(failed.fault) from None
+    if not first:
+        text = f"the provider '{running.question.provided.provider}' answered with nothing"
+        raise HttpFaultRaised(HttpFault(502, "provider_broke_off", text, retry_after_s=5.0))
+    running.record.began_at = now()
+    return first
+
+
+async def _at_most(running: _Running, limit_bytes: int) -> bytes:
+    """Return the body of a refusal, or as much of it as is read."""
+    said = b""
+    while len(said) < limit_bytes and (piece := await running.answer.piece(running.left_s(5.0))):
+        said += piece
+    return said[:limit_bytes]
+
+
+async def _whole(running: _Running, first: bytes) -> bytes:
+    """Return a whole answer. Raises HttpFaultRaised where it breaks off, or is beyond all
+    measure."""
+    pieces, size = [first], len(first)
+    silence_s = running.service.options.request_timeout_s or None
+    try:
+        while piece := await running.answer.piece(running.left_s(silence_s)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > WHOLE_BYTES:
+                name = running.question.provided.provider
+                text = f"the provider '{name}' answers with over {WHOLE_BYTES >> 20} MiB"
+                raise HttpFaultRaised(HttpFault(502, "provider_failed", text))
+    except providers.ProviderFailed as failed:
+        raise HttpFaultRaised(failed.fault) from None
+    body = b"".join(pieces)
+    running.told.read_whole(body)
+    return body
+
+
+async def _streamed(running: _Running, first: bytes) -> AsyncGenerator[bytes]:
+    """Yield the bytes of a stream as they come; at its end an error, where it broke off."""
+    told, outcome = running.told, "client_closed"
+    silence_s = running.service.options.request_timeout_s or None
+    try:
+        piece = first
+        while piece:
+            if given := told.passed(piece):
+                yield given
+            piece = await running.answer.piece(running.left_s(silence_s))
+        if held := told.ended():
+            yield held
+        if told.whole:
+            outcome = FINISHED
+        else:
+            name = running.question.provided.provider
+            text = f"the provider '{name}' ended its answer before its end"
+            fault = HttpFault(502, "provider_broke_off", text)
+            outcome = fault.code
+            yield _error(running, fault)
+    except providers.ProviderFailed as failed:
+        outcome = failed.fault.code
+        yield _error(running, failed.fault)
+    finally:
+        await running.end(outcome)
+
+
+def _error(running: _Running, fault: HttpFault) -> bytes:
+    """Return an error as the client's dialect has it in a stream."""
+    # what is passed on as a stream is of a dialect that has streams
+    dialect = cast(Dialect, running.question.dialect)
+    parsed = Parsed(
+        requests=(),
+        model=running.record.model,
+        stream=True,
+        answer_id=str(running.record.request),
+        created_at_s=wall(),
+        fingerprint="",
+    )
+    before = b"\n" if running.told.in_event else b""
+    return before + dialect.stream(parsed).error(fault)

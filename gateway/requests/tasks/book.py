@@ -1,0 +1,99 @@
+"""Talks to the disk: `tasks.toml`, looked at each second, off the event loop.
+
+What was read last without a fault is in force. A file that is refused changes nothing: what is
+wrong with it is told in the log, once, and by `trouble`. A change counts when two looks have seen
+the same, for a file that is being written may be seen half; one that is gone says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from bus.links.reactor import Reactor
+from bus.process.logs import Log
+from bus.wire.errors import ConfigError
+from bus.wire.tasks import MOST_BYTES, TASKS_FILE, TaskTable, read_tasks
+
+LOOK_S = 1.0
+Stamp = tuple[int, ...] | None
+
+
+class TaskBook:
+    """The table of tasks that is in force in this process. `trouble` is what is wrong with the file
+    as it is now, "" for nothing; `changed_at_s` is when the table in force was written."""
+
+    def __init__(self, file: str, tell: Callable[[str], None]) -> None:
+        self.file = Path(file) if file else None
+        self.table = TaskTable()
+        self.trouble = ""
+        self.changed_at_s = 0.0
+        self._tell = tell
+        self._read: Stamp = None
+        self._seen: Stamp = None
+        if self.file is not None:
+            self._seen = _stamp(self.file)
+            self.look()
+
+    def look(self) -> None:
+        """Take what the file says, where it has changed and is still. Waits for the disk."""
+        if self.file is None:
+            return
+        seen, before = _stamp(self.file), self._seen
+        self._seen = seen
+        if seen == self._read or seen != before:
+            return
+        self._read = seen
+        trouble = self._take(self.file)
+        if trouble != self.trouble and trouble:
+            self._tell(f"{trouble} (what was read before stays in force)")
+        self.trouble = trouble
+
+    def variables(self) -> frozenset[str]:
+        """Return the names of the variables that have providers' keys."""
+        return frozenset(one.key_env for one in self.table.providers.values() if one.key_env)
+
+    def _take(self, file: Path) -> str:
+        """Take the table; return what is wrong, "" for nothing."""
+        try:
+            with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+                data = opened.read(MOST_BYTES + 1)
+                written_at_s = os.fstat(opened.fileno()).st_mtime
+            table = read_tasks(data.decode())
+        except FileNotFoundError:
+            self.table, self.changed_at_s = TaskTable(), 0.0
+            return ""
+        except (ConfigError, UnicodeDecodeError, OSError) as error:
+            return str(error) if isinstance(error, ConfigError) else f"{TASKS_FILE}: {error}"
+        self.table, self.changed_at_s = table, written_at_s
+        return ""
+
+
+def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBook:
+    """Return the tasks of a file ("" for none), looked at again from now on. Of a gateway's
+    processes one `tells` in the log what is wrong."""
+    book = TaskBook(file, log.warning if tells else _nothing)
+    looking: list[asyncio.Future[None]] = []
+
+    def look() -> None:
+        """Look in a thread, unless the look before is still under way."""
+        if not looking or looking[0].done():
+            looking[:] = [asyncio.get_running_loop().run_in_executor(None, book.look)]
+
+    if file:
+        reactor.every(LOOK_S, look)
+    return book
+
+
+def _nothing(_text: str) -> None:
+    pass
+
+
+def _stamp(file: Path) -> Stamp:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,0 +1,106 @@
+"""What `tasks.toml` may say, and what is wrong with it, by its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bus.wire.errors import ConfigError
+from bus.wire.tasks import TaskTable, read_tasks
+
+SOUND = """
+# comments are free
+[providers.cloud]
+kind = "openai"
+base_url = "https://api.example.org/v1/"
+key_env = "CLOUD_KEY"
+models = ["gpt-large", "meta/llama:free"]
+
+[providers.claude]
+kind = "anthropic"
+base_url = "http://127.0.0.1:8080"
+
+[tasks.chat]
+candidates = ["shoal-tiny", "org/big:tag", "claude:sonnet", "cloud:gpt-large"]
+budget_s = 30
+keep_alive_s = 0
+pin_primary = true
+
+[tasks.short]
+candidates = ["shoal-tiny"]
+"""
+
+
+def test_a_sound_file_is_taken_whole() -> None:
+    table = read_tasks(SOUND)
+    cloud, chat = table.providers["cloud"], table.tasks["chat"]
+    assert (cloud.base_url, cloud.key_env) == ("https://api.example.org/v1", "CLOUD_KEY")
+    assert (chat.budget_s, chat.keep_alive_s, chat.pin_primary) == (30.0, 0.0, True)
+    assert table.tasks["short"].budget_s is None and not table.tasks["short"].pin_primary
+    named = [one.name for one in table.provided_models()]
+    assert named == ["claude:sonnet", "cloud:gpt-large", "cloud:meta/llama:free"]
+
+
+@pytest.mark.parametrize("name", ["chat", "CHAT", "chat:latest"])
+def test_a_task_is_found_in_other_letters_and_with_ollamas_tag(name: str) -> None:
+    assert read_tasks(SOUND).task_named(name) == "chat"
+
+
+def test_a_providers_model_is_what_stands_behind_the_first_colon() -> None:
+    table = read_tasks(SOUND)
+    found = table.provided("cloud:meta/llama:free")
+    assert found is not None and (found.provider, found.model) == ("cloud", "meta/llama:free")
+    assert table.provided("org/big:tag") is None and table.provided("cloud:") is None
+    assert table.provided("cloud:two words") is None
+    assert table.means("cloud:anything") and table.means("short") and not table.means("other")
+
+
+def test_a_file_that_says_nothing_means_nothing() -> None:
+    assert not read_tasks("") and read_tasks(SOUND) and read_tasks("") == TaskTable()
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "line", "words"),
+    [
+        ("budget_s", "budgets", 15, "tasks.chat.budgets is not known; did you mean budget_s?"),
+        ("[tasks.short]", "[task.short]", 19, "task is not known; did you mean tasks?"),
+        ('kind = "openai"', 'kind = "azure"', 4, "providers.cloud.kind"),
+        ('kind = "openai"', "", 3, "providers.cloud.kind is missing"),
+        ("https://api", "ftp://api", 5, "providers.cloud.base_url: no URL that can be asked"),
+        ("https://api", "https://me:pass@api", 5, "a key does not stand in a URL"),
+        ('"CLOUD_KEY"', '"sk-not-a-name"', 6, "the name of a variable, not a key"),
+        ("budget_s = 30", "budget_s = 0", 15, "tasks.chat.budget_s"),
+        ("budget_s = 30", "budget_s = inf", 15, "tasks.chat.budget_s"),
+        ("budget_s = 30", 'budget_s = "30"', 15, "tasks.chat.budget_s"),
+        ("pin_primary = true", "pin_primary = 1", 17, "tasks.chat.pin_primary"),
+        ('"claude:sonnet"', '"shoal-tiny"', 14, "'shoal-tiny' is there twice"),
+        ('"claude:sonnet"', '"cluode:a/b"', 14, "no provider is called 'cluode'; did you mean"),
+        ('"claude:sonnet"', '"../up"', 14, "'../up' cannot be the name of a model"),
+        ('["shoal-tiny"]', "[]", 20, "tasks.short.candidates"),
+        ("[tasks.short]", "[tasks.CHAT]", 19, "'chat' is the same name in other letters"),
+        ("[tasks.short]", '[tasks."a b"]', 19, "not a name: 1 to 64 letters"),
+        ("[providers.claude]", '[providers."a:b"]', 9, "not a name: 1 to 64 letters"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(was: str, becomes: str, line: int, words: str) -> None:
+    assert was in SOUND
+    with pytest.raises(ConfigError) as refused:
+        read_tasks(SOUND.replace(was, becomes))
+    said = str(refused.value)
+    assert said.startswith(f"tasks.toml, line {line}: ") and words in said, said
+    assert "sk-not-a-name" not in said and "me:pass" not in said, "a key is not said back"
+
+
+def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no TOML.*line 2"):
+        read_tasks("tasks = [\n[providers]")
+    with pytest.raises(ConfigError, match="256 KiB"):
+        read_tasks("#" * (300 << 10))
+
+
+def test_the_guides_own_example_is_sound() -> None:
+    page = Path(__file__).parents[3] / "docs" / "operations" / "tasks.md"
+    table = read_tasks(page.read_text().split("```")[1])
+    assert list(table.tasks) == ["chat"] and list(table.providers) == ["cloud"]
+    assert table.tasks["chat"].candidates[-1] == "cloud:gpt-large"

@@ -1,0 +1,205 @@
+"""A server of OpenAI's and of Anthropic's API whose answers are good, refused, slow or cut, by the
+name of the model that is asked for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TEXT = ("Shoals ", "of ", "fish ", "move.")
+REFUSALS: dict[str, tuple[int, dict[str, str], str]] = {
+    "unknown-key": (401, {}, "the key {key} is not known"),
+    "busy": (429, {"Retry-After": "17"}, "too many requests"),
+    "broken": (500, {}, "it is on fire"),
+    "overloaded": (529, {"Retry-After": "3"}, "overloaded"),
+    "not-there": (404, {}, "no such model"),
+    "picky": (400, {}, "temperature: too hot"),
+    "elsewhere": (307, {"Location": "http://127.0.0.1:1/v1/chat/completions"}, "over there"),
+}
+"""Models that refuse -> the status, the headers, and what is said; `{key}` is the key that came."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A question that came."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+class Provider(ThreadingHTTPServer):
+    """What was asked is in `heard`, and how many clients hung up in `hung_up`; `over` lets those
+    go that wait."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.heard: list[Heard] = []
+        self.hung_up = 0
+        self.over = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """One connection. Models: `says` answers, `quiet` tells no usage, `counts` streams until its
+    client hangs up, `dies` breaks off within its answer and `dies-at-once` before it, `ends-early`
+    ends in good order before its end, `silent` never answers, `stalls` stops within its answer."""
+
+    server: Provider
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.heard.append(Heard(self.path, headers, body))
+        self.close_connection = True
+        try:
+            self._answer(body["model"], body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.server.hung_up += 1
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, model: str, body: dict[str, Any]) -> None:
+        is_anthropic = self.path.endswith("/messages")
+        if model in REFUSALS:
+            self._refuse(*REFUSALS[model])
+        elif model == "silent":
+            self.server.over.wait(60)
+        elif body.get("stream"):
+            frames = anthropic_frames(model) if is_anthropic else openai_frames(body)
+            self._stream(model, frames)
+        elif model in ("dies", "dies-at-once"):
+            self._head("application/json", 1000)
+            self.wfile.write(b'{"id": "half' if model == "dies" else b"")
+        else:
+            whole = anthropic_whole(model) if is_anthropic else openai_whole(model)
+            self._head("application/json", len(whole))
+            self.wfile.write(whole)
+
+    def _refuse(self, status: int, headers: dict[str, str], text: str) -> None:
+        key = self.headers.get("Authorization") or self.headers.get("x-api-key") or ""
+        said = {"error": {"message": text.format(key=key.removeprefix("Bearer "))}}
+        data = json.dumps(said).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, model: str, frames: list[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if model == "dies-at-once":
+            return
+        if model == "counts":
+            while not self.server.over.wait(0.02):
+                self._chunk(frames[0])
+            return
+        for number, frame in enumerate(frames):
+            if number == 3 and model == "dies":
+                self._chunk(frame[:20])
+                return
+            if number == 3 and model == "ends-early":
+                break
+            if number == 3 and model == "stalls":
+                self.server.over.wait(60)
+            self._chunk(frame)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _head(self, kind: str, length: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+
+def openai_whole(model: str) -> bytes:
+    """A chat completion."""
+    return json.dumps(
+        {
+            "id": "chatcmpl-of-provider", "object": "chat.completion", "model": model,
+            "choices": [{"index": 0, "finish_reason": "stop",
+                         "message": {"role": "assistant", "content": "".join(TEXT)}}],
+            "usage": {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15},
+        }
+    ).encode()  # fmt: skip
+
+
+def openai_frames(body: dict[str, Any]) -> list[bytes]:
+    """The events of a streamed chat completion; the usage where it is asked for."""
+    chunk: dict[str, Any] = {"id": "chatcmpl-of-provider", "object": "chat.completion.chunk",
+                             "model": body["model"]}  # fmt: skip
+    deltas = [{"content": one} for one in TEXT]
+    told: list[dict[str, Any]] = [
+        {**chunk, "choices": [{"index": 0, "delta": one, "finish_reason": None}]} for one in deltas
+    ]
+    told.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    if (body.get("stream_options") or {}).get("include_usage"):
+        usage = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
+        told.append({**chunk, "choices": [], "usage": usage})
+    frames = [f"data: {json.dumps(one)}\n\n".encode() for one in told]
+    return [*frames, b"data: [DONE]\n\n"]
+
+
+def anthropic_whole(model: str) -> bytes:
+    """A message."""
+    return json.dumps(
+        {
+            "id": "msg_of_provider", "type": "message", "role": "assistant", "model": model,
+            "content": [{"type": "text", "text": "".join(TEXT)}], "stop_reason": "end_turn",
+            "usage": {"input_tokens": 11, "cache_read_input_tokens": 5, "output_tokens": 4},
+        }
+    ).encode()  # fmt: skip
+
+
+def anthropic_frames(model: str) -> list[bytes]:
+    """The events of a streamed message."""
+    message = {"id": "msg_of_provider", "type": "message", "role": "assistant", "model": model,
+               "content": [], "usage": {"input_tokens": 11, "cache_read_input_tokens": 5,
+                                        "output_tokens": 1}}  # fmt: skip
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}
+    told: list[dict[str, Any]] = [{"type": "message_start", "message": message}, block]
+    told += [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": one}}
+        for one in TEXT
+    ]
+    delta = {"stop_reason": "end_turn"}
+    told += [
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 4}},
+        {"type": "message_stop"},
+    ]
+    return [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]
+
+
+@contextmanager
+def provider() -> Iterator[Provider]:
+    """A provider that answers until the end."""
+    server = Provider()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
