@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.process.logs import Log
-from bus.wire.ids import is_model_id
+from bus.wire.ids import NodeId, is_model_id
 from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.records import JobRun, Kind, NodeRecords, RequestRow
+from gateway.records import JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest
+from gateway.requests.tracing import GatewayTrace, TraceChoice, TracedRequest, document_of
 
 FINISHED = "finished"
 
@@ -29,7 +31,7 @@ class AskedOver:
     """What is known of a request over HTTP, from its first byte on; `parsed` once its body was.
 
     `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
-    the run of a job that it is.
+    the run of a job that it is. `read_at` is when its body had come; `traced` why it is traced.
     """
 
     kind: Kind
@@ -39,6 +41,8 @@ class AskedOver:
     answer_id: str
     parsed: Parsed | None = None
     run: JobRun | None = None
+    read_at: float | None = None
+    traced: TraceChoice = ""
 
     @property
     def streamed(self) -> bool:
@@ -57,7 +61,9 @@ class EndedRequests:
         metrics: Metrics,
         records: NodeRecords,
         models: ModelCatalog,
+        node: NodeId,
     ) -> None:
+        self._node = node
         self._reactor = reactor
         self._log = log
         self._metrics = metrics
@@ -90,6 +96,9 @@ class EndedRequests:
             if self._records.logs_requests:
                 row = _row_of(request, asked, outcome, status, seconds, ttft_s)
                 self._records.log_request(row)
+            if request.trace is not None:
+                trace = _trace_of(self._node, request, request.trace, asked, outcome, status, now)
+                self._records.log_request(trace)
 
     def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
         """Write a row of a request that was refused before it had an exchange."""
@@ -156,6 +165,55 @@ def _row_of(
         completion_tokens=request.tokens if usage is None else usage.completion_tokens,
         finish=", ".join(sorted(request.finishes)) or None,
         error=None if outcome == FINISHED else outcome,
+    )
+
+
+def _trace_of(
+    node: NodeId,
+    request: ClientRequest,
+    trace: GatewayTrace,
+    asked: AskedOver,
+    outcome: str,
+    status: int,
+    now: float,
+) -> TraceRow:
+    ended_at_s, error = wall(), None if outcome == FINISHED else outcome
+    seconds = now - asked.started_at
+    facts = {
+        "model": str(request.model),
+        "kind": asked.kind,
+        "dialect": asked.dialect,
+        "streamed": asked.streamed,
+        "why": asked.traced,
+        "status": status,
+        "error": error,
+        "first_token_s": (
+            None if request.first_at is None else _rounded(request.first_at - asked.started_at)
+        ),
+    }
+    known = TracedRequest(
+        request=request.request_id,
+        node=node,
+        began_at_s=ended_at_s - seconds,
+        started_at=asked.started_at,
+        read_at=asked.read_at,
+        ended_at=now,
+        facts=facts,
+        usage=request.usage,
+    )
+    document = document_of(trace, known)
+    return TraceRow(
+        request=request.request_id,
+        ended_at_s=ended_at_s,
+        began_at_s=known.began_at_s,
+        seconds=_rounded(seconds),
+        why=asked.traced,
+        spans=document.spans,
+        sums=json_bytes(document.sums),
+        trace=json_bytes(document.told),
+        model=request.model,
+        status=status,
+        error=error,
     )
 
 

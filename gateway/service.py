@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, Ke
 from bus.wire.messages.peers import PeersReading
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
+from gateway.cluster.card_files import CardFiles
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
 from gateway.cluster.keep_alive import KeepAliveWishes
@@ -54,6 +56,7 @@ from gateway.records import (
     JobRecords,
     JobRunner,
     JobsAnywhere,
+    TraceRecords,
     answer_bounds,
     open_records,
     runner_name,
@@ -61,6 +64,7 @@ from gateway.records import (
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
+from gateway.requests.tracing import sampler_of
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
@@ -115,6 +119,7 @@ class HttpService:
         self.removals = Removals(
             self.bus, self.readings, self.record_lists.questions, options.models_folder
         )
+        self.card_files = CardFiles(self.bus, self.readings, self.record_lists.questions)
         self.records = open_records(options, self.log)
         self.answers = AnswerRecords(
             records=self.records,
@@ -126,8 +131,11 @@ class HttpService:
             stop=self._own_cancels.cancel,
             log=self.log,
         )
-        self.conversations = ConversationRecords(
-            self.records, self.answers, self.record_lists.questions, options.node
+        self.conversations, self.traces = (
+            ConversationRecords(
+                self.records, self.answers, self.record_lists.questions, options.node
+            ),
+            TraceRecords(self.records, self.record_lists, options.node),
         )
         self.jobs = JobsAnywhere(
             JobRecords(self.records, _job_bounds(options)), self.record_lists, options.node
@@ -146,16 +154,19 @@ class HttpService:
             metrics=self.metrics,
             records=self.records,
             models=self.catalog,
+            node=options.node,
         )
-        self.tools = open_tools(options, self.log)
+        self.tools, self.tracing = (
+            open_tools(options, self.log),
+            sampler_of(options, lambda: self.bus.state.trace_ratio, random.random),
+        )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor)
-        self.running = 0  # exchanges whose last byte has not been made
+        self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack = _sampled(options, self.boot)
         self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
         self.reactor.measure(self._stalls)
-        self._was_busy = False
         often = ((FLUSH_S, self.metrics.flush), (TIDY_S, self._tidy), (WISHES_S, self._tell_wishes))
         for period_s, act in often:
             self.reactor.every(period_s, act)

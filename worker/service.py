@@ -6,7 +6,9 @@ of a second. Stopping a worker stops no runner.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bus.client import BusClient
 from bus.links.transport import Link
@@ -18,7 +20,9 @@ from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
+from bus.wire.messages.gateways import AskSearch
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
+from bus.wire.messages.wire import Message
 from worker.eviction import Evictions, Near, StoreSettings
 from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
@@ -30,7 +34,7 @@ from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of
 from worker.models.weights import Weights
-from worker.pulling import Pulls, PullSettings
+from worker.pulling import Pulls, PullSettings, Searches
 from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
@@ -129,6 +133,7 @@ class Worker:
         self._link.close()
         self._looks.close()
         self._pulls.close()
+        self._searches.close()
         self._verifications.close()
         self._evictions.close()
         self._notes.close()
@@ -167,7 +172,9 @@ class Worker:
             seats=seats,
             downloads=self._downloads,
         )
-        return SlotControl(executor, self._inventory, settings.timing, self._notes)
+        self._searches = Searches(executor.send, offline=settings.pulls.offline)
+        others: dict[type[Message], Callable[[Any, bytes], None]] = {AskSearch: self._searches.ask}
+        return SlotControl(executor, self._inventory, settings.timing, self._notes, others)
 
     # --- who we are ---
 
@@ -277,6 +284,7 @@ class Worker:
         self._awake.look((hello for hello in living if hello is not None), now)
         self._downloads.tick(now)
         self._pulls.tick(now)
+        self._searches.tick()
         self._verifications.tick(now)
         self._evictions.tick(now)
         self._look(now)

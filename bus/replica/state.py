@@ -49,6 +49,7 @@ from bus.wire.messages.events import (
     RunnerReady,
     RunnerUnloaded,
     TermOpened,
+    TracingSet,
 )
 from bus.wire.messages.wire import Message
 from bus.wire.pool import Lease, Pin
@@ -74,7 +75,8 @@ class ClusterState(Message):
     """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
     highest sequence number indexed; `commands` the index at which each recent command took
     effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
-    `api_keys` the API keys and `leases` the leases by id."""
+    `api_keys` the API keys and `leases` the leases by id; `trace_ratio` the share of requests that
+    is traced, None where each node's settings say it."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -90,6 +92,7 @@ class ClusterState(Message):
     api_keys: dict[str, ApiKey] = Field(default_factory=dict[str, ApiKey])
     pins: dict[str, Pin] = Field(default_factory=dict[str, Pin])
     leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])
+    trace_ratio: float | None = None
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -165,6 +168,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return {"api_keys": {**state.api_keys, key.id: key}} if known else {}
         case ApiKeyRemoved(key_id=gone):
             return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
+        case TracingSet(ratio=ratio):
+            return {"trace_ratio": ratio}
         case _:
             return _with_instance(state, body.instance, body)
 

@@ -37,6 +37,7 @@ LATER = (
     "history",
     "template",
     "adapter",
+    "trace",
 )
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}

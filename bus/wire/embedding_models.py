@@ -105,6 +105,11 @@ class EmbeddingModel:
         return listed or (self.any_dimensions and 1 <= dimensions <= self.width)
 
 
+def is_encoder(family: str) -> bool:
+    """Return whether models of a family are encoders, which make vectors alone."""
+    return family in _ENCODERS
+
+
 def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel | None:
     """Return what a model's folder says of it as an embedding model; None where it is none.
     `config` is its config.json. Raises ValueError where it is one that cannot be run as it is

@@ -61,6 +61,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "unpin": Verb("Let a pinned model leave memory again.", "verbs.cluster.pool"),
     "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
     "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
+    "search": Verb("Find models of the Hugging Face hub by words.", "verbs.store.search"),
     "pull": Verb("Get a model from the Hugging Face hub.", "verbs.store.pull"),
     "quantize": Verb("Make a model in fewer bits of another.", "verbs.store.pull"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
@@ -80,6 +81,13 @@ VERBS: Mapping[str, Verb | Group] = {
                       "verbs.cluster.rdma_test"),
     "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),
     "version": Verb("Tell the version of this program.", "verbs.node.version", here=True),
+    "card": Group("What a model's card.toml says, on all nodes.", {
+        "show": Verb("Show a model's settings, and where each comes from.", "verbs.store.cards"),
+        "edit": Verb("Change the card in your editor.", "verbs.store.cards"),
+        "add": Verb("Have the card say more, or write it from a file.", "verbs.store.cards"),
+        "rm": Verb("Take the card away from all nodes.", "verbs.store.cards", "remove"),
+        "export": Verb("Print the card, in TOML.", "verbs.store.cards"),
+    }),
     "store": Group("What lies on the nodes' disks, and what may go.", {
         "show": Verb("Show what was fetched, and what would be let go next.",
                      "verbs.store.storage"),
@@ -94,6 +102,13 @@ VERBS: Mapping[str, Verb | Group] = {
         "ls": Verb("List the jobs that this node has taken.", "verbs.models.jobs"),
         "show": Verb("Show a job, and its result.", "verbs.models.jobs"),
         "cancel": Verb("Stop a job.", "verbs.models.jobs"),
+    }),
+    "trace": Group("What was done for requests when.", {
+        "on": Verb("Trace each request, or a share of them.", "verbs.models.traces"),
+        "off": Verb("Trace none but those that ask for it.", "verbs.models.traces"),
+        "ls": Verb("List the traces that the node keeps.", "verbs.models.traces"),
+        "show": Verb("Show a trace as bars.", "verbs.models.traces"),
+        "save": Verb("Put a trace into a file for Perfetto.", "verbs.models.traces"),
     }),
     "lease": Group("Memory that is kept for other programs.", {
         "run": Verb("Run a program with memory kept for it.", "verbs.cluster.leases"),
@@ -144,6 +159,7 @@ MEANT = {
     "benchmark": "bench",
     "top": "monitor",
     "check": "doctor",
+    "find": "search",
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {

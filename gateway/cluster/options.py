@@ -33,7 +33,8 @@ class Options:
     `cluster_keys` are for what goes to other nodes.
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
-    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of answers
+    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of traces
+    the same, and `trace_sample` is the share of requests that is traced unasked; of answers
     that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
@@ -78,6 +79,10 @@ class Options:
     request_rows: int = 100_000
     request_bytes: int = 64 << 20
     request_days: float = 14.0
+    trace_sample: float = 0.0
+    trace_rows: int = 2_000
+    trace_bytes: int = 64 << 20
+    trace_days: float = 3.0
     tls: TlsFiles | None = None
     fetch_enabled: bool = False
     fetch_allow: tuple[str, ...] = ("*",)
@@ -102,6 +107,11 @@ class Options:
     version: str = "0.1.0"
     settings_shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
     secret_files: tuple[str, ...] = ()
+
+    @property
+    def keeps_traces(self) -> bool:
+        """Return whether this node keeps any traces of requests."""
+        return bool(self.records_file) and self.trace_rows > 0
 
     @property
     def asks_for_keys(self) -> bool:

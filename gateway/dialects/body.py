@@ -36,7 +36,6 @@ _BY_FIELD = "union_by_"
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
 NOT_YET: Mapping[str, str] = {
-    "x_trace": "leave it out; `GET /queue` and the logs tell of a request by its id",
     "x_cooldown": "leave it out; x_stay_warm says how long the model stays",
 }
 """Fields of ours that are promised and that nothing would come of -> what to do today."""
@@ -45,6 +44,7 @@ EXTRAS: Mapping[str, str] = {
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
     "x_stay_warm": "seconds to keep the model after this; at most 7 days",
     "x_timeout_s": "seconds for the answer, above 0; at most 7 days",
+    "x_trace": "true: what is done for the request when is kept as a trace",
 }
 """Fields of ours that every body may have -> what they say."""
 MAX_PRIORITY = 1000
@@ -202,7 +202,14 @@ def take_extras(fields: dict[str, Any]) -> Extras:
         priority=_priority(fields.pop("x_priority", None)),
         stay_warm_s=_seconds("x_stay_warm", fields),
         timeout_s=_seconds("x_timeout_s", fields, above=0.0),
+        trace=_trace(fields.pop("x_trace", None)),
     )
+
+
+def _trace(value: Any) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise BadRequest("x_trace must be true or false", field="x_trace")
 
 
 def validate(

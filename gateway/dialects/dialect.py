@@ -77,6 +77,7 @@ class Extras:
     priority: int = 10
     stay_warm_s: float | None = None
     timeout_s: float | None = None
+    trace: bool = False
     keep_alive_s: float | None = None
     ignored: tuple[str, ...] = ()
     for_thinking: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import Any
 from bus.wire import errors
 from bus.wire.cards import PassedOver, not_in_force
 from bus.wire.lora import no_such_adapter
+from bus.wire.messages.gateways import SearchRefused
 from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
@@ -122,8 +123,8 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
 
 
-def of_pull(state: PullState) -> HttpFault:
-    """Return the fault of a pull that failed."""
+def of_pull(state: PullState | SearchRefused) -> HttpFault:
+    """Return the fault of a pull, or of a search of the hub, that failed."""
     row = PULL_FAILURES[state.reason or "broken"]
     field = "model" if row.status in (400, 404) else None
     return _by_row(row, state.message, field, state.retry_after_s, {})

@@ -84,7 +84,8 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/models/custom": NotOffered(
         "not_offered",
         "a card is the card.toml beside its model, and no card is kept apart",
-        "delete a made model with DELETE /api/delete, files with DELETE /store/models/{name}",
+        "write or take away that file with PUT or DELETE /models/card/{name}, a made model with "
+        "DELETE /api/delete, a model's files with DELETE /store/models/{name}",
         OPENAI.envelope,
     ),
     "/api/push": NotOffered(

@@ -64,7 +64,7 @@ LEFT_BYTES = 16 << 10
 """A body of fewer bytes has come with its headers, or nearly: its connection can be used again
 though it was not read."""
 _CORS = (
-    ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
+    ("access-control-allow-methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
     (
         "access-control-expose-headers",

@@ -30,6 +30,7 @@ _ERROR_TEXTS: Mapping[int, str] = {
     403: "The key may not do this.",
     404: "No such model or thing.",
     409: "It contradicts what is there.",
+    412: "It was changed since the one who asks looked at it.",
     413: "The body is too large.",
     429: "The queue is full; `Retry-After` and the position are said.",
     500: "Our own failure.",

@@ -1,7 +1,7 @@
 """Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log, jobs, and the answers and
+thread of its own and never on an event loop, has the request log, traces, jobs, and the answers and
 conversations that later requests go on from, for those who asked with the same API key. What
 another node keeps, that node is asked for.
 """
@@ -42,8 +42,10 @@ from gateway.records.jobs import (
     runner_name,
 )
 from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
+from gateway.records.kept_traces import TraceRecords
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
+from gateway.records.traces import TraceRow
 
 __all__ = [
     "FAR_BYTES",
@@ -76,6 +78,8 @@ __all__ = [
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
+    "TraceRecords",
+    "TraceRow",
     "answer_bounds",
     "conversation_full",
     "conversation_not_found",

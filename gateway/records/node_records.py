@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,14 +21,17 @@ from typing import Any, TypeVar
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log
 from gateway.cluster.options import Options
-from gateway.records import kept_answers, request_log
+from gateway.records import kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
 from gateway.records.statements import Statement
+from gateway.records.traces import TraceRow
 
 MOST_ROWS_WAITING = 8192
 """Rows that wait to be written; some seconds of a busy node, or all of a full disk."""
+MOST_BEFORE_A_TRACE = 512
+"""Where more wait than these a trace is dropped, for it is some hundred times as large as a row."""
 MOST_QUESTIONS = 512
 MOST_WRITES = 512
 TOGETHER = 64
@@ -110,10 +112,10 @@ class NodeRecords:
         self._retry_s = retry_s
         self._wall_s = wall_s
         self._file = None if path is None else RecordsFile(path, log, max_pages=max_pages)
-        self._rows: deque[RequestRow] = deque()
+        self._rows: deque[RequestRow | TraceRow] = deque()
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
-        self._dropped = CountedWarning(log, "a request is not logged: too many wait to be written")
+        self._dropped = CountedWarning(log, "a request is not logged, or not traced: too many wait")
         self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
@@ -133,15 +135,17 @@ class NodeRecords:
 
     @property
     def dropped(self) -> int:
-        """Return how many rows of this process found no room."""
+        """Return how many rows and traces of this process found no room."""
         return self._dropped.count
 
-    def log_request(self, row: RequestRow) -> None:
-        """Have a row written soon; dropped and counted where too many wait."""
-        if not self.logs_requests:
+    def log_request(self, row: RequestRow | TraceRow) -> None:
+        """Have a row of the log, or a trace, written soon; dropped and counted where too many
+        wait."""
+        if self._file is None or (isinstance(row, RequestRow) and not self.logs_requests):
             return
         with self._wake:
-            full = len(self._rows) >= MOST_ROWS_WAITING
+            most = MOST_BEFORE_A_TRACE if isinstance(row, TraceRow) else MOST_ROWS_WAITING
+            full = len(self._rows) >= most
             if not full:
                 self._rows.append(row)
                 if len(self._rows) == 1:
@@ -316,8 +320,11 @@ class NodeRecords:
         with self._wake:
             rows = list(islice(self._rows, BATCH_ROWS))
         try:
-            removals = request_log.pruned(self._bounds, self._wall_s())
-            file.write([*map(request_log.inserted, rows), *removals])
+            now_s = self._wall_s()
+            removals = request_log.pruned(self._bounds, now_s)
+            if any(isinstance(row, TraceRow) for row in rows):
+                removals += tuple(self._upkeep(now_s))
+            file.write([*map(_inserted, rows), *removals])
         except RecordsUnavailable:
             raise
         except Exception as error:  # a row that cannot be written must not hold up all others
@@ -344,6 +351,10 @@ class NodeRecords:
         self.condition.failed(why)
 
 
+def _inserted(row: RequestRow | TraceRow) -> Statement:
+    return traces.inserted(row) if isinstance(row, TraceRow) else request_log.inserted(row)
+
+
 def _answer(file: RecordsFile, question: _Question, log: Log) -> None:
     try:
         question.say(question.ask(file), None)
@@ -362,5 +373,13 @@ def open_records(options: Options, log: Log) -> NodeRecords:
         age_s=options.request_days * 86_400,
     )
     path = Path(options.records_file) if options.records_file else None
-    upkeep = partial(kept_answers.pruned, kept_answers.answer_bounds(options))
+    answers = kept_answers.answer_bounds(options)
+    of_traces = LogBounds(
+        rows=options.trace_rows, bytes=options.trace_bytes, age_s=options.trace_days * 86_400
+    )
+
+    def upkeep(now_s: float) -> Sequence[Statement]:
+        """Return what removes answers and traces beyond their bounds."""
+        return (*kept_answers.pruned(answers, now_s), *traces.pruned(of_traces, now_s))
+
     return NodeRecords(path, bounds, log, upkeep=upkeep)

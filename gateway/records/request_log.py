@@ -105,23 +105,29 @@ def _bounded(value: Any) -> Any:
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
     """Return what removes the rows beyond the bounds, `PRUNED_ROWS` for each bound at most; the
     oldest go first."""
+    return pruned_from("request", bounds, now_s)
+
+
+def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
+    """Return what removes the rows of a table beyond the bounds, as `pruned` does; the table has a
+    tally beside it."""
     return (
         Statement(
-            "DELETE FROM request WHERE id IN (SELECT id FROM request WHERE ended_at_s < ? "
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < ? "
             f"ORDER BY ended_at_s LIMIT {PRUNED_ROWS})",
             (now_s - bounds.age_s,),
         ),
         Statement(
-            "DELETE FROM request WHERE id IN (SELECT id FROM request ORDER BY id LIMIT "
-            f"(SELECT max(0, min({PRUNED_ROWS}, rows - :rows)) FROM request_tally))",
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT "
+            f"(SELECT max(0, min({PRUNED_ROWS}, rows - :rows)) FROM {table}_tally))",
             {"rows": bounds.rows},
         ),
         # the oldest rows, as long as those before them are not yet as many bytes as are too many
         Statement(
-            "DELETE FROM request WHERE id IN (SELECT id FROM (SELECT id, "
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM (SELECT id, "
             "sum(row_bytes) OVER (ORDER BY id) - row_bytes AS before FROM (SELECT id, row_bytes "
-            f"FROM request ORDER BY id LIMIT (SELECT iif(bytes > :bytes, {PRUNED_ROWS}, 0) "
-            "FROM request_tally))) WHERE before < (SELECT bytes FROM request_tally) - :bytes)",
+            f"FROM {table} ORDER BY id LIMIT (SELECT iif(bytes > :bytes, {PRUNED_ROWS}, 0) "
+            f"FROM {table}_tally))) WHERE before < (SELECT bytes FROM {table}_tally) - :bytes)",
             {"bytes": bounds.bytes},
         ),
     )

@@ -265,11 +265,46 @@ _CONVERSATIONS = (
 
 _LISTS = ("CREATE INDEX job_by_time ON job (owner, created_at_s, request)",)
 
+_TRACES = (
+    """
+    CREATE TABLE trace (
+        id INTEGER PRIMARY KEY,
+        request TEXT NOT NULL,
+        ended_at_s REAL NOT NULL,
+        began_at_s REAL NOT NULL,
+        seconds REAL NOT NULL,
+        why TEXT NOT NULL,
+        spans INTEGER NOT NULL,
+        sums BLOB NOT NULL,
+        trace BLOB NOT NULL,
+        model TEXT,
+        status INTEGER NOT NULL,
+        error TEXT,
+        row_bytes INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX trace_by_request ON trace (request)",
+    "CREATE INDEX trace_by_end ON trace (ended_at_s)",
+    "CREATE TABLE trace_tally (rows INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO trace_tally VALUES (0, 0)",
+    """
+    CREATE TRIGGER trace_added AFTER INSERT ON trace BEGIN
+        UPDATE trace_tally SET rows = rows + 1, bytes = bytes + NEW.row_bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER trace_removed AFTER DELETE ON trace BEGIN
+        UPDATE trace_tally SET rows = rows - 1, bytes = bytes - OLD.row_bytes;
+    END
+    """,
+)
+
 MIGRATIONS: tuple[Sequence[str], ...] = (
     _REQUESTS,
     _ANSWERS,
     _JOBS,
     (*_CONVERSATIONS, *_LISTS),
+    _TRACES,
 )
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)

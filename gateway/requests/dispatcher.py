@@ -84,9 +84,16 @@ class Dispatcher:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def start(self, parsed: Parsed, *, sharer: Sharer, key_id: str | None = None) -> Exchange:
+    def start(
+        self,
+        parsed: Parsed,
+        *,
+        sharer: Sharer,
+        key_id: str | None = None,
+        traced: Literal[True] | None = None,
+    ) -> Exchange:
         """Submit the requests of a body, asked by `sharer` with the API key of that id, or let
-        them wait.
+        them wait; `traced`: runners are to tell what they do when.
 
         Raises HttpFaultRaised when they cannot even wait, or name no model that is here and makes
         such answers.
@@ -97,7 +104,7 @@ class Dispatcher:
         card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
         own = None if card is None else card.defaults
         adapter = self._catalog.adapters.meant(parsed.model, self._catalog.names(), derived)
-        told = {"key_id": key_id, "adapter": adapter}
+        told = {"key_id": key_id, "adapter": adapter, "trace": traced}
         whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
         wires = tuple(in_manner(one, parsed.manner).model_copy(update=told) for one in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)

@@ -12,9 +12,18 @@ from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
-from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDelta, ToolCallDelta
+from bus.wire.messages.tokens import (
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    TokenDelta,
+    ToolCallDelta,
+    Traced,
+)
 from bus.wire.shares import Sharer
 from gateway.cluster.counters import Counters
+from gateway.requests.tracing import GatewayTrace
 
 if TYPE_CHECKING:
     from gateway.requests.inbox import EntryInbox
@@ -44,7 +53,8 @@ class ClientRequest:
     `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
     that were tried; `has_waited`: for a model to be loaded. `queued_at` is when it was
     submitted, the first time that counts; `was_displaced`: a runner gave it back since. `node` is
-    that of the instance's lead; `finishes` are why its choices ended.
+    that of the instance's lead; `finishes` are why its choices ended. `trace` is None where it is
+    not traced.
     """
 
     def __init__(
@@ -83,6 +93,7 @@ class ClientRequest:
         self.prompt_tokens = 0
         self.usage: Usage | None = None
         self.finishes: set[FinishReason] = set()
+        self.trace = GatewayTrace(now) if wire.trace else None
         self.failed: FailReason | None = None
         self.done = False
         self._owner = owner
@@ -110,12 +121,16 @@ class ClientRequest:
         self._stand_by()
         self.has_waited = True
         self._waiting_since = now
+        if self.trace is not None:
+            self.trace.waits("wait_model", now)
 
-    def waiting_for_place(self) -> None:
+    def waiting_for_place(self, now: float) -> None:
         """Note that the instances are ready and full: any of them may be asked again later."""
         self._stand_by()
         self.excluded.clear()
         self.tries = 0
+        if self.trace is not None:
+            self.trace.waits("wait_place", now)
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
         """Note that an instance is being asked.
@@ -135,6 +150,8 @@ class ClientRequest:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
         self._silence_s = request_timeout_s
+        if self.trace is not None:
+            self.trace.submitted(instance.instance, self.node, now)
 
     def waited_s(self, now: float) -> float:
         """Return how long a request that was displaced has waited since it was first submitted; 0
@@ -159,6 +176,8 @@ class ClientRequest:
         """Note that a runner owns the request, and which of its fields have no effect there."""
         self.moved_at = now
         self.prompt_tokens = prompt_tokens
+        if self.trace is not None:
+            self.trace.accepted(now)
         self.inbox.accepted(self.request_id, unheeded)
 
     def refused(self, refusal: Refusal) -> None:
@@ -175,6 +194,11 @@ class ClientRequest:
         self._owner.refused(
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
+
+    def traced(self, told: Traced, now: float) -> None:
+        """Take what the runner did for it when."""
+        if self.trace is not None:
+            self.trace.told(told, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count entries and pass them on, in order; nothing after a terminal."""
@@ -194,6 +218,8 @@ class ClientRequest:
         self.moved_at = now
         self.begun = True
         last = entries[-1]
+        if self.trace is not None:
+            self.trace.arrived(now, ended=isinstance(last, Finished | Failed))
         if isinstance(last, Failed) and last.message == TIMED_OUT:
             said = self.late_text()
             last = Failed(last.request_id, last.seq, last.reason, said, last.usage, last.details)

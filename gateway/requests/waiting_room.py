@@ -95,10 +95,11 @@ class WaitingRoom:
     def add_again(self, request: ClientRequest) -> Refusal | None:
         """Let a request that has waited for the load, or that a runner gave back, wait on for a
         place; or say that all is full, which it never is for one that was given back."""
-        self._full_until[request.model] = self._bus.reactor.now() + FULL_S
+        now = self._bus.reactor.now()
+        self._full_until[request.model] = now + FULL_S
         full = self._take(self._waiter(request))
         if full is None:
-            request.waiting_for_place()
+            request.waiting_for_place(now)
         return full
 
     def remove(self, request_id: RequestId) -> bool:

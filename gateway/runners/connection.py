@@ -42,6 +42,7 @@ from bus.wire.messages.tokens import (
     Submit,
     TokenDelta,
     ToRunner,
+    Traced,
     Welcome,
 )
 from bus.wire.shares import Sharer
@@ -74,6 +75,10 @@ class RequestObserver(Protocol):
 
     def lost_unaccepted(self) -> None:
         """Note that the runner was gone, or silent, before it had taken the request."""
+        ...
+
+    def traced(self, told: Traced, now: float) -> None:
+        """Take what the runner did for the request when, before its terminal comes."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
@@ -238,6 +243,10 @@ class RunnerConnection:
                     one.observer.refused(message.refusal)
             case Displaced():
                 self._displaced(message.request_id)
+            case Traced():
+                one = self._open.get(message.request_id)
+                if one is not None:
+                    one.observer.traced(message, self._reactor.now())
             case Welcome():
                 self._welcomed(message)
             case Goodbye():

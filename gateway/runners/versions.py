@@ -29,6 +29,8 @@ INPUTS_PROTOCOL = 4
 """The first one in which a runner can be asked for vectors of inputs."""
 DISPLACED_PROTOCOL = 8
 """The first one in which a runner may give a request back, and is told how long it has waited."""
+TRACE_PROTOCOL = 9
+"""The first one in which a runner tells what it did for a request when."""
 
 
 def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -40,6 +42,8 @@ def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
     if protocol < HISTORY_PROTOCOL:
         # what comes before may be left out where it is nothing; the end tells no token ids
         request = request.model_copy(update={"history": None})
+    if protocol < TRACE_PROTOCOL and request.trace:
+        request = request.model_copy(update={"trace": None})
     return Submit(
         request,
         submit.generation,

@@ -34,6 +34,7 @@ from bus.wire.messages.commands import (
     RenewLease,
     RotateApiKey,
     RunCollectiveTest,
+    SetTracing,
     TakeLease,
 )
 from bus.wire.messages.events import (
@@ -43,6 +44,7 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     ModelPinned,
+    TracingSet,
 )
 from master import placement, pool
 from master.decisions.api_keys import decide_api_key
@@ -185,6 +187,9 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         case AddApiKey() | RotateApiKey() | RemoveApiKey():
             body = decide_api_key(command, scene.state)
             return body if isinstance(body, Refusal) else Decided((body,), None)
+        case SetTracing(ratio=ratio):
+            same = scene.state.trace_ratio == ratio
+            return Known(scene.state.index) if same else Decided((TracingSet(ratio=ratio),), None)
         case _:
             assert_never(command)
 

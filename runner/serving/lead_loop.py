@@ -27,10 +27,14 @@ LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What happened to rows by the end of `step`, in order."""
+    """What happened to rows by the end of `step`, in order: it was read at `read_at` and took
+    `step_s`; rows were admitted at `planned_at`."""
 
     step: int
     events: tuple[RowEvent, ...]
+    read_at: float
+    step_s: float
+    planned_at: float
 
 
 class LeadLoop:
@@ -113,7 +117,7 @@ class LeadLoop:
     def _serve(self, engine: Engine, scheduler: Scheduler) -> None:
         status = self.status
         events: list[RowEvent] = []
-        measured_at = 0.0
+        measured_at = read_at = 0.0
         while not self._stopping:
             self._wake.clear()
             now = clock_now()
@@ -123,7 +127,8 @@ class LeadLoop:
                 events += more
                 unread = scheduler.unread
             if events:
-                self._post(Stepped(status.steps_done, tuple(events)))
+                news = Stepped(status.steps_done, tuple(events), read_at, status.last_step_s, now)
+                self._post(news)
                 events = []
             if plan is not None:
                 if status.busy_since is None:
@@ -133,7 +138,7 @@ class LeadLoop:
                 status.memory, measured_at = engine.memory(), now
             if unread == STEPS_AHEAD or (unread and plan is None):
                 result = engine.read()
-                now = clock_now()
+                read_at = now = clock_now()
                 with self._lock:
                     events = scheduler.commit(result, now)
                     unread = scheduler.unread

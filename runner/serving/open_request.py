@@ -29,6 +29,7 @@ from bus.wire.messages.tokens import (
 )
 from runner.engine import PromptScores, SampledToken
 from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
+from runner.serving.trace import RequestTrace
 from runner.text import (
     ChoiceReader,
     Piece,
@@ -78,7 +79,7 @@ class OpenChoice:
 
 class OpenRequest:
     """See the module's law. `peer` is the gateway process that asked, `prompt` reads the scores of
-    the prompt where it asked for them."""
+    the prompt where it asked for them, `trace` notes what is done when where it asked for that."""
 
     def __init__(
         self,
@@ -88,8 +89,10 @@ class OpenRequest:
         peer: bytes,
         credit: int,
         prompt: PromptReader | None = None,
+        trace: RequestTrace | None = None,
     ) -> None:
         self.prepared = prepared
+        self.trace = trace
         self._prompt = prompt
         self.peer = peer
         self.request_id: RequestId = prepared.request_id

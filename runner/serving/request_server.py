@@ -36,6 +36,7 @@ from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.serving.told_prompt import told
+from runner.serving.trace import trace_of
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks, text_size
 
 REMEMBERED = 4096
@@ -211,6 +212,7 @@ class RequestServer:
             peer=pending.peer,
             credit=pending.submit.credit,
             prompt=works.prompt(prepared),
+            trace=trace_of(pending, prepared, now),
         )
         seeds = [
             secrets.randbits(63) if choice.seed is None else choice.seed
@@ -254,13 +256,21 @@ class RequestServer:
         now = self._reactor.now()
         outs: dict[bytes, Outgoing] = {}
         for event in news.events:
-            self._happened(event, outs, now)
+            self._happened(event, outs, now, news)
         self._deliver(outs)
 
-    def _happened(self, event: schedule.RowEvent, outs: dict[bytes, Outgoing], now: float) -> None:
+    def _happened(
+        self,
+        event: schedule.RowEvent,
+        outs: dict[bytes, Outgoing],
+        now: float,
+        news: Stepped | None = None,
+    ) -> None:
         request = self._open.get(event.key.request_id)
         if request is None:
             return
+        if request.trace is not None and news is not None:
+            request.trace.took(event, news)
         out = outs.get(request.peer)
         if out is None:
             out = outs[request.peer] = Outgoing()
@@ -325,6 +335,8 @@ class RequestServer:
     def _ended_now(self, request: OpenRequest, now: float) -> None:
         if self._open.pop(request.request_id, None) is None:
             return
+        if request.trace is not None:
+            self._link.send(request.peer, request.trace.told(now))
         self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
         self.totals.used_at = now
         self._ended[request.request_id] = None

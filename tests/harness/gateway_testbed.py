@@ -45,6 +45,7 @@ from bus.wire.messages.commands import (
     PlaceModel,
     RemoveApiKey,
     RotateApiKey,
+    SetTracing,
 )
 from bus.wire.messages.control import (
     AskCommand,
@@ -54,7 +55,7 @@ from bus.wire.messages.control import (
     Snapshot,
     TermHeartbeat,
 )
-from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
+from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened, TracingSet
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
@@ -146,6 +147,8 @@ class Holder:
             if isinstance(body, Refusal):
                 return CommandRefused(command_id=command.command_id, refusal=body)
             self.happen(body)
+        if isinstance(command, SetTracing):
+            self.happen(TracingSet(ratio=command.ratio))
         return Acknowledged(
             command_id=command.command_id,
             term=1,

@@ -3,8 +3,9 @@ told to.
 
 `GET /api/models/<repo>[/revision/<rev>]?blobs=true` lists files with Git's blob ids and the SHA-256
 of what is kept with LFS; `GET` and `HEAD /<repo>/resolve/<commit>/<path>` answer small files, and
-lead to `/cdn/...` for the others; ranges everywhere. What was asked for and how many bytes were
-sent is counted.
+lead to `/cdn/...` for the others; ranges everywhere. `GET /api/models?search=&author=&filter=`
+finds models among its repositories and those of `listed`. What was asked for and how many bytes
+were sent is counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pth")
 CHUNK = 64 << 10
@@ -60,6 +61,8 @@ class Faults:
     """Said instead of the true list of files."""
     redirect: str = ""
     """Where a file's path leads instead of to the CDN."""
+    search_status: int = 0
+    """Of each search; with `retry_after` in Retry-After."""
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Sent:
     """What the server was asked for, and what it sent of files."""
 
     lists: int = 0
+    searches: int = 0
     files: int = 0
     body_bytes: int = 0
     of: dict[str, int] = field(default_factory=dict[str, int])
@@ -81,6 +85,8 @@ class HubServer:
         self.repositories = repositories
         self.sizes: dict[str, dict[str, int]] = {}
         """Of repositories, files that are listed as so large whatever they hold."""
+        self.listed: dict[str, dict[str, Any]] = {}
+        """What a search tells of models beside their names, and of models that have no files."""
         self.commit = "0123456789abcdef0123456789abcdef01234567"
         self.faults = Faults()
         self.sent = Sent()
@@ -107,6 +113,18 @@ class HubServer:
     def forget(self) -> None:
         """Count from nothing."""
         self.sent = Sent()
+
+    def found(self, words: str, author: str, tag: str) -> list[dict[str, Any]]:
+        """What a search tells, most downloads first. A repository of files has safetensors."""
+        every = {name: {"tags": ["safetensors"]} for name in self.repositories} | self.listed
+        fits = [
+            {"id": name, "downloads": 0, **said}
+            for name, said in every.items()
+            if all(word in name.lower() for word in words.lower().split())
+            and name.startswith(f"{author}/" if author else "")
+            and (not tag or tag in said.get("tags", ()))
+        ]
+        return sorted(fits, key=lambda one: -one["downloads"])
 
     def siblings(self, repository: str) -> list[dict[str, Any]]:
         """The true list of files."""
@@ -151,7 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         path = unquote(urlsplit(self.path).path)
         try:
-            if found := _LIST.fullmatch(path):
+            if path == "/api/models":
+                self._search(parse_qs(urlsplit(self.path).query))
+            elif found := _LIST.fullmatch(path):
                 self._list(found[1], found[2])
             elif found := _RESOLVE.fullmatch(path):
                 self._resolve(found[1], found[2], found[3])
@@ -183,6 +203,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _has_token(self) -> bool:
         wanted = self.server_hub.faults.needs_token
         return not wanted or self.headers.get("Authorization") == f"Bearer {wanted}"
+
+    def _search(self, asked: dict[str, list[str]]) -> None:
+        hub, faults = self.server_hub, self.server_hub.faults
+        with hub.lock:
+            hub.sent.searches += 1
+        if faults.search_status:
+            self._refused(faults.search_status)
+        elif not self._has_token():
+            self._say(401, {"error": "no"})
+        elif faults.endless:
+            self._endless()
+        else:
+            (words,), (author,), (tag,), (limit,) = (
+                asked.get(name, [""]) for name in ("search", "author", "filter", "limit")
+            )
+            self._say(200, hub.found(words, author, tag)[: int(limit or 1000)])
 
     def _list(self, repository: str, revision: str | None) -> None:
         hub, faults = self.server_hub, self.server_hub.faults

@@ -51,6 +51,7 @@ from gateway.records.jobs import job
 from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
+from runner.serving import trace
 from runner.serving.arrivals import PREPARING_CHARS
 from runner.text import tokenizer
 from runner.text.grammar import forms, gbnf
@@ -178,6 +179,11 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     yield "requests in the log", f"{records.request_rows:,}", "`records.request_rows`", gone
     yield "their bytes", amount(records.request_bytes), "`records.request_bytes`", gone
     yield "their age", f"{records.request_days:g} days", "`records.request_days`", gone
+    yield "traces of requests", f"{records.trace_rows:,}", "`records.trace_rows`", gone
+    yield "their bytes", amount(records.trace_bytes), "`records.trace_bytes`", gone
+    yield "their age", f"{records.trace_days:g} days", "`records.trace_days`", gone
+    choices = f"{trace.MOST_CHOICES} choices, {trace.MOST_SPANS} of a kind for each"
+    yield "spans that a runner tells of a request", choices, "", "they are joined"
     yield (
         "answers and conversations kept, of all API keys",
         f"{records.answer_rows:,}",

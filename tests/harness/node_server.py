@@ -126,12 +126,14 @@ def state(
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
     """The URL of a server that gives `answer(method, path, body)`: (status, JSON), or
-    events to stream as they come (a bare string is sent as it is)."""
+    events to stream as they come (a bare string is sent as it is). TOML comes as `toml`."""
 
     class Desk(BaseHTTPRequestHandler):
         def reply(self) -> None:
             length = int(self.headers.get("content-length") or 0)
-            body = json.loads(self.rfile.read(length) or b"{}")
+            sent = self.rfile.read(length)
+            is_toml = self.headers.get("content-type") == "application/toml"
+            body = {"toml": sent.decode()} if is_toml else json.loads(sent or b"{}")
             found = answer(self.command, self.path, body)
             if not isinstance(found, tuple):
                 self.send_response(200)
@@ -147,7 +149,7 @@ def serving(answer: Answer) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(payload)
 
-        do_GET = do_POST = do_DELETE = reply
+        do_GET = do_POST = do_PUT = do_DELETE = reply
 
         def log_message(self, format: str, *args: Any) -> None:
             return

@@ -7,7 +7,7 @@ credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), m
 answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), displace=N
 (give it back so often), back_twice=1 (say so twice), back_late=1 (give it back when it is told to
 stop it), calls=1 (end with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N
-tokens more are used than are said).
+tokens more are used than are said), untold=1 (it tells nothing of a trace).
 An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
 and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
 runner makes, credit above all, and prints one JSON line for each thing that it is told.
@@ -55,6 +55,8 @@ from bus.wire.messages.tokens import (
     ToGateway,
     TokenDelta,
     ToolCallDelta,
+    Traced,
+    TraceSpan,
     Vectors,
     Welcome,
 )
@@ -82,6 +84,7 @@ class Row:
     tokens: int
     every_s: float
     next_at: float
+    received_at: float = 0.0
     seq: int = 0
     made: list[int] = field(default_factory=list[int])
     blocked: bool = False
@@ -154,7 +157,7 @@ class SyntheticRunner:
                 self.cancel(request_id)
 
     def submit(self, peer: bytes, message: Submit) -> None:
-        request = message.request
+        request, received_at = message.request, self.reactor.now()
         orders = orders_of(request)
         tell(
             "submit",
@@ -206,6 +209,7 @@ class SyntheticRunner:
             tokens=tokens,
             every_s=every_s,
             next_at=self.reactor.now() + every_s,
+            received_at=received_at,
             made=[0] * request.n,
         )
 
@@ -236,6 +240,8 @@ class SyntheticRunner:
             row.next_at = max(row.next_at + row.every_s, now)
             if isinstance(entries[-1], Finished | Failed):
                 del self.rows[request_id]
+                if row.request.trace and "untold" not in row.orders:
+                    self.send(row.peer, trace_of(row, now))
         if by_peer:
             self.step += 1
         for peer, entries in by_peer.items():
@@ -280,6 +286,18 @@ class SyntheticRunner:
     def send(self, peer: bytes, message: ToGateway) -> None:
         if not self.link.send(peer, pack_to_gateway(message)):
             tell("undelivered", kind=type(message).__name__)
+
+
+def trace_of(row: Row, now: float) -> Traced:
+    """What a runner tells of a request that ends now, which was accepted as it came."""
+    whole_s = now - row.received_at
+    spans = (
+        TraceSpan("template", 0, 0.0, 0.0),
+        *(TraceSpan("queued", n, 0.0, 0.0) for n in range(row.request.n)),
+        *(TraceSpan("decode", n, 0.0, whole_s, made, made) for n, made in enumerate(row.made)),
+    )
+    came_at = row.received_at
+    return Traced(row.request.request_id, came_at, came_at, now, row.request.n, spans)
 
 
 def usage_of(row: Row) -> Usage:

@@ -25,6 +25,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.records",
     "gateway.records.jobs",
     "gateway.records.conversations",
+    "gateway.requests.tracing",
     "master.consensus",
     "master.decisions",
     "master.placement",
@@ -59,6 +60,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.kv": (),
     "bus.wire.lora": (),
     "bus.wire.accelerators": ("pydantic",),
+    "bus.wire.model_cards": ("msgpack", "pydantic"),
     "bus.wire.pool": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
@@ -83,6 +85,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
     "conf.tiny": (),
+    "gateway.requests.tracing": ("msgspec", "pydantic"),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip
 """The watched libraries (`loads.WATCHED`) that each row loads, exactly, in order of the alphabet.

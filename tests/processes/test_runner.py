@@ -23,6 +23,7 @@ from bus.wire.messages.tokens import (
     Pong,
     PrefillProgress,
     Refused,
+    Traced,
     Welcome,
 )
 from tests.harness.faulty_runner import WAITS_S
@@ -66,6 +67,26 @@ def test_a_request_streams_to_its_length_with_usage(gateway: FakeGateway) -> Non
     assert usage.prefill_s > 0.0
     assert usage.decode_s > 0.0
     assert isinstance(gateway.heard[0], Welcome)
+
+
+def test_a_traced_request_is_told_of_once_before_its_end(gateway: FakeGateway) -> None:
+    plain = gateway.submit(request("untraced", max_tokens=9))
+    asked = request("traced", "hello world " * 40, max_tokens=9, trace=True)
+    traced = gateway.submit(asked)
+    gateway.ended(plain, traced)
+    # it was sent before the end, and what is sent arrives in order
+    (told,) = [one for one in gateway.heard if isinstance(one, Traced)]
+    assert told.request_id == asked.request_id
+    assert told.received_at <= told.accepted_at <= told.told_at
+    names = [one.name for one in told.spans]
+    assert names[:2] == ["template", "queued"] and names[-1] == "end"
+    assert isinstance(traced.end, Finished)
+    prompt = sum(one.tokens for one in told.spans if one.name == "prefill")
+    assert prompt == traced.end.usage.prompt_tokens - traced.end.usage.cached_tokens
+    assert sum(one.tokens for one in told.spans if one.name == "decode") == 8
+    ends = [one.ended_s for one in told.spans]
+    assert [one.began_s for one in told.spans] == [0.0, *ends[:-1]]
+    assert ends[-1] == pytest.approx(told.told_at - told.received_at)
 
 
 def test_the_same_request_says_the_same_alone_and_in_a_crowd(gateway: FakeGateway) -> None:

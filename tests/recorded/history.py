@@ -45,6 +45,7 @@ from bus.wire.messages.events import (
     RunnerReady,
     RunnerUnloaded,
     TermOpened,
+    TracingSet,
 )
 from bus.wire.pool import Lease, LeaseId, Pin
 from tests.recorded.specimens import full, least
@@ -134,6 +135,9 @@ def bodies() -> list[EventBody]:
         ApiKeyAdded(key=least(ApiKey)),
         ApiKeyChanged(key=full(ApiKey, turn=1).model_copy(update={"id": full(ApiKey).id})),
         ApiKeyRemoved(key_id=least(ApiKey).id),
+        TracingSet(ratio=0.25),
+        TracingSet(),
+        TracingSet(ratio=1.0),
     ]
 
 

@@ -32,6 +32,7 @@ from bus.wire.messages.tokens import (
     PromptAnswer,
     PromptTokens,
     Refused,
+    SpanName,
     StepEntries,
     Submit,
     ToGateway,
@@ -39,6 +40,8 @@ from bus.wire.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
     ToRunner,
+    Traced,
+    TraceSpan,
     Vectors,
     Welcome,
 )
@@ -105,10 +108,21 @@ def gateway_messages() -> list[ToGateway]:
         Accepted(RID, 2, 4096, ("tools.strict",)),
         *(Refused(RID, refusal) for refusal in specimens(Refusal)),
         Displaced(RID),
+        Traced(RID, 12.5, 12.75, 13.5, 1, ()),
+        Traced(RID, 12.5, 12.75, 13.5, 2, tuple(trace_spans())),
         Pong(BOOT, 1 << 33, True),
         Pong(BOOT, 0, False),
         StepEntries(1 << 20, ()),
         StepEntries(17, tuple(entries())),
+    ]
+
+
+def trace_spans() -> list[TraceSpan]:
+    """List a span of each name."""
+    names = sorted(get_args(SpanName))
+    return [
+        TraceSpan(name, n % 2, n / 8, n / 8 + 0.125, n, n, 0.0625, 0.25)
+        for n, name in enumerate(names)
     ]
 
 

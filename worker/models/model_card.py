@@ -18,8 +18,9 @@ from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind
 from bus.wire.messages.weights import MADE_FROM
+from bus.wire.model_cards import Notes
 from worker.models import layers
-from worker.models.files import DTYPE_BYTES, Notes, Tensor
+from worker.models.files import DTYPE_BYTES, Tensor
 from worker.models.passed_over import Unfit
 
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}

@@ -4,7 +4,7 @@ A model is a folder with `config.json` and safetensors. Folders are searched in 
 first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
 from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
 lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
-more (`worker.models.files.card_file`). Nothing is fetched. What lies there and is not taken is
+more (`bus.wire.model_cards`). Nothing is fetched. What lies there and is not taken is
 kept with the reason; what has not changed since the last look, good or bad, is not read again.
 """
 
@@ -25,14 +25,13 @@ from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
 from bus.wire.kv import KvKind
+from bus.wire.model_cards import CARD_BYTES, CARD_FILE, BadCard, Notes, read_card
 from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.files import (
-    CARD_BYTES,
     INDEX,
     ORIGIN_FILE,
     Families,
-    Notes,
     Origin,
     Tensor,
     config_in,
@@ -41,7 +40,6 @@ from worker.models.files import (
     lacking_shards,
     links_to_nothing,
     origin_of,
-    read_card,
     reconciled,
     refused,
 )
@@ -67,7 +65,6 @@ from worker.models.passed_over import (
 MAX_SETTINGS_BYTES = 16 << 20
 MOST_LYING = 5_000
 """Folders and files that one look takes in."""
-NOTES_FILE = "card.toml"
 TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 NOT_EMBEDDED = "take an embedding model of another kind: BERT and RoBERTa run, and decoders"
@@ -290,7 +287,7 @@ def _mark(entries: Entries) -> tuple[object, ...]:
     """Return what tells a folder from itself after a change, of the files that are read."""
     named = {
         CONFIG,
-        NOTES_FILE,
+        CARD_FILE,
         INDEX,
         ORIGIN_FILE,
         *TEMPLATE_FILES,
@@ -338,13 +335,13 @@ def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
     """Return what `card.toml` says, when it was written, and what is said of one that is refused:
     it says nothing then, as where there is none. Raises OSError."""
     try:
-        with open(folder / NOTES_FILE, "rb") as file:
+        with open(folder / CARD_FILE, "rb") as file:
             data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return Notes(), 0.0, None
     try:
         return read_card(data), written_s, None
-    except (ValueError, RecursionError) as error:
+    except BadCard as error:
         return Notes(), 0.0, refused(error, data)
 
 

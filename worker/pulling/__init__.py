@@ -6,5 +6,6 @@ are pure.
 """
 
 from worker.pulling.pulls import Pulls, PullSettings
+from worker.pulling.searching import Searches
 
-__all__ = ["PullSettings", "Pulls"]
+__all__ = ["PullSettings", "Pulls", "Searches"]

@@ -72,6 +72,21 @@ def failure_of(status: int, retry_after_s: float | None, model: ModelId, hub: st
     return PullFailed("unreachable", f"{hub} answers {status} for {model}")
 
 
+def search_failure(
+    status: int, retry_after_s: float | None, hub: str, *, has_token: bool
+) -> PullFailed:
+    """Return what an HTTP status of a hub that is searched means."""
+    if status == 401 and not has_token:
+        return PullFailed("unauthorized", f"{hub} is not searched without a token: {TOKEN}")
+    if status in (404, 405, 410, 501):
+        return PullFailed("unreachable", f"{hub} cannot be searched ({status}): it has no list")
+    if status == 403:
+        return PullFailed("unauthorized", f"{hub} refuses to be searched (403); a token: {TOKEN}")
+    if status in (401, 408, 429) or status >= 500:
+        return failure_of(status, retry_after_s, ModelId(""), hub)
+    return PullFailed("unreachable", f"{hub} refuses the search ({status})")
+
+
 def retry_after_of(headers: Mapping[str, str], now_wall: float) -> float | None:
     """Return the seconds after which a hub wants to be asked again; None where it does not say."""
     said = headers.get("retry-after")

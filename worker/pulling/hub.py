@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any, cast
 
 import httpx2
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url, set_client_factory
@@ -20,6 +21,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.hf_api import ExpandModelProperty_T, ModelInfo
 from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
 from bus.wire.ids import ModelId
@@ -29,13 +31,21 @@ from worker.pulling.failures import (
     no_repository,
     no_revision,
     retry_after_of,
+    search_failure,
     unreachable,
 )
 from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_of
+from worker.pulling.searching import HubModel
 
 LIST_S = 20.0
 LIST_WHOLE_S = 60.0
 MAX_LISTING_BYTES = 32 << 20
+OFFLINE = "HF_HUB_OFFLINE is set: nothing is asked of a hub"
+SHOWN: tuple[ExpandModelProperty_T, ...] = (
+    "config", "downloads", "gated", "lastModified", "library_name", "likes", "pipeline_tag",
+    "safetensors", "tags",
+)  # fmt: skip
+"""What a search asks of each model."""
 
 
 class _Bounded(httpx2.SyncByteStream):
@@ -51,10 +61,10 @@ class _Bounded(httpx2.SyncByteStream):
         for part in self._stream:
             count += len(part)
             if count > MAX_LISTING_BYTES:
-                text = f"the hub's list of files has over {MAX_LISTING_BYTES >> 20} MiB"
+                text = f"the hub's list has over {MAX_LISTING_BYTES >> 20} MiB"
                 raise PullFailed("changed", text)
             if time.monotonic() > self._ends_at:
-                raise unreachable(f"its list of files took over {LIST_WHOLE_S:g} s")
+                raise unreachable(f"its list took over {LIST_WHOLE_S:g} s")
             yield part
 
     def close(self) -> None:
@@ -71,10 +81,34 @@ class _BoundedTransport(httpx2.HTTPTransport):
         answer = super().handle_request(request)
         if answer.headers.get("content-encoding", "identity") != "identity":
             answer.close()
-            raise PullFailed("changed", "the hub packs its list of files, which was not asked for")
+            raise PullFailed("changed", "the hub packs its list, which was not asked for")
         if isinstance(answer.stream, httpx2.SyncByteStream):
             answer.stream = _Bounded(answer.stream)
         return answer
+
+
+class _SearchTransport(_BoundedTransport):
+    """Connections for a search, which a person waits for: what fails is told at once, where
+    `huggingface_hub` would ask again for minutes."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the answer to a request. Raises PullFailed for any but a good one."""
+        address = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), LIST_S)
+        try:
+            answer = super().handle_request(request)
+        except httpx2.HTTPError as error:
+            raise unreachable(f"{address}: {error or type(error).__name__}") from None
+        if answer.status_code >= 400:
+            after_s = retry_after_of(answer.headers, time.time())
+            answer.close()
+            has_token = "authorization" in request.headers
+            raise search_failure(answer.status_code, after_s, address, has_token=has_token)
+        return answer
+
+
+def _search_client() -> httpx2.Client:
+    return httpx2.Client(follow_redirects=True, transport=_SearchTransport(trust_env=True))
 
 
 def _client() -> httpx2.Client:
@@ -99,7 +133,7 @@ class Hub:
         """Return what is taken of a repository, at a branch, tag or commit ("": the newest). Raises
         PullFailed."""
         if constants.is_offline_mode():
-            raise PullFailed("offline", "HF_HUB_OFFLINE is set: nothing is asked of a hub")
+            raise PullFailed("offline", OFFLINE)
         try:
             info = self._api.model_info(
                 model, revision=revision or None, files_metadata=True, timeout=LIST_S
@@ -134,6 +168,50 @@ class Hub:
         ]
         return listing_of(model, str(info.sha), listed)
 
+    def search(self, words: str, author: str, tag: str, most: int) -> list[HubModel]:
+        """Return the models with a tag whose names hold the words, most downloads first. Raises
+        PullFailed."""
+        if constants.is_offline_mode():
+            raise PullFailed("offline", OFFLINE)
+        set_client_factory(_search_client)
+        try:
+            found = list(
+                self._api.list_models(
+                    search=words or None,
+                    author=author or None,
+                    filter=tag,
+                    sort="downloads",
+                    limit=most,
+                    expand=list(SHOWN),
+                )
+            )
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise unreachable(f"{self.address}: {error or type(error).__name__}") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = f"what {self.address} found cannot be read: {type(error).__name__}"
+            raise PullFailed("changed", text) from None
+        return [_hub_model(one) for one in found]
+
     def url_of(self, listing: HubListing, path: str) -> str:
         """Return where a file of a listing is."""
         return hf_hub_url(listing.model, path, revision=listing.commit, endpoint=self.address)
+
+
+def _hub_model(info: ModelInfo) -> HubModel:
+    """Return what a list says of a model, of the types that it should have."""
+    said: Any = info.safetensors.parameters if info.safetensors else {}
+    counts = cast(dict[Any, Any], said) if isinstance(said, dict) else {}
+    config: Any = vars(info).get("config")
+    changed = info.last_modified
+    return HubModel(
+        name=str(info.id),
+        tags=frozenset(map(str, info.tags or ())),
+        library=str(info.library_name or ""),
+        task=str(info.pipeline_tag or ""),
+        config=cast(dict[str, Any], config) if isinstance(config, dict) else {},
+        counts={str(kind): n for kind, n in counts.items() if isinstance(n, int) and n > 0},
+        downloads=info.downloads or 0,
+        likes=info.likes or 0,
+        gated=bool(info.gated),
+        changed_at="" if changed is None else changed.date().isoformat(),
+    )

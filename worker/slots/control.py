@@ -8,8 +8,9 @@ and the actions done. Stopping a worker stops no runner: the next one finds them
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from bus.links.transport import Change
 from bus.process.clock import wall
@@ -26,7 +27,7 @@ from bus.wire.messages.control import (
     SlotHello,
     SlotRefused,
 )
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
@@ -45,12 +46,16 @@ ENDED_KEPT = 8
 @dataclass
 class SlotControl:
     """This node's slots. `inventory` is asked for what is known beside them, given whether every
-    running slot has said what it is and the time; `notes` are told what is to outlive runners."""
+    running slot has said what it is and the time; `notes` are told what is to outlive runners.
+    `others` answer what else is asked at this door, given the question and who asks."""
 
     executor: Executor
     inventory: Callable[[bool, float], NodeInventory]
     timing: SlotTiming
     notes: SlotNotes
+    others: Mapping[type[Message], Callable[[Any, bytes], None]] = field(
+        default_factory=dict[type[Message], Callable[[Any, bytes], None]]
+    )
 
     def __post_init__(self) -> None:
         self.table = SlotTable()
@@ -98,6 +103,8 @@ class SlotControl:
                 self.executor.send(identity, RunnersEnded(reports=tuple(self._ended)))
             case AskRunner(instance=instance):
                 self._ask_runner(instance, identity)
+            case _ if type(message) in self.others:
+                self.others[type(message)](message, identity)
             case _:
                 self.log.warning("unexpected from a slot", kind=type(message).__name__)
 

@@ -243,6 +243,15 @@ class RemoveApiKey(Message):
     key_id: str
 
 
+class SetTracing(Message):
+    """Trace this share of all requests (0: none, 1: each) on every node; None: as each node's own
+    settings say."""
+
+    kind: Literal["set_tracing"] = "set_tracing"
+    command_id: CommandId
+    ratio: float | None = Field(default=None, ge=0.0, le=1.0)
+
+
 Command = Annotated[
     PlaceModel
     | DeleteInstance
@@ -261,7 +270,8 @@ Command = Annotated[
     | ForgetDerived
     | AddApiKey
     | RotateApiKey
-    | RemoveApiKey,
+    | RemoveApiKey
+    | SetTracing,
     Field(discriminator="kind"),
 ]
 

@@ -269,6 +269,13 @@ class ApiKeyRemoved(Message):
     key_id: str
 
 
+class TracingSet(Message):
+    """This share of all requests is traced from here on; None: as each node's settings say."""
+
+    kind: Literal["tracing_set"] = "tracing_set"
+    ratio: float | None = Field(default=None, ge=0.0, le=1.0)
+
+
 EventBody = Annotated[
     NodeJoined
     | RankSeated
@@ -297,7 +304,8 @@ EventBody = Annotated[
     | DerivedForgotten
     | ApiKeyAdded
     | ApiKeyChanged
-    | ApiKeyRemoved,
+    | ApiKeyRemoved
+    | TracingSet,
     Field(discriminator="kind"),
 ]
 

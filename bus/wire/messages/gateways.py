@@ -1,7 +1,9 @@
-"""What gateways of different nodes ask each other: to stop a request, and about records.
+"""What gateways of different nodes ask each other: to stop a request, and about records. And what a
+gateway asks the worker of its own node: to search a hub.
 
-Pure. On the control plane, which may drop: the asker repeats a question until it is answered, and
-what is asked a second time has the answer of the first.
+Pure. Between nodes on the control plane, which may drop: the asker repeats a question until it is
+answered, and what is asked a second time has the answer of the first. A worker's door drops
+nothing: one question there, one answer.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.ids import NodeId, RequestId
+from bus.wire.ids import ModelId, NodeId, RequestId
+from bus.wire.messages.readings import PullRefusal
 from bus.wire.messages.wire import Message
 
 RECORD_PIECE_BYTES = 256 << 10
@@ -63,3 +66,55 @@ class RecordAnswered(Message):
     total_bytes: int = Field(default=0, ge=0, le=RECORD_ANSWER_BYTES)
     content: bytes = Field(default=b"", max_length=RECORD_PIECE_BYTES)
     refused: str = ""
+
+
+MOST_FOUND = 50
+"""Models that one search tells of at most."""
+WORDS_CHARACTERS = 200
+
+
+class AskSearch(Message):
+    """Search the hub for models whose names hold `words`, of one `author` (empty: of any)."""
+
+    kind: Literal["ask_search"] = "ask_search"
+    words: str = Field(max_length=WORDS_CHARACTERS)
+    author: str = Field(default="", max_length=WORDS_CHARACTERS)
+    limit: int = Field(default=20, ge=1, le=MOST_FOUND)
+
+
+class FoundModel(Message):
+    """A model of a hub that runs here as far as its list tells. `for_mlx`: it was made for MLX.
+    `size_bytes` and `parameters` are of its weights; 0: the hub does not say. `quantization` is as
+    near as its list tells (empty: it does not). `gated`: its license has to be accepted there.
+    `changed_at` is a date in ISO 8601, empty where it is not told."""
+
+    model: ModelId
+    for_mlx: bool
+    family: str = Field(default="", max_length=100)
+    makes: Literal["text", "embedding"] = "text"
+    quantization: str = Field(default="", max_length=100)
+    size_bytes: int = Field(default=0, ge=0)
+    parameters: int = Field(default=0, ge=0)
+    downloads: int = Field(default=0, ge=0)
+    likes: int = Field(default=0, ge=0)
+    gated: bool = False
+    changed_at: str = Field(default="", max_length=40)
+
+
+class SearchFound(Message):
+    """What `hub` has, those for MLX first, then by downloads. `left_out` more were found that do
+    not run here."""
+
+    kind: Literal["search_found"] = "search_found"
+    hub: str
+    models: tuple[FoundModel, ...] = Field(default=(), max_length=MOST_FOUND)
+    left_out: int = Field(default=0, ge=0)
+
+
+class SearchRefused(Message):
+    """Nothing was found out, and why; `retry_after_s` says when to ask again, where it is known."""
+
+    kind: Literal["search_refused"] = "search_refused"
+    reason: PullRefusal
+    message: str
+    retry_after_s: float | None = None

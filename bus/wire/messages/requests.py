@@ -187,7 +187,8 @@ class GenerationRequest(Message):
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
     there are several: prefixes are shared only by requests of one key. The layers of `adapter`, one
     that lies beside the model, compute it; None: the model alone. With a `question` nothing is
-    generated: the request ends as soon as its prompt is read, and its end has the answer.
+    generated: the request ends as soon as its prompt is read, and its end has the answer. With
+    `trace` the runner tells, before the end, what it did when.
     """
 
     request_id: RequestId
@@ -215,6 +216,7 @@ class GenerationRequest(Message):
     history: tuple[int, ...] | None = None
     template: str | None = None
     adapter: str | None = None
+    trace: Literal[True] | None = None
 
 
 class Usage(Message):

@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 8
+DATA_PROTOCOL_MAX = 9
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -28,7 +28,8 @@ may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to thi
 `thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
 tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
 `Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
-that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited."""
+that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
+request may have a `trace`, which is told as `Traced`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -127,6 +128,43 @@ class Displaced(ArrayFrame, tag="displaced", frozen=True):
     it. It is to be submitted again. Not sent to versions before 8."""
 
     request_id: RequestId
+
+
+SpanName = Literal["template", "queued", "prefill", "decode", "end"]
+"""What a lead runner does for a request. `template`: its text becomes tokens; `queued`: it waits
+for a place; `prefill`: a chunk of its prompt; `decode`: tokens; `end`: from the last token on, for
+the last words and for the other choices."""
+
+
+class TraceSpan(ArrayFrame, frozen=True):
+    """What a lead runner did for a choice of a request from `began_s` to `ended_s`, in seconds
+    since it had the request. `tokens` came of it, in `steps` steps of the engine; between two of
+    them were at most `longest_s`. `computed_s` is how long these steps took by the engine's own
+    clock; they are shared with other requests, and may overlap."""
+
+    name: SpanName
+    choice: int
+    began_s: float
+    ended_s: float
+    tokens: int = 0
+    steps: int = 0
+    longest_s: float = 0.0
+    computed_s: float = 0.0
+
+
+class Traced(ArrayFrame, tag="traced", frozen=True):
+    """What was done for a request with a `trace`, told once, before the step that has its terminal.
+
+    The instants are of the runner's monotonic clock: when it had the request, when it was about to
+    say `Accepted`, when it tells this. The spans of a choice follow each other without gaps, up to
+    the last instant. Of the first `choices` choices alone. Not sent to versions before 9."""
+
+    request_id: RequestId
+    received_at: float
+    accepted_at: float
+    told_at: float
+    choices: int
+    spans: tuple[TraceSpan, ...]
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
@@ -267,4 +305,4 @@ class StepEntries(ArrayFrame, tag="step", frozen=True):
 
 
 ToRunner = Hello | Submit | Credit | Cancel | Ping
-ToGateway = Welcome | Goodbye | Accepted | Refused | Displaced | Pong | StepEntries
+ToGateway = Welcome | Goodbye | Accepted | Refused | Displaced | Traced | Pong | StepEntries

@@ -29,6 +29,8 @@ from gateway.cli.output.errors import (
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+PUT_TIMEOUT_S = 90.0
+"""What is put goes to all nodes before it is answered."""
 GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
 """What the server itself says, before any API."""
@@ -101,9 +103,25 @@ class NodeApi:
         """Send a JSON body and return the JSON answer."""
         return self._answer("POST", path, body, timeout_s)
 
+    def put(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
+        """Put a JSON body in the place of what is there and return the JSON answer."""
+        return self._answer("PUT", path, body, timeout_s)
+
     def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)
+
+    def put_text(self, path: str, text: str, *, tag: str) -> Any:
+        """Put a text at `path`, where what is there still has this tag, and return the JSON
+        answer."""
+        with self._translated():
+            response = self.http.put(
+                path,
+                content=text.encode(),
+                headers={"content-type": "application/toml", "if-match": f'"{tag}"'},
+                timeout=PUT_TIMEOUT_S,
+            )
+        return self._json(path, response)
 
     def file(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
         """Send a JSON body and return the bytes of the file that is answered."""
@@ -162,6 +180,9 @@ class NodeApi:
                 json=None if body is None else told(body),
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
+        return self._json(path, response)
+
+    def _json(self, path: str, response: httpx.Response) -> Any:
         if response.status_code >= 400:
             raise _refused(response)
         if not response.content:

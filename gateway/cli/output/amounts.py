@@ -1,4 +1,4 @@
-"""Amounts as people read them: bytes and seconds.
+"""Amounts as people read them: bytes, seconds and counts.
 
 Pure.
 """
@@ -21,3 +21,11 @@ def span(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
+
+
+def number(count: int) -> str:
+    """Return a count for people: `512`, `1.5k`, `7.6B`; `-` for 0, which stands for not known."""
+    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f}{unit}"
+    return str(count) if count else "-"

@@ -78,25 +78,28 @@ LISTED_BY = {
     "instance_not_found": "`shoal ps` shows the copies in memory",
     "node_not_found": "`shoal nodes` shows the nodes",
     "key_not_found": "`shoal apikey ls` shows the keys",
+    "card_not_found": "`shoal card edit MODEL` writes one",
 }
 """Where to look for what was not found, by the error's code."""
 
 
-AGAIN = "what came is kept: the same `shoal pull` goes on with it"
+AGAIN = "what a pull brought is kept: the same `shoal pull` goes on with it"
 PULLED_IN_VAIN = {
-    "hub_unauthorized": "then pull again",
-    "hub_gated": "then pull again",
+    "hub_unauthorized": "then try again",
+    "hub_gated": "then try again",
     "hub_model_not_found": "look for it at https://huggingface.co/models?library=mlx",
     "hub_revision_not_found": "leave the revision out for the newest",
-    "hub_rate_limited": f"wait, then pull again; {AGAIN}",
-    "hub_unreachable": AGAIN,
+    "hub_rate_limited": f"wait, then try again; {AGAIN}",
+    "hub_unreachable": f"see whether this node reaches it, then try again; {AGAIN}",
     "hub_spoilt": "pull again; where it stays so, tell the hub, or whoever runs your proxy",
     "hub_changed": "pull again, with another revision if it stays so",
     "model_too_large": "add `--dry-run` to see it node by node, `--anyway` to pull it all the same",
     "insufficient_storage": f"make room (`shoal rm MODEL`), or pull `--to` another node; {AGAIN}",
     "offline": "set offline = false in shoal.toml, or copy the model's folder into <data>/models",
 }
-"""What to do about a pull that failed, by the error's code."""
+"""What to do about a pull, or a search of the hub, that failed, by the error's code."""
+OF_CARDS = ("card_kept", "card_changed")
+"""Codes of cards that are not changed: their messages say what to do."""
 
 
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
@@ -105,6 +108,8 @@ def refusal(status: int, message: str, error_code: str = "") -> CliError:
         is_refused = status in (409, 429) or error_code == "model_too_large"
         code = NOT_FOUND if status == 404 else REFUSED if is_refused else FAILED
         return CliError(message, remedy=PULLED_IN_VAIN[error_code], code=code)
+    if error_code in OF_CARDS:
+        return CliError(message, code=REFUSED)
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"
         return CliError(message, remedy=remedy, code=FAILED)

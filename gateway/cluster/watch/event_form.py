@@ -41,6 +41,7 @@ from bus.wire.messages.events import (
     RunnerReady,
     RunnerUnloaded,
     TermOpened,
+    TracingSet,
 )
 
 MOST_NAME, MOST_WHY = 200, 1000
@@ -122,6 +123,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
         case ApiKeyRemoved(key_id=gone):
             known = before.api_keys.get(gone)
             return {"key": gone, "name": "" if known is None else known.name[:MOST_NAME]}
+        case TracingSet():
+            return {"ratio": body.ratio}
         case _:
             return _about_instance(body, before, after)
 

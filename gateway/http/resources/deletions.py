@@ -159,8 +159,9 @@ async def check_owner(service: HttpService, req: Request) -> None:
     host, port = req.scope.get("client") or ("", 0)
     if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
         text = (
-            "without a key only the user who runs this node may delete its models; "
-            "use `shoal rm`, or have HTTP ask for a key (`shoal apikey add`, http_owner_only)"
+            "without a key only the user who runs this node may change its models; "
+            "use the `shoal` of that user, or have HTTP ask for a key (`shoal apikey add`, "
+            "http_owner_only)"
         )
         raise HttpFaultRaised(forbidden(text))
 

@@ -226,6 +226,7 @@ async def _parsed(
     answer has its name, and names what had no effect."""
     options = service.options
     body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
+    asked.read_at = service.reactor.now()
     context, run = service.parse_context(), asked.run
     context = context if run is None else run.context(context)
     try:
@@ -233,12 +234,14 @@ async def _parsed(
     finally:
         service.bodies.give_back(len(body))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)
+    asked.traced = service.tracing.choose(asked=parsed.extras.trace)
     resp.set_header("x-request-id", parsed.answer_id)
     if not service.catalog.known:
         await service.catalog.wait_known()
     extras = parsed.extras
     unheeded = extras.for_thinking if not _thinks(service, parsed) else ()
-    tell_ignored(service, resp, dialect.name, (*extras.ignored, *unheeded))
+    untraced = ("x_trace",) if extras.trace and not asked.traced else ()
+    tell_ignored(service, resp, dialect.name, (*extras.ignored, *unheeded, *untraced))
     return parsed
 
 
@@ -270,6 +273,7 @@ def _begin(
         parsed,
         key_id=asked.key,
         sharer=sharer_of(req, service.options, parsed.extras.client_id),
+        traced=True if asked.traced else None,
     )
     hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
     hang_up.watch(exchange.inbox)

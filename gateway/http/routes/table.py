@@ -38,6 +38,7 @@ PROCESSES = f"{diagnostics.ROOT}/processes"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
+SEARCHES = (400, 401, 409, 429, 500, 502, 504)
 VERIFIES = (400, 401, 404, 429, 500, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
@@ -130,6 +131,18 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON,
           answer=pulls.PullAnswer, event=pulls.PullEvent, errors=PULLS),
+    Route("GET", "/models/search",
+          "Models of the hub that run here, by words (?query=, ?author=, ?limit=)", CLUSTER,
+          pulls.SearchModels, answer=pulls.SearchAnswer, errors=SEARCHES),
+    Route("GET", "/models/card/{name:path}",
+          "What a model's card says on each node, and the settings that come of it", CLUSTER,
+          pulls.ModelCardResource, errors=(401, 404, 503)),
+    Route("PUT", "/models/card/{name:path}",
+          "Write a model's card on all nodes that have it, in TOML or JSON; in force at once",
+          CLUSTER, pulls.ModelCardResource, body=pulls.CardBody,
+          errors=(400, 401, 403, 404, 409, 412, 413, 503)),
+    Route("DELETE", "/models/card/{name:path}", "Take a model's card away from all nodes",
+          CLUSTER, pulls.ModelCardResource, errors=(401, 403, 404, 409, 412, 503)),
     Route("POST", "/models/verify",
           "Read a model on a node's disk, and hold it against the hashes that it came with",
           CLUSTER, pulls.VerifyModel, body=pulls.VerifyBody, streams=NDJSON,
@@ -159,6 +172,23 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/requests/stats",
           "What the requests of the last ?window_s= took, by model and client", CLUSTER,
           requests.RequestStats, errors=(400, 401, 503)),
+    Route("GET", "/v1/tracing", "Which share of requests is traced unasked", CLUSTER,
+          figures.Tracing, errors=(401,)),
+    Route("PUT", "/v1/tracing", "Trace each request, none, or a share, on every node", CLUSTER,
+          figures.Tracing, body=figures.TracingBody, errors=(400, 401, 503)),
+    Route("GET", "/v1/traces", "The traces that this node keeps (?limit=, ?model=)", CLUSTER,
+          figures.TraceList, errors=(400, 401, 503)),
+    Route("GET", "/v1/traces/cluster", "The same of every node (?limit=, ?model=)", CLUSTER,
+          figures.ClusterTraces, errors=(400, 401, 503)),
+    Route("GET", "/v1/traces/stats",
+          "How long the parts of traced requests took (?window_s=, ?model=)", CLUSTER,
+          figures.TraceStats, errors=(400, 401, 503)),
+    Route("GET", "/v1/traces/{request}", "A trace as Chrome's trace events, for Perfetto",
+          CLUSTER, figures.TraceResource, errors=(401, 404, 503, 504)),
+    Route("DELETE", "/v1/traces/{request}", "Remove a trace", CLUSTER,
+          figures.TraceResource, errors=(401, 404, 503, 504)),
+    Route("GET", "/v1/traces/{request}/raw", "A trace as it is kept", CLUSTER,
+          figures.RawTrace, errors=(401, 404, 503, 504)),
     Route("POST", "/v1/tools/open_url", "The text of the page at a URL", TOOLS, OpenUrl,
           body=OpenUrl.body, answer=OpenUrl.answer, errors=FETCHES, scope="inference"),
     Route("POST", "/v1/tools/extract_page", "The main text and the links of a page", TOOLS,

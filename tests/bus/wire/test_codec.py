@@ -63,6 +63,8 @@ from bus.wire.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
     ToRunner,
+    Traced,
+    TraceSpan,
     Welcome,
 )
 from bus.wire.topics import TABLE, rule_for
@@ -145,12 +147,12 @@ def test_first_words_are_the_same_bytes_in_every_version(
 
 
 def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "PROTOCOL_MIN", 9)
-    monkeypatch.setattr(codec, "PROTOCOL_MAX", 9)
+    monkeypatch.setattr(codec, "PROTOCOL_MIN", 10)
+    monkeypatch.setattr(codec, "PROTOCOL_MAX", 10)
     newer = encode(Envelope(NodeId("n"), "worker", Boot("b"), 7, line()))
-    assert unpack(newer)[0] == 9
+    assert unpack(newer)[0] == 10
     monkeypatch.undo()
-    with pytest.raises(BadMessage, match="protocol 9 is outside"):
+    with pytest.raises(BadMessage, match="protocol 10 is outside"):
         decode(newer)
 
 
@@ -273,6 +275,7 @@ def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None
         Accepted(RID, 3, 17),
         Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
         Displaced(RID),
+        Traced(RID, 10.0, 10.5, 12.0, 1, (TraceSpan("decode", 0, 0.5, 2.0, 7, 7, 0.5, 1.25),)),
         Pong(Boot("b"), 12, owes=True),
         StepEntries(
             4,

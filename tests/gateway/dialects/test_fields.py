@@ -33,9 +33,10 @@ from gateway.http.diagnostics import capture
 from gateway.http.diagnostics import node as diagnostics_of_node
 from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
+from gateway.http.resources.figures import traces
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
-from gateway.http.resources.pulls import pull, store, verify
+from gateway.http.resources.pulls import card, pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
@@ -48,6 +49,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (diagnostics_of_node, AskDiagnosis),
     diagnostics.CaptureBody: (capture, None),
+    traces.TracingBody: (traces, None),
     labels.StoredLabelsBody: (labels, None),
     ConversationBody: (reading, None),
     ConversationItemsBody: (reading, None),
@@ -56,6 +58,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
     verify.VerifyBody: (verify, None),
+    card.CardBody: (card, card.CardBody),
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
@@ -292,7 +295,8 @@ def test_every_field_of_our_own_bodies_is_read_by_what_answers(body: type[BaseMo
 )
 def test_our_own_fields_are_honoured_in_every_body(desk: Any, body: type[BaseModel]) -> None:
     sent = BODIES[body][0]
-    values = {"x_client_id": "me", "x_priority": "low", "x_stay_warm": 5, "x_timeout_s": 5}
+    values: dict[str, Any] = {"x_client_id": "me", "x_priority": "low", "x_stay_warm": 5}
+    values |= {"x_timeout_s": 5, "x_trace": True}
     assert set(values) == set(EXTRAS)
     without = understood(desk, body, sent)
     for name, value in values.items():

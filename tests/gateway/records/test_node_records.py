@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_is_still_read_and_healed_by_room(tmp_path: Path) ->
         connection.execute("SELECT 1")
         connection.close()
 
-    play(Process(path, max_pages=30), trace)
+    play(Process(path, max_pages=40), trace)
 
     async def with_room(process: Process) -> None:
         process.records.log_request(row("after"))

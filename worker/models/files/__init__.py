@@ -3,7 +3,7 @@ safetensors, the configuration, `card.toml`, where the folder came from, and of 
 which pieces are there. Nothing here looks for models, and nothing keeps what it read.
 """
 
-from worker.models.files.card_file import CARD_BYTES, Notes, notes_from, read_card, refused
+from worker.models.files.card_file import refused
 from worker.models.files.families import Families, installed_families
 from worker.models.files.growing import (
     FILES,
@@ -26,14 +26,12 @@ from worker.models.files.shared_cards import reconciled
 from worker.models.files.tensors import DTYPE_BYTES, Tensor, tensors_in
 
 __all__ = [
-    "CARD_BYTES",
     "DTYPE_BYTES",
     "FILES",
     "INDEX",
     "ORIGIN_FILE",
     "Families",
     "GrowingFiles",
-    "Notes",
     "Origin",
     "Tensor",
     "config_in",
@@ -45,9 +43,7 @@ __all__ = [
     "lacking_shards",
     "links_to_nothing",
     "note_origin",
-    "notes_from",
     "origin_of",
-    "read_card",
     "reconciled",
     "refused",
     "sync_folder",

@@ -14,8 +14,9 @@ from bus.wire.cards import ModelCard
 from bus.wire.embedding_models import EmbeddingModel
 from bus.wire.ids import ModelId
 from bus.wire.kv import KvKind
+from bus.wire.model_cards import Notes
 from worker.models.embedding_card import embedding_card
-from worker.models.files import Notes, Tensor
+from worker.models.files import Tensor
 from worker.models.layers import expert_share
 from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, model_card
 

@@ -9,12 +9,12 @@ from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.kv import held_bytes
 from bus.wire.messages.derived import DerivedModel
+from bus.wire.model_cards import resolved
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.amounts import size, span
+from gateway.cli.output.amounts import number, size, span
 from gateway.cli.verbs.models.instances import ModelName
-from gateway.cli.verbs.models.resolved import resolved
-from gateway.cli.verbs.models.resolved import rows as settings_rows
+from gateway.cli.verbs.models.setting_rows import rows as settings_rows
 from gateway.cli.verbs.store.storage import said_of_stores
 
 
@@ -83,7 +83,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
     rows = [
         ("model", card.model),
         ("family", card.family),
-        ("parameters", _count(card.parameters)),
+        ("parameters", number(card.parameters)),
         ("layers", card.layers),
         ("vocabulary", card.vocabulary),
         ("quantised", card.quantization),
@@ -123,7 +123,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
         card.model,
         card.family,
         card.makes,
-        _count(card.parameters),
+        number(card.parameters),
         card.quantization,
         size(card.size_bytes),
         card.context_tokens,
@@ -205,13 +205,6 @@ def _kv(card: ModelCard) -> str:
         return f"{size(held)} a token ({card.kv}; {size(grows)} in full width)"
     stays = f"; always in full width: {card.kv_full_because}" if card.kv_full_because else ""
     return f"{size(grows)} a token{stays}"
-
-
-def _count(parameters: int) -> str:
-    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if parameters >= factor:
-            return f"{parameters / factor:.1f}{unit}"
-    return "-"
 
 
 def _ago(at_s: float) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,6 +14,7 @@ import typer
 
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import CliError
+from gateway.cli.output.own_file import write_own
 
 PATH = "/v1/diagnostics/capture"
 WHOLE_S = 150.0
@@ -42,7 +42,7 @@ def capture(
     content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)
     manifest = manifest_of(content)
     path = to or Path(f"shoal-capture-{manifest['made_at']}.tar.gz")
-    _write(path, content, replace=to is not None)
+    write_own(path, content, replace=to is not None)
     told = cast(list[dict[str, Any]], manifest["nodes"])
     output.document({"file": str(path), "bytes": len(content), "nodes": told})
     output.table(
@@ -77,13 +77,3 @@ def _note(one: dict[str, Any]) -> str:
         return str(one["message"])
     stopped = cast(list[str], one["stopped"])
     return f"stopped: {', '.join(stopped)}" if stopped else "-"
-
-
-def _write(path: Path, content: bytes, *, replace: bool) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
-    try:
-        with open(os.open(path, flags, 0o600), "wb") as file:
-            file.write(content)
-    except OSError as error:
-        remedy = "choose another file with -o"
-        raise CliError(f"{path} cannot be written: {error.strerror}", remedy=remedy) from error

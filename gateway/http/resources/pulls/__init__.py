@@ -1,7 +1,8 @@
-"""Talks to clients who have a node pull a model from a hub, verify one that lies on its disk, or
-let go what it fetched.
+"""Talks to clients who look for models on a hub, who have a node pull one, change the card of one,
+verify one that lies on its disk, or let go what it fetched.
 """
 
+from gateway.http.resources.pulls.card import CardBody, ModelCardResource
 from gateway.http.resources.pulls.plan import PullPlan
 from gateway.http.resources.pulls.pull import (
     ModelToFetch,
@@ -10,6 +11,7 @@ from gateway.http.resources.pulls.pull import (
     PullEvent,
     PullModel,
 )
+from gateway.http.resources.pulls.search import SearchAnswer, SearchModels
 from gateway.http.resources.pulls.store import (
     ModelInStore,
     PurgeBody,
@@ -21,6 +23,8 @@ from gateway.http.resources.pulls.store import (
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
+    "CardBody",
+    "ModelCardResource",
     "ModelInStore",
     "ModelToFetch",
     "PullAnswer",
@@ -30,6 +34,8 @@ __all__ = [
     "PullPlan",
     "PurgeBody",
     "PurgeStaging",
+    "SearchAnswer",
+    "SearchModels",
     "StorageResource",
     "StoreHealth",
     "StoreRegistry",

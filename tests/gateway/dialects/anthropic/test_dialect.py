@@ -432,7 +432,7 @@ REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("metadata", {"metadata": "me"}),
     ("metadata.user_id", {"metadata": {"user_id": 5}}),
     ("temprature", {"temprature": 1}),
-    ("x_trace", {"x_trace": True}),
+    ("x_trace", {"x_trace": 1}),
     *((name, {name: "x"}) for name in REFUSED),
 ]
 

@@ -254,6 +254,8 @@ def test_extras_are_read_and_unknown_x_fields_stripped(desk: Any) -> None:
     body = _body(x_stay_warm=60, x_timeout_s=30, x_colour="red", x_priority="low", x_trace=None)
     extras = desk.parse(CHAT, body).extras
     assert (extras.stay_warm_s, extras.timeout_s, extras.priority) == (60.0, 30.0, 20)
+    assert not extras.trace
+    assert desk.parse(CHAT, _body(x_trace=True)).extras.trace
 
 
 @pytest.mark.parametrize(

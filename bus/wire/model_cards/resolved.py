@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from bus.wire.cards import ModelCard
+from bus.wire.model_cards.fields import NEUTRAL, NUMBERS
 
 CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
+DEFAULT = "shoal's default"
 AT_LOAD = "counts from the next load on"
-SHOWN_CHARACTERS = 60
 
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
@@ -47,12 +48,22 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         yield "template", said.template, CARD, ""
 
 
-def rows(card: ModelCard) -> list[tuple[str, str]]:
-    """Return them as lines for people."""
-    found: list[tuple[str, str]] = []
-    for name, value, source, remark in resolved(card):
-        text = "as set" if value is None else str(value)
-        short = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-        more = f"; {remark}" if remark and source == CARD else ""
-        found.append((name, f"{short} ({source}{more})"))
-    return found
+def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield them as `resolved` does, and behind them what neither the card nor the model's files
+    say, with the value that shoal takes then; None: none is taken."""
+    said: set[str] = set()
+    for one in resolved(card):
+        said.add(one[0])
+        yield one
+    if "pin" not in said:
+        yield "pin", False, DEFAULT, ""
+    for key in ("compatible_backends", "backend_preference"):
+        value = list(getattr(card, key))
+        yield key, value or None, CARD if key in card.noted else DEFAULT, AT_LOAD
+    if card.makes != "text":
+        return
+    if "template" not in said:
+        yield "template", None, FILES, ""
+    for key in ("system", "stop", *NUMBERS):
+        if key not in said:
+            yield key, getattr(NEUTRAL, key, None), DEFAULT, ""

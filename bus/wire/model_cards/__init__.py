@@ -1,0 +1,37 @@
+"""A model's `card.toml`: what it may say, the text of it, and the settings that come of it. Pure:
+the caller reads and writes files.
+"""
+
+from bus.wire.model_cards.fields import (
+    CARD_BYTES,
+    CARD_FILE,
+    KNOWN_KEYS,
+    MOST_ALIASES,
+    BadCard,
+    Notes,
+    check_keys,
+    notes_from,
+    read_card,
+)
+from bus.wire.model_cards.resolved import CARD, DEFAULT, all_settings, resolved
+from bus.wire.model_cards.text import EXAMPLES, beginning, card_text, with_setting
+
+__all__ = [
+    "CARD",
+    "CARD_BYTES",
+    "CARD_FILE",
+    "DEFAULT",
+    "EXAMPLES",
+    "KNOWN_KEYS",
+    "MOST_ALIASES",
+    "BadCard",
+    "Notes",
+    "all_settings",
+    "beginning",
+    "card_text",
+    "check_keys",
+    "notes_from",
+    "read_card",
+    "resolved",
+    "with_setting",
+]

@@ -1,0 +1,19 @@
+"""Talks to the disk: a file that a verb makes, which its owner alone may read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gateway.cli.output.errors import CliError
+
+
+def write_own(path: Path, content: bytes, *, replace: bool) -> None:
+    """Write a file; one that is there is replaced, or not touched. Raises CliError."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
+    try:
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        remedy = "choose another file with -o"
+        raise CliError(f"{path} cannot be written: {error.strerror}", remedy=remedy) from error

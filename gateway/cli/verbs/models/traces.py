@@ -1,0 +1,169 @@
+"""Talks to the node's API about what was done for requests when: `shoal trace`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.own_file import write_own
+from gateway.cli.output.terminal import Output
+
+NONE = "-"
+BAR = 40
+"""Characters that a whole request takes."""
+Row = Mapping[str, Any]
+TraceName = Annotated[
+    str, typer.Argument(metavar="ID", help="The request, or its answer's id; `latest`: the last.")
+]
+
+
+def on(
+    invocation: Invocation,
+    ratio: Annotated[
+        float, typer.Option("--ratio", min=0.0, max=1.0, help="The share that is traced.")
+    ] = 1.0,
+) -> None:
+    """Trace each request, or a share of them, on every node of the cluster."""
+    _set(invocation, ratio)
+
+
+def off(invocation: Invocation) -> None:
+    """Trace no requests but those that ask for it with `x_trace`, on every node of the cluster."""
+    _set(invocation, 0.0)
+
+
+def ls(
+    invocation: Invocation,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, the latest last.")
+    ] = 20,
+    model: Annotated[str | None, typer.Option("--model", help="Only those of a model.")] = None,
+) -> None:
+    """List the traces that the node keeps, of requests that its gateway answered."""
+    output = invocation.output
+    wanted = {"limit": limit} if model is None else {"limit": limit, "model": model}
+    found = invocation.api().get(f"/v1/traces?{urlencode(wanted)}")
+    output.document(found)
+    columns = ("ended", "request", "model", "why", ">spans", ">seconds", "outcome")
+    output.table(columns, [_cells(row) for row in reversed(found["traces"])])
+    if not found["traces"]:
+        output.note("no traces: ask with `x_trace: true`, or have all traced by `shoal trace on`")
+
+
+def show(invocation: Invocation, trace: TraceName) -> None:
+    """Show what was done for a request when, as bars."""
+    output = invocation.output
+    found = invocation.api().get(f"{_path(invocation, trace)}/raw")
+    output.document(found)
+    _show(output, found)
+
+
+def save(
+    invocation: Invocation,
+    trace: TraceName,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file; else one here, by the request."
+        ),
+    ] = None,
+) -> None:
+    """Put a trace into a file of Chrome's trace events, which https://ui.perfetto.dev opens."""
+    output = invocation.output
+    path = _path(invocation, trace)
+    found = invocation.api().get(path)
+    file = to or Path(f"{found['otherData']['request']}.trace.json")
+    content = json.dumps(found).encode()
+    write_own(file, content, replace=to is not None)
+    output.document({"file": str(file), "bytes": len(content)})
+    output.say(f"{file} ({len(content) / 1000:.0f} kB); https://ui.perfetto.dev opens it")
+
+
+def _set(invocation: Invocation, ratio: float) -> None:
+    output = invocation.output
+    found = invocation.api().put("/v1/tracing", {"ratio": ratio})
+    output.document(found)
+    if not found["keeps"]:
+        output.warn("this node keeps no traces: `records.trace_rows` is 0 in its settings")
+    said = "each request" if ratio == 1.0 else f"{ratio:.2%} of the requests" if ratio else "none"
+    output.say(f"traced on every node: {said}; those with `x_trace` as well")
+
+
+def _path(invocation: Invocation, trace: str) -> str:
+    if trace == "latest":
+        found = invocation.api().get("/v1/traces?limit=1")["traces"]
+        if not found:
+            raise CliError("the node keeps no traces; `shoal trace on` has all requests traced")
+        trace = found[0]["request"]
+    return f"/v1/traces/{quote(trace, safe='')}"
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["ended_at_s"])),
+        row["request"],
+        row["model"] or NONE,
+        row["why"],
+        str(row["spans"]),
+        f"{row['seconds']:.3f}",
+        row["error"] or str(row["status"]),
+    ]
+
+
+def _show(output: Output, found: Row) -> None:
+    whole_s, lead = found["seconds"], found["lead"]
+    output.say(f"{found['request']}, {found['model']}: {whole_s:.3f} s")
+    columns = ("where", "what", ">from", ">seconds", ">share", ">tokens", "when")
+    spans: list[tuple[str, Row]] = [("gateway", one) for one in found["gateway"]]
+    if lead is not None:
+        several = lead["choices"] > 1
+        spans += [
+            (f"runner, choice {one['choice']}" if several else "runner", one)
+            for one in lead["spans"]
+        ]
+    output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
+    for line in _notes(found):
+        output.note(line)
+
+
+def _span_cells(where: str, one: Row, whole_s: float) -> list[str]:
+    took_s = one["ended_s"] - one["began_s"]
+    return [
+        where,
+        one["name"],
+        f"{one['began_s']:.4f}",
+        f"{took_s:.4f}",
+        f"{took_s / whole_s:.1%}" if whole_s > 0 else NONE,
+        str(one["tokens"]) if one.get("tokens") else NONE,
+        _bar(one["began_s"], one["ended_s"], whole_s),
+    ]
+
+
+def _bar(began_s: float, ended_s: float, whole_s: float) -> str:
+    """Return a span's place in the whole: dots, and a mark for each part that it takes."""
+    if whole_s <= 0:
+        return ""
+    first = min(max(int(began_s / whole_s * BAR), 0), BAR - 1)
+    marks = max(1, min(round(ended_s / whole_s * BAR), BAR) - first)
+    return "." * first + "#" * marks + "." * (BAR - first - marks)
+
+
+def _notes(found: Row) -> Iterable[str]:
+    lead = found["lead"]
+    if lead is None:
+        yield "the runner told nothing of it: it ended before, or makes no text"
+        return
+    clock = lead["clock"]
+    yield (
+        f"the runner, {lead['instance']} on {lead['node']}, has the gateway's clock"
+        if clock["how"] == "one clock"
+        else f"the runner's times may be wrong by {clock['error_s'] * 1000:.2f} ms"
+    )

@@ -1,0 +1,185 @@
+"""Talks to the node's API about a model's card, on all nodes that have the model: `shoal card`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from bus.process.clock import wall
+from bus.wire.ids import ModelId
+from bus.wire.model_cards import BadCard, beginning, read_card, with_setting
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.output.amounts import span
+from gateway.cli.output.errors import NOT_FOUND, REFUSED, USAGE, CliError
+from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.models.instances import ModelName
+from gateway.cli.verbs.models.setting_rows import rows_of
+from gateway.cli.verbs.store.editing import edited
+
+STDIN = "-"
+REMOVE_S = 90.0
+Row = Mapping[str, Any]
+
+
+def show(invocation: Invocation, model: ModelName) -> None:
+    """Show the settings that a model is served with, where each comes from, and which nodes have
+    its card."""
+    found, output = _card(invocation.api(), model), invocation.output
+    output.document(found)
+    settings = [
+        (name, one["value"], one["source"], one["remark"])
+        for name, one in found["settings"].items()
+    ]
+    rows = [("model", found["model"]), ("card", _written(found)), *rows_of(settings)]
+    rows += [(f"on {node['name']}", _on_node(node)) for node in found["nodes"]]
+    output.table(("", ""), rows)
+    if found["toml"] is None:
+        output.note(f"`shoal card edit {found['model']}` writes one")
+
+
+def edit(invocation: Invocation, model: ModelName) -> None:
+    """Change a model's card in your editor ($VISUAL or $EDITOR); it is written to all nodes that
+    have the model once it is valid."""
+    api, output = invocation.api(), invocation.output
+    found = _card(api, model)
+    begun = found["toml"]
+    shown = beginning(ModelId(found["model"])) if begun is None else begun
+    with edited(shown, found["model"], output) as text:
+        if text == shown:
+            output.say("nothing was changed")
+            output.document({"model": found["model"], "changed": False})
+            return
+        _write(api, output, found, text)
+
+
+def add(
+    invocation: Invocation,
+    model: ModelName,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to add, such as temperature=0.2."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="A card to write, whole; -: standard input."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write the file where there is a card already.")
+    ] = False,
+) -> None:
+    """Have a model's card say more, on all nodes that have the model, or write it from a file."""
+    api, output = invocation.api(), invocation.output
+    if not settings and source is None:
+        remedy = "`shoal card add MODEL temperature=0.2`, or `--from FILE`"
+        raise CliError("nothing is said that the card is to say", remedy=remedy, code=USAGE)
+    found = _card(api, model)
+    text = found["toml"] or ""
+    if source is not None:
+        if found["toml"] is not None and not replace:
+            remedy = "add `--replace`, or change it with `shoal card edit`"
+            raise CliError(f"{found['model']} has a card", remedy=remedy, code=REFUSED)
+        text = _read(source)
+    try:
+        for one in settings or ():
+            key, is_pair, value = one.partition("=")
+            if not is_pair:
+                raise CliError(f"{one!r} is not KEY=VALUE", code=USAGE)
+            text = with_setting(text, key.strip(), value.strip())
+        read_card(text.encode())
+    except BadCard as error:
+        remedy = "nothing was written; `shoal card edit` shows every key"
+        raise CliError(f"the card is refused: {error}", remedy=remedy, code=USAGE) from error
+    _write(api, output, found, text)
+
+
+def remove(
+    invocation: Invocation,
+    model: ModelName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Take a model's card away, from all nodes that have the model."""
+    api, output = invocation.api(), invocation.output
+    if not yes:
+        if output.as_json or not output.err.is_terminal:
+            raise CliError(f"the card of {model} would be taken away", remedy="say so with --yes")
+        typer.confirm(f"Take the card of {model} away from all nodes?", abort=True, err=True)
+    told = api.delete(_path(model), timeout_s=REMOVE_S)
+    output.document(told)
+    _say_nodes(output, told, "took the card of {} away")
+
+
+def export(invocation: Invocation, model: ModelName) -> None:
+    """Print a model's card, in TOML."""
+    found, output = _card(invocation.api(), model), invocation.output
+    if found["toml"] is None:
+        remedy = f"`shoal card edit {found['model']}` writes one"
+        raise CliError(f"{found['model']} has no card", remedy=remedy, code=NOT_FOUND)
+    output.document({name: found[name] for name in ("model", "toml", "card", "refused", "tag")})
+    if not output.as_json:
+        text = found["toml"]
+        output.write(text if text.endswith("\n") else f"{text}\n")
+    if found["refused"]:
+        output.warn(f"this card is not in force: {found['refused']}")
+
+
+def _path(model: str) -> str:
+    return f"/models/card/{quote(model)}"
+
+
+def _card(api: NodeApi, model: str) -> dict[str, Any]:
+    return api.get(_path(model))
+
+
+def _write(api: NodeApi, output: Output, found: Row, text: str) -> None:
+    """Write a card in the place of the one that was found, and say what came of it."""
+    told = api.put_text(_path(found["model"]), text, tag=found["tag"])
+    output.document(told)
+    _say_nodes(output, told, "wrote the card of {}")
+    for remark in told["remarks"]:
+        output.warn(remark)
+    later = [name for name in told["card"] or () if found["settings"].get(name, {}).get("remark")]
+    if later:
+        output.note(f"{', '.join(later)}: from the model's next load on; all else at once")
+
+
+def _say_nodes(output: Output, told: Row, words: str) -> None:
+    """Say what came of a change at each node."""
+    done = [node["name"] for node in told["nodes"] if node["done"]]
+    output.say(f"{words.format(told['model'])} on {', '.join(done)}")
+    for node in told["nodes"]:
+        if not node["done"] and (node["kept"] or node["unknown"]):
+            output.warn(f"not on {node['name']}: {node['kept'] or node['unknown']}")
+    if not told["in_force"]:
+        output.note("not every node has said yet that it goes by it; see `shoal card show`")
+
+
+def _read(source: str) -> str:
+    """Return what a file holds. Raises CliError."""
+    try:
+        data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{source} cannot be read: {error}", code=USAGE) from error
+
+
+def _written(found: Row) -> str:
+    """Return what there is of a card, in words."""
+    if found["toml"] is None:
+        return "none"
+    ago = span(max(0.0, wall() - found["written_at_s"]))
+    refused = f", and refused: {found['refused']}" if found["refused"] else ""
+    return f"written {ago} ago{refused}"
+
+
+def _on_node(node: Row) -> str:
+    """Return what there is of the card on a node, in words."""
+    if node["unknown"]:
+        return f"not known: {node['unknown']}"
+    what = "this card" if node["is_newest"] else "an older card" if node["has_card"] else "no card"
+    return f"{what}, which stays so: {node['kept']}" if node["kept"] else what

@@ -1,0 +1,90 @@
+"""Talks to an editor and the disk: a card that a person changes, until it is valid.
+
+The person's text lies in a file of its own for as long as it is not written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import typer
+
+from bus.wire.model_cards import BadCard, read_card
+from gateway.cli.output.errors import USAGE, CliError
+from gateway.cli.output.terminal import Output
+
+USUAL_EDITOR = "vi"
+
+
+@contextlib.contextmanager
+def edited(
+    text: str, model: str, output: Output, again: Callable[[str], bool] | None = None
+) -> Generator[str]:
+    """Yield what a person makes of a model's card; where the block fails, the text stays in its
+    file, which the error names. `again` asks whether a card that is refused is edited again. Raises
+    CliError."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-card-"))
+    file = folder / f"{model.replace('/', '--')}.toml"
+    asks = again or _asker(output)
+    try:
+        file.write_text(text)
+        yield _until_valid(file, asks)
+    except (KeyboardInterrupt, typer.Abort):
+        output.warn(f"nothing was written; your text is in {file}")
+        raise
+    except CliError as problem:
+        if file.read_text(errors="replace") == text:
+            shutil.rmtree(folder)
+            raise
+        kept = f"your text is in {file}; `shoal card add {model} --from {file} --replace` writes it"
+        remedy = f"{problem.remedy}; {kept}" if problem.remedy else kept
+        raise CliError(
+            problem.message, remedy=remedy, details=problem.details, code=problem.code
+        ) from problem
+    shutil.rmtree(folder)
+
+
+def _until_valid(file: Path, again: Callable[[str], bool]) -> str:
+    while True:
+        _open_editor(file)
+        data = file.read_bytes()
+        try:
+            read_card(data)
+        except BadCard as error:
+            text = f"the card is refused: {error}"
+            if not again(text):
+                raise CliError(text, remedy="nothing was written", code=USAGE) from error
+        else:
+            return data.decode()
+
+
+def _asker(output: Output) -> Callable[[str], bool]:
+    def ask(why: str) -> bool:
+        """Return whether a person at a terminal wants to edit once more."""
+        if output.as_json or not output.err.is_terminal:
+            return False
+        output.warn(why)
+        return typer.confirm("Edit it again?", default=True, err=True)
+
+    return ask
+
+
+def _open_editor(file: Path) -> None:
+    """Have the person's editor change a file. Raises CliError."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL_EDITOR
+    remedy = "name yours in $EDITOR, as in `EDITOR=nano shoal card edit MODEL`"
+    try:
+        ended = subprocess.call([*shlex.split(editor), str(file)])
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"the editor {editor!r} could not be started: {error}", remedy=remedy
+        ) from error
+    if ended:
+        raise CliError(f"the editor {editor!r} ended with {ended}; nothing was written")

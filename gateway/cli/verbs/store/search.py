@@ -1,0 +1,64 @@
+"""Talks to the node's API to find models of a hub by words: `shoal search`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_api import told
+from gateway.cli.output.amounts import number, size
+
+SEARCH_S = 100.0
+MOST = 50
+NONE = "-"
+
+
+def search(
+    invocation: Invocation,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORDS", help="What its name holds.")
+    ] = None,
+    author: Annotated[
+        str | None, typer.Option("--author", metavar="ORG", help="Of this owner alone.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=MOST, help="So many at most.")
+    ] = 20,
+) -> None:
+    """Find models of the Hugging Face hub that run here, those made for MLX first."""
+    output = invocation.output
+    asked = told({"query": " ".join(words or ()) or None, "author": author, "limit": limit})
+    found = invocation.api().get(f"/models/search?{urlencode(asked)}", timeout_s=SEARCH_S)
+    output.document(found)
+    columns = ("model", "for", "family", "makes", ">parameters", "quantised", ">size",
+               ">downloads", "here on")  # fmt: skip
+    if found["models"]:
+        output.table(columns, [_cells(one) for one in found["models"]])
+    else:
+        output.say(f"{found['hub']} has none that runs here")
+    if found["left_out"]:
+        output.note(f"{found['left_out']} more were found that do not run here")
+    for one in found["models"]:
+        if one["gated"]:
+            output.note(f"{one['model']} is gated: its license is accepted at {found['hub']}")
+    wanted = next((one["model"] for one in found["models"] if not one["here"]), None)
+    if wanted is not None:
+        output.note(f"`shoal pull {wanted}` gets it; `--dry-run` tells whether it fits")
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        one["model"],
+        "mlx" if one["for_mlx"] else "any",
+        one["family"] or NONE,
+        one["makes"],
+        number(one["parameters"] or 0),
+        one["quantization"] or NONE,
+        size(one["size_bytes"]) if one["size_bytes"] else NONE,
+        number(one["downloads"]),
+        ", ".join(one["here"]) or NONE,
+    )

@@ -1,0 +1,88 @@
+"""Talks to this node's disk: the `card.toml` in the folder of one model.
+
+A card is written whole or not at all: into a file beside it, which takes its place in one step. It
+bears the instant at which its writer wrote it, the same on all nodes, not that of their clocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from bus.model_folders import cached_repository
+from bus.wire.cards import ModelCard
+from bus.wire.errors import ShoalError
+from bus.wire.model_cards import CARD_BYTES, CARD_FILE
+
+CONFIG = "config.json"
+SAME_S = 1e-4
+"""Instants that are no further apart are one: a file's is a float of nanoseconds."""
+
+
+class CardKept(ShoalError):
+    """A card that cannot be changed on this node: why, and what to do."""
+
+
+def folder_for_card(card: ModelCard) -> Path:
+    """Return the folder in which a model's card is written. Raises CardKept where shoal does not
+    write into the model's folder."""
+    folder = Path(card.path)
+    if card.bundled:
+        raise CardKept(
+            f"{card.model} comes with shoal, and so does its card; copy its folder into "
+            "<data>/models under another name, and that copy has a card of its own"
+        )
+    if card.origin == "cache" or cached_repository(folder.resolve()) is not None:
+        raise CardKept(
+            f"{card.model} lies in Hugging Face's cache, where shoal only reads; copy the folder "
+            f"{folder} into <data>/models (cp -rL), and that copy has a card of its own"
+        )
+    if not (folder / CONFIG).is_file():
+        raise CardKept(f"{folder} holds no model any more")
+    if (folder / CARD_FILE).is_symlink():
+        raise CardKept(
+            f"{folder / CARD_FILE} is a link; change the file that it leads to, or take it away"
+        )
+    return folder
+
+
+def read_text(folder: Path) -> tuple[str, float] | None:
+    """Return the text of a folder's card, and when it was written; None where there is none. Raises
+    OSError."""
+    try:
+        with open(folder / CARD_FILE, "rb") as file:
+            data, at_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    return data[:CARD_BYTES].decode(errors="replace"), at_s
+
+
+def write_text(folder: Path, text: str, at_s: float) -> None:
+    """Write a folder's card, as of `at_s` in seconds since 1970. Raises CardKept where a newer one
+    lies there by now, OSError."""
+    known = read_text(folder)
+    if known is not None and known[1] > at_s + SAME_S:
+        raise CardKept("another card was written there meanwhile; look at it, and write again")
+    new = folder / f".{CARD_FILE}.{secrets.token_hex(8)}.new"
+    at_ns = round(at_s * 1e9)
+    try:
+        with open(new, "xb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.utime(file.fileno(), ns=(at_ns, at_ns))
+            os.fsync(file.fileno())
+        new.replace(folder / CARD_FILE)
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> bool:
+    """Take a folder's card away; returns whether there was one. Raises OSError."""
+    try:
+        (folder / CARD_FILE).unlink()
+    except FileNotFoundError:
+        return False
+    return True

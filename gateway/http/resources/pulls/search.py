@@ -1,0 +1,124 @@
+"""Talks to clients who look for models on the hub, and to this node's worker, which asks it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from falcon.asgi import Request, Response
+
+from bus.wire.errors import BadMessage, Unavailable
+from bus.wire.messages.gateways import (
+    MOST_FOUND,
+    WORDS_CHARACTERS,
+    AskSearch,
+    FoundModel,
+    SearchFound,
+    SearchRefused,
+)
+from gateway.cluster.cancels import OwnerSilent
+from gateway.dialects import faults
+from gateway.dialects.body import Closed, bad_field
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.ask import ask
+from gateway.http.middleware import Resource, answer_json
+from gateway.http.query import number_of
+from gateway.http.resources.pulls.running import owner_silent
+from gateway.service import HttpService
+
+ANSWER_S = 90.0
+"""A worker has found out, or given up, within this."""
+LIMIT = 20
+
+
+class SearchedModel(Closed):
+    """A model of the hub that runs here as far as its list tells. What it does not tell is null.
+    `for_mlx`: it was made for MLX. `here` are the nodes that have it."""
+
+    model: str
+    for_mlx: bool
+    family: str | None
+    makes: Literal["text", "embedding"]
+    quantization: str | None
+    size_bytes: int | None
+    parameters: int | None
+    downloads: int
+    likes: int
+    gated: bool
+    changed_at: str | None
+    here: list[str]
+
+
+class SearchAnswer(Closed):
+    """What `GET /models/search` answers; `left_out` more were found that do not run here."""
+
+    query: str
+    author: str
+    hub: str
+    left_out: int
+    models: list[SearchedModel]
+
+
+class SearchModels(Resource):
+    """`GET /models/search?query=&author=&limit=`: models of the hub, by words."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Have the hub asked, and answer with what it has that runs here."""
+        asked = AskSearch(
+            words=_text_of(req, "query"),
+            author=_text_of(req, "author"),
+            limit=int(number_of(req, "limit", LIMIT, least=1, most=MOST_FOUND)),
+        )
+        if not asked.words and not asked.author:
+            raise bad_field("query", "words of a model's name, such as qwen3")
+        service = self.service
+        found = await _found(service, asked)
+        await service.catalog.wait_known()
+        told = [_told(service, one).model_dump(mode="json") for one in found.models]
+        answer_json(
+            resp,
+            {
+                "query": asked.words,
+                "author": asked.author,
+                "hub": found.hub,
+                "left_out": found.left_out,
+                "models": told,
+            },
+        )
+
+
+async def _found(service: HttpService, asked: AskSearch) -> SearchFound:
+    """Return what this node's worker found. Raises HttpFaultRaised."""
+    address = service.bus.endpoints.worker
+    try:
+        answer = await ask(service.bus.speaker, service.reactor, address, asked, ANSWER_S)
+    except Unavailable:
+        silent = OwnerSilent(f"the worker of node {service.options.node}", ANSWER_S)
+        raise HttpFaultRaised(owner_silent(silent)) from None
+    except BadMessage as error:
+        text = f"the worker of this node answers what this gateway does not know: {error}"
+        raise HttpFaultRaised(HttpFault(502, "worker_unknown", text)) from None
+    if isinstance(answer, SearchRefused):
+        raise HttpFaultRaised(faults.of_pull(answer))
+    if not isinstance(answer, SearchFound):
+        text = "the worker of this node answers something else; is it of another version?"
+        raise HttpFaultRaised(HttpFault(502, "worker_unknown", text))
+    return answer
+
+
+def _text_of(req: Request, name: str) -> str:
+    text = " ".join((req.get_param(name) or "").split())
+    if len(text) > WORDS_CHARACTERS or not text.isprintable():
+        raise bad_field(name, f"a text of at most {WORDS_CHARACTERS} letters")
+    return text
+
+
+def _told(service: HttpService, one: FoundModel) -> SearchedModel:
+    fields: dict[str, Any] = one.model_dump(mode="json")
+    unknown = ("family", "quantization", "size_bytes", "parameters", "changed_at")
+    told = {name: fields[name] or None for name in unknown}
+    cards = service.readings.cards(service.reactor.now())
+    folded = one.model.casefold()
+    here = sorted(
+        card.name for card in cards if any(own.model.casefold() == folded for own in card.models)
+    )
+    return SearchedModel.model_validate({**fields, **told, "here": here})

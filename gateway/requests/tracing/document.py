@@ -1,0 +1,121 @@
+"""What is kept of a traced request: one JSON object, with times in seconds from its first byte on.
+
+Pure. `gateway` has the stages, `lead` what the runner told, brought to the gateway's clock, None
+where it told nothing; `sums` the seconds of each name on either side, those of the first choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import Traced
+from gateway.requests.tracing.gateway_trace import ClockOffset, GatewayTrace, StageSpan
+
+DIGITS = 6
+"""Of a second: a microsecond is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """What is known of a request beside its times. `facts` are told as they are, `node` is that of
+    the gateway; instants are monotonic ones of it, `began_at_s` is wall-clock."""
+
+    request: str
+    node: NodeId
+    began_at_s: float
+    started_at: float
+    read_at: float | None
+    ended_at: float
+    facts: dict[str, Any]
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDocument:
+    """The object, the seconds by name, and how many spans there are."""
+
+    told: dict[str, Any]
+    sums: dict[str, float]
+    spans: int
+
+
+def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
+    """Return what is kept of a request that ends now."""
+    zero = known.started_at
+    stages = trace.stages(zero, known.read_at, known.ended_at)
+    lead = None if trace.lead is None else _lead(trace, trace.lead, known)
+    sums = _sums(stages, trace.lead)
+    usage = known.usage
+    told = {
+        "request": known.request,
+        "began_at_s": round(known.began_at_s, DIGITS),
+        "seconds": _rounded(known.ended_at - zero),
+        "node": known.node,
+        **known.facts,
+        "usage": None if usage is None else usage.model_dump(mode="json"),
+        "gateway": [
+            {
+                "name": one.name,
+                "began_s": _rounded(one.began_at - zero),
+                "ended_s": _rounded(one.ended_at - zero),
+            }
+            for one in stages
+        ],
+        "lead": lead,
+        "sums": sums,
+    }
+    spans = len(stages) + (0 if trace.lead is None else len(trace.lead.spans))
+    return TraceDocument(told, sums, spans)
+
+
+def _lead(trace: GatewayTrace, traced: Traced, known: TracedRequest) -> dict[str, Any]:
+    clock = trace.offset(known.node)
+    received_s = traced.received_at - clock.offset_s - known.started_at
+    return {
+        "instance": trace.instance,
+        "node": trace.node,
+        "clock": _clock(clock),
+        "received_s": _rounded(received_s),
+        "told_s": _rounded(received_s + traced.told_at - traced.received_at),
+        "choices": traced.choices,
+        "spans": [
+            {
+                "name": one.name,
+                "choice": one.choice,
+                "began_s": _rounded(received_s + one.began_s),
+                "ended_s": _rounded(received_s + one.ended_s),
+                "tokens": one.tokens,
+                "steps": one.steps,
+                "longest_s": _rounded(one.longest_s),
+                "computed_s": _rounded(one.computed_s),
+            }
+            for one in traced.spans
+        ],
+    }
+
+
+def _clock(clock: ClockOffset) -> dict[str, Any]:
+    return {
+        "how": clock.how,
+        "offset_s": _rounded(clock.offset_s),
+        "error_s": _rounded(clock.error_s),
+    }
+
+
+def _sums(stages: Sequence[StageSpan], traced: Traced | None) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    parts = [(f"gateway.{one.name}", one.ended_at - one.began_at) for one in stages]
+    if traced is not None:
+        first = [one for one in traced.spans if one.choice == 0]
+        parts += [(f"lead.{one.name}", one.ended_s - one.began_s) for one in first]
+    for name, seconds in parts:
+        sums[name] = sums.get(name, 0.0) + seconds
+    return {name: _rounded(seconds) for name, seconds in sums.items()}
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, DIGITS)

@@ -1,0 +1,155 @@
+"""What was done for one request when, as its runner tells it: spans, as many as are bounded.
+
+Pure: instants arrive with the events. Each choice has a row of spans without gaps, from when its
+text was there to the telling. Where a choice has more steps than spans, neighbours become one, so
+that a long answer costs no more than a short one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import SpanName, Traced, TraceSpan
+from runner.schedule import RowEvent, RowPrefilled, RowStarted, RowToken
+from runner.serving.arrivals import Pending
+from runner.text import PreparedRequest
+
+if TYPE_CHECKING:
+    from runner.serving.lead_loop import Stepped
+
+MOST_CHOICES = 8
+"""The choices of a request that are told of."""
+MOST_SPANS = 64
+"""Spans of one name, of one choice."""
+
+
+class SpanSeries:
+    """Spans of one name, one behind the other; `MOST_SPANS` at most."""
+
+    def __init__(self) -> None:
+        self.spans: list[TraceSpan] = []
+        self._per = 1
+
+    def add(self, span: TraceSpan) -> None:
+        """Add the span of one step."""
+        spans = self.spans
+        if spans and spans[-1].steps + span.steps <= self._per:
+            spans[-1] = _joined(spans[-1], span)
+            return
+        spans.append(span)
+        if len(spans) > MOST_SPANS:
+            self._per *= 2
+            pairs = [spans[start : start + 2] for start in range(0, len(spans), 2)]
+            self.spans = [_joined(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+
+
+class ChoiceTrace:
+    """The row of one choice, from `at_s` on; instants are seconds since the request came."""
+
+    def __init__(self, choice: int, at_s: float) -> None:
+        self._choice = choice
+        self._at_s = at_s
+        self._queued: TraceSpan | None = None
+        self._read = 0
+        self._prefill, self._decode = SpanSeries(), SpanSeries()
+
+    def started(self, cached_tokens: int, at_s: float) -> None:
+        """Note that it has a place, and how much of its prompt need not be computed."""
+        if self._queued is None:
+            self._queued = self._until("queued", at_s)
+            self._read = cached_tokens
+
+    def prefilled(self, done: int, at_s: float, step_s: float) -> None:
+        """Note that so many tokens of its prompt are computed."""
+        new, self._read = max(0, done - self._read), done
+        self._prefill.add(self._until("prefill", at_s, new, step_s, steps=1))
+
+    def made_token(self, at_s: float, step_s: float) -> None:
+        """Note one more token of its answer. The first one comes with the end of the prompt."""
+        if not self._decode.spans and at_s <= self._at_s:
+            return
+        self._decode.add(self._until("decode", at_s, 1, step_s, steps=1))
+
+    def told(self, at_s: float) -> list[TraceSpan]:
+        """Return its spans, in their order, up to `at_s`."""
+        begun = [] if self._queued is None else [self._queued]
+        last = self._until("queued" if self._queued is None else "end", at_s)
+        return [*begun, *self._prefill.spans, *self._decode.spans, last]
+
+    def _until(
+        self, name: SpanName, at_s: float, tokens: int = 0, step_s: float = 0.0, *, steps: int = 0
+    ) -> TraceSpan:
+        began_s, self._at_s = self._at_s, max(at_s, self._at_s)
+        longest_s = self._at_s - began_s if steps else 0.0
+        return TraceSpan(name, self._choice, began_s, self._at_s, tokens, steps, longest_s, step_s)
+
+
+class RequestTrace:
+    """The trace of one request that came at `received_at` and whose text was there at
+    `prepared_at`, when it was accepted."""
+
+    def __init__(
+        self, request_id: RequestId, choices: int, *, received_at: float, prepared_at: float
+    ) -> None:
+        self._request_id = request_id
+        self._received_at = received_at
+        self._accepted_at = prepared_at
+        text_s = prepared_at - received_at
+        self._template = TraceSpan("template", 0, 0.0, text_s)
+        self._choices = [ChoiceTrace(one, text_s) for one in range(min(choices, MOST_CHOICES))]
+
+    def took(self, event: RowEvent, news: Stepped) -> None:
+        """Note what happened to a row in a step."""
+        if event.key.choice >= len(self._choices):
+            return
+        choice = self._choices[event.key.choice]
+        read_s = news.read_at - self._received_at
+        match event:
+            case RowToken():
+                choice.made_token(read_s, news.step_s)
+            case RowPrefilled(done=done):
+                choice.prefilled(done, read_s, news.step_s)
+            case RowStarted(cached_tokens=cached_tokens):
+                choice.started(cached_tokens, news.planned_at - self._received_at)
+            case _:
+                return
+
+    def told(self, now: float) -> Traced:
+        """Return what is told of it, up to now."""
+        now_s = now - self._received_at
+        spans = [span for choice in self._choices for span in choice.told(now_s)]
+        return Traced(
+            self._request_id,
+            self._received_at,
+            self._accepted_at,
+            now,
+            len(self._choices),
+            (self._template, *spans),
+        )
+
+
+def trace_of(pending: Pending, prepared: PreparedRequest, now: float) -> RequestTrace | None:
+    """Return the trace of a request whose text is there now, where it asked for one."""
+    submit = pending.submit
+    if not submit.request.trace:
+        return None
+    return RequestTrace(
+        prepared.request_id,
+        len(prepared.choices),
+        received_at=pending.since_at + submit.waited_ms / 1000,
+        prepared_at=now,
+    )
+
+
+def _joined(one: TraceSpan, other: TraceSpan) -> TraceSpan:
+    return TraceSpan(
+        one.name,
+        one.choice,
+        one.began_s,
+        other.ended_s,
+        one.tokens + other.tokens,
+        one.steps + other.steps,
+        max(one.longest_s, other.longest_s),
+        one.computed_s + other.computed_s,
+    )

@@ -1,0 +1,49 @@
+"""What a card may say, and what a refusal of one names: the key, the line, what may be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from bus.wire.model_cards import BadCard, read_card
+
+
+def refusal(text: str) -> BadCard:
+    with pytest.raises(BadCard) as caught:
+        read_card(text.encode())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "words"),
+    [
+        ("pin = true\n\ntemprature = 1\n", "temprature", 3, "is temperature meant?"),
+        ("num_ctx = 5\n", "num_ctx", 1, "is context_tokens meant?"),
+        ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "less than or equal to 5"),
+        ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),
+        ("system = 1\n", "system", 1, "system is a text"),
+        ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k is a number"),
+        ("[sampling]\ntemperature = 1\n", "sampling", 1, "it has no key 'sampling'"),
+        ("pin = true\npin = \n", "", 2, "it is no TOML"),
+    ],
+)
+def test_a_refusal_names_the_key_and_its_line(text: str, key: str, line: int, words: str) -> None:
+    error = refusal(text)
+    assert (error.key, error.line) == (key, line)
+    assert words in str(error) and (f"line {line}" in str(error))
+
+
+def test_what_is_no_text_too_long_or_too_deep_is_refused_without_a_line() -> None:
+    for data, words in (
+        (b"system = '\xff'", "no text in UTF-8"),
+        (b"#" * 70_000, "more than 64 KiB"),
+        (b"stop = " + b"[" * 5_000, "it is too deep"),
+        (b"seed = 1" + b"0" * 5_000, "it is no TOML"),
+    ):
+        with pytest.raises(BadCard, match=words) as caught:
+            read_card(data)
+        assert caught.value.line == 0
+
+
+def test_an_empty_card_says_nothing_and_one_of_comments_too() -> None:
+    assert read_card(b"") == read_card(b"# temperature = 1\n")
+    assert read_card(b"").said == ()
