@@ -197,12 +197,16 @@ class _Sensors(Collector):
         power = gauge("shoal_accelerator_power_watts", "Power that it takes.")
         temperature = gauge("shoal_accelerator_temperature_celsius", "Its temperature.")
         clock = gauge("shoal_accelerator_clock_hertz", "Its clock.")
-        said = "Memory: its own (vram), the machine's that it has mapped (gtt)."
+        whose = "its own (vram), or the machine's that it has mapped (gtt)."
         used = GaugeMetricFamily(
-            "shoal_accelerator_memory_used_bytes", f"{said} In use.", labels=(*names, "memory")
+            "shoal_accelerator_memory_used_bytes",
+            f"Memory in use: {whose}",
+            labels=(*names, "memory"),
         )
         total = GaugeMetricFamily(
-            "shoal_accelerator_memory_total_bytes", f"{said} There is.", labels=(*names, "memory")
+            "shoal_accelerator_memory_total_bytes",
+            f"Memory there is: {whose}",
+            labels=(*names, "memory"),
         )
         node = str(self.reading.node)
         for one in self.reading.accelerators:
