@@ -56,9 +56,11 @@ def anthropic(site: TaskedGateway) -> Provider:
 
 def test_a_providers_answer_comes_back_as_it_is(made: GatewayTestbed, openai: Provider) -> None:
     more = {"x_client_id": "ann", "x_priority": "high", "x_timeout_s": 20, "user_field": [1, None]}
+    more["x_trace"] = True
     answer = chat(made, "cloud:says", "hello", **more)
     assert answer.status_code == 200 and answer.content == openai_whole("says")
     assert who(answer) == (None, "cloud:says", "asked for by its name")
+    assert answer.headers["x-shoal-ignored"] == "x_trace", "its times are not known"
     (heard,) = openai.heard
     messages = [{"role": "user", "content": "hello"}]
     assert heard.body == {"model": "says", "messages": messages, "user_field": [1, None]}

@@ -23,6 +23,7 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.ended_requests import FINISHED, AskedOver, ProvidedAnswer
 from gateway.fetching import providers
+from gateway.http.middleware import tell_ignored
 from gateway.http.running import refusals_recorded
 from gateway.http.tasks.client import WatchedClient
 from gateway.service import HttpService
@@ -173,6 +174,7 @@ def _begun(
     service.running += 1
     service.provided.add(answer)
     resp.set_header("x-request-id", str(request))
+    tell_ignored(service, resp, question.dialect.name, ("x_trace",) if extras.trace else ())
     return _Running(service, question, answer, told, record, ends_at, settle)
 
 
