@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.dialects.registry import APIS
+from gateway.dialects.registry import APIS, envelope_of
 from gateway.http import diagnostics, page, tasks
 from gateway.http.openapi import Route
 from gateway.http.resources import (
@@ -35,6 +35,7 @@ GZIP = "application/gzip"
 NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
+CONFIG = "/api/v1/config"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
@@ -93,10 +94,11 @@ ROUTES: tuple[Route, ...] = (
           errors=(400, 401, 404, 409, 503)),
     Route("GET", "/tasks", "The tasks and providers of this node's tasks.toml, and what is loaded",
           CLUSTER, tasks.TaskList, errors=(401, 503)),
-    Route("GET", "/api/v1/config", "What is set while the cluster runs", CLUSTER,
-          tasks.ConfigResource, errors=(401, 503)),
-    Route("PUT", "/api/v1/config", "Set it, on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
-          tasks.ConfigResource, body=tasks.ConfigBody, errors=(400, 401, 503)),
+    Route("GET", CONFIG, "What is set while the cluster runs", CLUSTER,
+          tasks.ConfigResource, errors=(401, 503), envelope=envelope_of(CONFIG)),
+    Route("PUT", CONFIG, "Set it, on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
+          tasks.ConfigResource, body=tasks.ConfigBody, errors=(400, 401, 503),
+          envelope=envelope_of(CONFIG)),
     Route("GET", "/leases", "Memory that is kept for other things than models", CLUSTER,
           pool.LeaseList, errors=(401,)),
     Route("POST", "/leases", "Keep memory of a node for something else; models make way for it",
