@@ -18,7 +18,7 @@ from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.pulling import demanded_repository, known_repository
-from gateway.cluster.readings import ClusterReadings, wait_of
+from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import (
     HttpFaultRaised,
     makes_no_such,
@@ -184,12 +184,9 @@ class ModelCatalog:
             for one in self.ready(model, tried)
         )
 
-    def hopeless(self, model: ModelId) -> Refusal | None:
-        """Return why the model will not be loaded: the holder gave all its copies up, or what is
-        pinned leaves no room for it."""
-        wait = wait_of(self.readings, model, self._now())
-        if wait is not None and wait.phase == "hopeless":
-            return Refusal(reason="no_capacity", message=wait.why)
+    def given_up(self, model: ModelId) -> Refusal | None:
+        """Return why the model will not be loaded: the holder gave all its copies up. That what is
+        pinned leaves no room is the holder's to say, of what is so when it is asked."""
         why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
@@ -210,7 +207,7 @@ class ModelCatalog:
         while not self.ready(model):
             waited_s = self._now() - since_at
             refusal = not_loaded(model, waited_s) if waited_s >= patience_s else None
-            refusal = refusal or self.hopeless(model)
+            refusal = refusal or self.given_up(model)
             if refusal is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
             await asyncio.sleep(READY_LOOK_S)

@@ -75,10 +75,10 @@ class WaitingRoom:
     def add(self, request: ClientRequest) -> Refusal | None:
         """Let a request wait, and have its model's placement checked; or say why it waits in vain,
         or that all is full."""
-        hopeless = self._catalog.hopeless(request.model)
-        if hopeless is not None:
+        given_up = self._catalog.given_up(request.model)
+        if given_up is not None:
             self._wish(request)
-            return hopeless
+            return given_up
         is_here = request.model in self._catalog.names()
         is_pulled = not is_here and self._pulls.allows(request.model)
         waiter = self._waiter(request)
@@ -111,8 +111,8 @@ class WaitingRoom:
         for model in self._queue.models():
             if self._catalog.ready(model):
                 self._give_out(model)
-            elif hopeless := self._catalog.hopeless(model):
-                self._refuse_all(model, hopeless)
+            elif given_up := self._catalog.given_up(model):
+                self._refuse_all(model, given_up)
 
     def tick(self, now: float) -> None:
         """Publish the demand, end what waits in vain. To be called several times a second."""
@@ -181,10 +181,10 @@ class WaitingRoom:
 
     def _check_refused(self, now: float) -> None:
         """Have the placement of what the holder places nowhere checked again: a model may have been
-        deleted since."""
+        deleted since, or others pinned."""
         for model in self._queue.models():
             wait = wait_of(self._catalog.readings, model, now)
-            if wait is not None and wait.phase == "refused":
+            if wait is not None and wait.phase in ("refused", "hopeless"):
                 self._placement.ask(model)
 
     def _follow_pulls(self, now: float) -> None:

@@ -91,9 +91,9 @@ def wait_of(node: Node, model: str) -> dict[str, Any] | None:
 
 
 def test_a_model_that_nobody_uses_makes_way_at_once(node: Node) -> None:
-    assert ask(node, "first").status_code == 200
+    assert (found := ask(node, "first")).status_code == 200, found.text
     began = time.monotonic()
-    assert ask(node, "second").status_code == 200
+    assert (found := ask(node, "second")).status_code == 200, found.text
     print(f"second took {time.monotonic() - began:.1f} s, load and all")
     assert set(held(node)) == {"second"}
 
@@ -158,7 +158,7 @@ def test_a_timeout_covers_the_wait_and_says_what_it_was_for(node: Node) -> None:
 
 
 def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
-    assert ask(node, "first").status_code == 200
+    assert (found := ask(node, "first")).status_code == 200, found.text
     pinned = shoal("pin", "first", "--by", "ann", env=node.env)
     assert pinned.returncode == 0, pinned.stderr
     try:
@@ -180,11 +180,11 @@ def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
         assert [one["by"] for one in told["pins"]] == ["ann"]
     finally:
         assert shoal("unpin", "first", env=node.env).returncode == 0
-    assert ask(node, "second").status_code == 200
+    assert (found := ask(node, "second")).status_code == 200, found.text
 
 
 def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> None:
-    assert ask(node, "second").status_code == 200
+    assert (found := ask(node, "second")).status_code == 200, found.text
     assert node.http.post("/pin", json={"model": "first"}).status_code == 200
     try:
         eventually(lambda: held(node).get("first", {}).get("status") == "ready", 60, "it is loaded")
@@ -222,7 +222,7 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
     finally:
         card.write_text(said)
     eventually(lambda: not node.http.get("/pool").json()["pins"], 60, "it is pinned no more")
-    assert ask(node, "first").status_code == 200
+    assert (found := ask(node, "first")).status_code == 200, found.text
 
 
 @pytest.mark.parametrize("tokens", [1, 9])
