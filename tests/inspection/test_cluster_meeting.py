@@ -78,7 +78,8 @@ def _says_both(node: Node, verb: str) -> bool:
     """Return whether a verb names both nodes and both versions in one sentence."""
     found = REFUSAL.search(" ".join(node.shoal(verb).stdout.split()))
     said = {} if found is None else {found[1]: found[2], found[3]: found[4]}
-    return set(said) == {"older", "newer"} and int(said["older"]) < int(said["newer"])
+    highest = {name: int(told.rpartition(" ")[2]) for name, told in said.items()}  # or "1 to 3"
+    return set(said) == {"older", "newer"} and highest["older"] < highest["newer"]
 
 
 def _refused_by_name(node: Node) -> None:

@@ -249,10 +249,10 @@ def test_x09_a_killed_gateway_process_has_its_requests_cancelled(
     node: Node, ledger: Ledger
 ) -> None:
     before = generations(node)
-    stream = node.stream(STORY, **LONG).flowing()
     gateway = psutil.Process(node.pid("gateway"))
     # The ones that serve first: they end their streams in words when they see their parent die.
     family = [*gateway.children(recursive=True), gateway]
+    stream = node.stream(STORY, **LONG).flowing()
     at = time.monotonic()
     for process in family:
         with contextlib.suppress(psutil.Error):
