@@ -34,6 +34,7 @@ class SlotNotes:
         self._models = models
         self._log = log
         self._thread = ThreadPoolExecutor(1, "slot-notes")
+        self._is_closed = False
 
     def loaded(self, model: ModelId, seconds: float) -> None:
         """Note how long a load took."""
@@ -41,14 +42,17 @@ class SlotNotes:
         self.load_s[model] = round(seconds, 2)
         while len(self.load_s) > MOST_TIMES:
             self.load_s.pop(next(iter(self.load_s)))
-        self._thread.submit(self._keep, dict(self.load_s))
+        if not self._is_closed:
+            self._thread.submit(self._keep, dict(self.load_s))
 
     def sweep(self) -> None:
         """Remove what no process fills any more."""
-        self._thread.submit(self._sweep)
+        if not self._is_closed:
+            self._thread.submit(self._sweep)
 
     def close(self) -> None:
-        """Let what was begun end."""
+        """Let what was begun end; nothing more is begun, though a timer may still look at slots."""
+        self._is_closed = True
         self._thread.shutdown()
 
     def _keep(self, seconds: Mapping[ModelId, float]) -> None:
