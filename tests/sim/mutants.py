@@ -98,8 +98,8 @@ HAND = (
     ),
     Mutant(
         "master/decisions/planner.py",
-        "if use is None or use.open_requests or instance.model in demand:",
-        "if use is None or instance.model in demand:", "a busy copy counts as unused",
+        "        if idle_s < limit_s:", "        if idle_s >= limit_s:",
+        "copies leave before they were idle for so long, and stay afterwards",
     ),
     Mutant(
         "master/decisions/decide.py", "if command.if_absent and not command.dry_run:", "if False:",

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import AskLeaseBack, EndLease, PinModel, RenewLease, TakeLease
 from bus.wire.messages.events import LeaseAskedBack, LeaseEnded, NodeForgotten
 from bus.wire.pool import LeaseId
 from master.decisions.decide import Known, Policy
-from master.placement import NodeCapacity
-from master.pool import Promise, reserve
+from master.placement import LeasedMemory, NodeCapacity
+from master.pool import Claim, LeaseNotes, PoolChoice, PoolPlan, Promise, reserve
 from tests.sim.pool_world import GB, HOLDER, Client, Kind, PoolWorld, run_clients
 
 LOAD_S = 4.0
@@ -277,6 +278,25 @@ def test_repeats_of_a_command_are_one_lease() -> None:
     owner = Owner(made, "training", 8.0)
     first, again = made.command(owner.command), made.command(owner.command)
     assert first == again and len(made.state.leases) == 1
+
+
+def test_of_a_lease_what_its_owner_does_not_say_to_use_is_kept_free() -> None:
+    made = world({"a": 4}, ONE)
+    owner = Owner(made, "training", 8.0)
+    owner.live(1.0)
+    notes = LeaseNotes()
+    assert notes.memory(made.state) == [LeasedMemory(N1, 8 * GB, 8 * GB)]
+    notes.renewed(owner.lease, 3 * GB, made.now)
+    assert notes.memory(made.state) == [LeasedMemory(N1, 8 * GB, 5 * GB)]
+    notes.renewed(owner.lease, 9 * GB, made.now)
+    assert notes.memory(made.state) == [LeasedMemory(N1, 8 * GB, 0)]
+
+
+@pytest.mark.parametrize(("kind", "slots"), [("lease", 0), ("demand", 1), ("pin", 1)])
+def test_a_plan_promises_a_runner_slot_to_a_model_alone(kind: str, slots: int) -> None:
+    claim = Claim(ModelId("wanted"), ((10, 0.0),), kind)
+    plan = PoolPlan(claim, PoolChoice({N1: 1}), "waiting", "")
+    assert plan.promise(ClusterState()) == Promise(ModelId("wanted"), {N1: 1}, (), slots)
 
 
 def test_what_waits_for_a_lease_is_promised_bytes_and_no_runner_slot() -> None:

@@ -98,3 +98,13 @@ def test_the_cheapest_set_that_is_enough_leaves_and_nobody_more(
             rest = [other for other in chosen if other is not one]
             room = without(here, [other.copy.instance for other in rest])
             assert not (room.has_slot and room.usable_bytes >= need * GB), f"{one} left in vain"
+
+
+def test_what_victims_leave_covers_a_promise_and_only_the_rest_is_taken() -> None:
+    there = [held(0, 4), held(1, 3)]
+    bare = node(24, 7, 2)
+    for need, rest in ((5, 0), (7, 0), (9, 2)):
+        (now,) = reserve([bare], [Promise(ModelId("w"), {N: need * GB}, tuple(there))])
+        assert now.reserved_bytes == bare.reserved_bytes + rest * GB
+        assert now.loading_bytes == bare.loading_bytes + rest * GB
+        assert now.shards == bare.shards, "it has a slot of those that leave"

@@ -11,6 +11,7 @@ from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeleteInstance, PinModel, PlaceModel
 from bus.wire.messages.events import InstanceDraining, InstanceYields, NodeDrained
+from bus.wire.pool import MAX_PINS, Pin
 from master.decisions.decide import Known, Policy
 from master.pool import PoolSettings
 from tests.sim.pool_world import HOLDER, Client, Kind, PoolWorld, run_clients
@@ -390,3 +391,13 @@ def test_what_a_card_pins_and_no_node_can_hold_is_not_pinned() -> None:
     made.run(5.0)
     assert not made.state.pins
     loaded(made, "b")
+
+
+def test_so_many_models_are_pinned_and_no_more() -> None:
+    made = world({"a": 4, "b": 4}, ONE)
+    pins = {f"m{n}": Pin(model=ModelId(f"m{n}")) for n in range(MAX_PINS - 1)}
+    made.state = made.state.model_copy(update={"pins": pins})
+    assert isinstance(pin(made, "a"), Known)
+    refused = pin(made, "b")
+    assert isinstance(refused, Refusal) and refused.reason == "conflict"
+    assert f"{MAX_PINS} models are pinned" in refused.message

@@ -7,7 +7,15 @@ import pytest
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
-from master.pool import Claim, Copy, CopyUse, PoolSettings, Yielding, yielding
+from master.pool import (
+    Claim,
+    Copy,
+    CopyUse,
+    PoolSettings,
+    Yielding,
+    is_in_use,
+    yielding,
+)
 
 SETTINGS = PoolSettings(turn_s=30.0, turn_loads=4.0, ageing_per_s=0.5)
 BUSY = CopyUse(open_requests=1, idle_s=0.0, best_priority=10)
@@ -94,3 +102,8 @@ def test_a_copy_that_yields_stays_when_it_is_itself_wanted_urgently() -> None:
 def test_what_does_not_yield_says_why(held: Copy, why: str, ever: bool) -> None:
     found = at(held, claim(1), now=1e4)
     assert math.isinf(found.at) and why in found.why and found.ever == ever
+
+
+def test_a_copy_with_a_request_is_in_use_however_long_it_was_idle_before() -> None:
+    resumed = CopyUse(open_requests=1, idle_s=60.0, idle_then_s=60.0)
+    assert is_in_use(copy(resumed), 100.0) and not is_in_use(copy(idle(60.0)), 100.0)
