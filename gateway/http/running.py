@@ -52,6 +52,12 @@ def asked_over(
     )
 
 
+async def hung_up(receive: Receive) -> None:
+    """Wait until the client of a connection goes; its body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class ClientHangUp:
     """The end of a client's connection, from when its body was read on; `abandon` ends an inbox.
 
@@ -78,8 +84,7 @@ class ClientHangUp:
             self._task.cancel()
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await hung_up(self._receive)
         if self._inbox is not None:
             self._abandon(self._inbox)
 

@@ -130,6 +130,7 @@ class Holder:
             command_id=command.command_id,
             decision=type(decision).__name__.lower(),
         )
+        is_lease = isinstance(command, TakeLease)
         match decision:
             case Decided() if unsettled is not None:
                 return unsettled
@@ -138,16 +139,14 @@ class Holder:
                     self._write(log, body, now)
                 index = self._write(log, bodies[-1], now, command.command_id)
                 return Known(index, instance)
-            case Later(choice=choice, refusal=refusal) if not isinstance(command, TakeLease):
-                if any(one.yielding.at > now for one in choice.victims):
+            case Later(choice=choice, refusal=refusal):
+                if not is_lease and any(one.yielding.at > now for one in choice.victims):
                     return refusal
-            case Later():
-                pass
-            case Known() | Refusal(retry_after_s=None):
-                return decision
-            case Refusal():
-                if not isinstance(command, TakeLease):
+            case Refusal(retry_after_s=again_s):
+                if not is_lease or again_s is None:
                     return decision
+            case Known():
+                return decision
             case _:
                 assert_never(decision)
         if isinstance(command, PlaceModel | TakeLease):

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from gateway.http.middleware import Receive
+from gateway.http.running import hung_up
 
 HUNG_UP = {"type": "http.disconnect"}
 
@@ -55,8 +56,7 @@ class WatchedClient:
             self.leave()
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await hung_up(self._receive)
         self._gone.set()
         for act in self._acts:
             act()

@@ -12,6 +12,7 @@ from gateway.cluster.watch import EventFeed, FeedFull, SnapshotFeed
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Receive, receive_of
+from gateway.http.running import hung_up
 
 Gone = asyncio.Future[None]
 Frames = Callable[[Gone], AsyncGenerator[bytes]]
@@ -33,7 +34,7 @@ def answer_streamed(
 
 
 async def _streamed(receive: Receive, frames: Frames) -> AsyncGenerator[bytes]:
-    gone = asyncio.ensure_future(_gone(receive))
+    gone = asyncio.ensure_future(hung_up(receive))
     try:
         async with aclosing(frames(gone)) as made:
             async for frame in made:
@@ -44,8 +45,3 @@ async def _streamed(receive: Receive, frames: Frames) -> AsyncGenerator[bytes]:
             yield sse.comment("this gateway is shutting down")
     finally:
         gone.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

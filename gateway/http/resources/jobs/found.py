@@ -16,6 +16,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, recor
 from gateway.http.auth import check_scope
 from gateway.http.middleware import caller_of, receive_of
 from gateway.http.resources.answers import owner_of_answers, records_told
+from gateway.http.running import hung_up
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
@@ -179,8 +180,7 @@ class JobReader:
             return
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await hung_up(self._receive)
         self._gone.set()
 
 

@@ -25,6 +25,7 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json, key_id, receive_of
 from gateway.http.resources.instances import acknowledged, known_nodes
+from gateway.http.running import hung_up
 from gateway.service import HttpService
 
 ROOM_S = 10.0
@@ -78,7 +79,7 @@ class LeaseList(Resource):
             ttl_s=asked.ttl_s,
             at_s=wall(),
         )
-        gone = asyncio.ensure_future(_hang_up(req))
+        gone = asyncio.ensure_future(hung_up(receive_of(req)))
         try:
             answer = await _taken(service, command, max(ROOM_S, asked.wait_s), gone)
         finally:
@@ -158,13 +159,6 @@ async def _taken(
                 fault = HttpFault(503, "no_capacity", text, retry_after_s=fault.retry_after_s)
                 raise HttpFaultRaised(fault) from None
         await asyncio.sleep(AGAIN_S)
-
-
-async def _hang_up(req: Request) -> None:
-    """Wait until the client goes."""
-    receive = receive_of(req)
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _changed(

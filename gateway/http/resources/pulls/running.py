@@ -21,6 +21,7 @@ from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import receive_of
+from gateway.http.running import hung_up
 
 QUICK_S = 5.0
 """So long a streamed answer waits for its status."""
@@ -62,7 +63,7 @@ class RunningWork(Generic[State]):
     ) -> None:
         self._states = states
         self._telling = telling
-        self._gone = asyncio.ensure_future(_hang_up(req))
+        self._gone = asyncio.ensure_future(hung_up(receive_of(req)))
         self._next: asyncio.Future[State] | None = None
 
     async def whole(self) -> State:
@@ -151,9 +152,3 @@ def error_line(fault: HttpFault) -> bytes:
     if fault.retry_after_s is not None:
         error["retry_after_s"] = fault.retry_after_s
     return json_bytes({"error": error}) + b"\n"
-
-
-async def _hang_up(req: Request) -> None:
-    receive = receive_of(req)
-    while (await receive())["type"] != "http.disconnect":
-        pass
