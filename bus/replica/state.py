@@ -246,15 +246,17 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             if generation <= instance.generation and instance.status != "failed":
                 return instance
             status = signalled(instance.status, "reopened")
-            fresh = {"generation": generation, "status": status, "why": why, "yields_to": ""}
-            return instance.model_copy(update={**fresh, "ready": (), "seats": ()})
+            fresh = {"generation": generation, "status": status, "why": why}
+            stays = {"yields_to": "", "yields_urgently": False}
+            return instance.model_copy(update={**fresh, **stays, "ready": (), "seats": ()})
         case InstanceDraining(deadline_s=deadline_s, why=why):
             status = signalled(instance.status, "drain")
             update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
             return instance.model_copy(update=update)
-        case InstanceYields(to=to):
+        case InstanceYields(to=to, urgently=urgently):
             takes = instance.status == "ready" or not to
-            return instance.model_copy(update={"yields_to": to}) if takes else instance
+            update = {"yields_to": to, "yields_urgently": urgently}
+            return instance.model_copy(update=update) if takes else instance
         case InstanceFailed(why=why, place_again=again):
             status = signalled(instance.status, "gave_up")
             update = {"status": status, "why": why, "ready": (), "place_again": again}

@@ -101,8 +101,9 @@ _pack = packer(_plain)
 
 def pack_to_runner(message: ToRunner) -> bytes:
     """Pack one frame for a runner."""
-    if type(message) is Submit and not message.waited_ms:
-        who = (message.sharer,) if message.sharer else ()
+    if type(message) is Submit and message.so_far is None:
+        waited = (message.waited_ms,) if message.waited_ms else ()
+        who = (message.sharer,) if message.sharer or waited else ()
         return _pack(
             (
                 "submit",
@@ -111,6 +112,7 @@ def pack_to_runner(message: ToRunner) -> bytes:
                 message.credit,
                 message.remaining_ms,
                 *who,
+                *waited,
             )
         )
     return _pack(message)

@@ -112,8 +112,9 @@ class Instance(Message):
     anew under these conditions. `test`: it holds no model, its ranks test their collectives.
     `quantizes`: it makes `model`, which is not there before it has ended, of another.
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
-    when those that it has are done, unless that is withdrawn. `pinned`: it was placed for the
-    preload list, or as a pinned copy. `priority` says nothing any more; it is in older logs.
+    when those that it has are done, unless that is withdrawn; `yields_urgently`: gateways take back
+    what waits there, and what of batch requests runs. `pinned`: it was placed for the preload list,
+    or as a pinned copy. `priority` says nothing any more; it is in older logs.
     """
 
     instance: InstanceId
@@ -137,6 +138,7 @@ class Instance(Message):
     place_again: Conditions | None = None
     test: CollectiveTest | None = None
     yields_to: str = ""
+    yields_urgently: bool = False
     kv: KvKind = "full"
     quantizes: Quantizing | None = None
 

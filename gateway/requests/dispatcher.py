@@ -3,7 +3,8 @@
 Owns every request of its process. One for which no instance is ready waits
 (`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
 one that has waited for the load waits on where all are full, as does one that a runner gave back in
-favour of a more urgent one. A runner that vanishes before it had
+favour of a more urgent one; from a copy that makes way for something urgent requests are asked
+back, and go on where they were. A runner that vanishes before it had
 accepted costs nothing, the request waits again. Deadlines: loading has its own; that of the client
 (`x_timeout_s`) counts from the request's arrival, loading included.
 """
@@ -29,6 +30,7 @@ from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
+from gateway.runners.recalls import Recalls
 
 TICK_S = 0.25
 QUIET_S = 10.0
@@ -71,6 +73,7 @@ class Dispatcher:
         self._catalog = catalog
         self._clients = clients
         self._counters = counters
+        self._recalls = Recalls()
         self._room = WaitingRoom(
             options=options,
             bus=bus,
@@ -211,6 +214,7 @@ class Dispatcher:
 
     def _follow(self, state: ClusterState) -> None:
         self._clients.follow(state)
+        self._recalls.follow(state.instances, self._reactor.now())
         self._room.follow()
 
     def _tick(self) -> None:
@@ -224,6 +228,11 @@ class Dispatcher:
             elif request.stopping_since is not None and now - request.stopping_since > STOPPING_S:
                 self._clients.forget(request.request_id)
                 request.end_cancelled(now)
+            elif not request.recalled and (
+                recall := self._recalls.due(request.instance, request.wire, now)
+            ):
+                request.recalled = True
+                self._clients.ask(recall)
             else:
                 self._say(request, now)
 
@@ -257,19 +266,20 @@ class Dispatcher:
             remaining_ms=remaining_ms,
             sharer=request.sharer,
             waited_ms=int(1000 * request.waited_s(now)),
+            so_far=request.so_far,
         )
 
     def _stop(self, request: ClientRequest) -> None:
         now = self._reactor.now()
         if self._room.remove(request.request_id):
             request.end_cancelled(now)
-        elif self._clients.cancel(Cancel(request.request_id, "client")):
+        elif self._clients.ask(Cancel(request.request_id, "client")):
             request.stopping_since = request.stopping_since or now
 
     def _fail(
         self, request: ClientRequest, reason: FailReason, message: str, why: CancelReason
     ) -> None:
-        self._clients.cancel(Cancel(request.request_id, why))
+        self._clients.ask(Cancel(request.request_id, why))
         request.end_failed(reason, message, self._reactor.now())
 
     def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
@@ -288,7 +298,7 @@ class Dispatcher:
         if self.requests.pop(request_id, None) is None:
             return
         if not self._room.remove(request_id):
-            self._clients.cancel(Cancel(request_id, why))
+            self._clients.ask(Cancel(request_id, why))
         self._clients.forget(request_id)
 
     def _check_room(self, sharer: Sharer) -> None:

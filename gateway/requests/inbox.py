@@ -46,6 +46,7 @@ class EntryInbox:
         self._taken: list[Entry] = []
         self._waiting: asyncio.Future[None] | None = None
         self._on_sent = on_sent
+        self._free: Counter[tuple[RequestId, int]] = Counter()
         self._single = len(requests) == 1 and requests[0].n == 1
 
     # --- what the client's side asks ------------------------------------------------------
@@ -128,6 +129,13 @@ class EntryInbox:
             self._unended.discard(request_id)
         self._wake()
 
+    def suspended(self, request_id: RequestId) -> None:
+        """Note that a request goes on at another runner: what is here of it, and was not sent yet,
+        gives no credit there."""
+        for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
+            if of_request == request_id:
+                self._free[of_request, choice] = count
+
     def refuse(self, fault: HttpFault) -> None:
         """Refuse the exchange: no runner takes it; `fault` is the answer."""
         if self.fault is None and not self.ended:
@@ -166,14 +174,21 @@ class EntryInbox:
 
     def _give_credit(self) -> None:
         taken, self._taken = self._taken, []
-        if self._single:
+        if self._single and not self._free:
             count = sum(map(_COSTS.__contains__, map(type, taken)))
             self._on_sent(self.requests[0].request_id, 0, count)
             return
-        counts = Counter(
-            (one.request_id, one.choice)
-            for one in taken
-            if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta | Vectors)
-        )
-        for (request_id, choice), count in counts.items():
-            self._on_sent(request_id, choice, count)
+        for (request_id, choice), count in _costs(taken).items():
+            free = min(count, self._free[request_id, choice])
+            self._free[request_id, choice] -= free
+            self._on_sent(request_id, choice, count - free)
+        self._free = +self._free
+
+
+def _costs(entries: Sequence[Entry]) -> Counter[tuple[RequestId, int]]:
+    """Return how many of these entries cost credit, by request and choice."""
+    return Counter(
+        (one.request_id, one.choice)
+        for one in entries
+        if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta | Vectors)
+    )

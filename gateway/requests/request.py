@@ -13,6 +13,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
+    AnswerSoFar,
     ChoiceEnd,
     Entry,
     Failed,
@@ -52,9 +53,11 @@ class ClientRequest:
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
     `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
     that were tried; `has_waited`: for a model to be loaded. `queued_at` is when it was
-    submitted, the first time that counts; `was_displaced`: a runner gave it back since. `node` is
-    that of the instance's lead; `finishes` are why its choices ended. `trace` is None where it is
-    not traced.
+    submitted, the first time that counts, or begun was given back; `was_displaced`: a runner gave
+    it back since. `so_far` is what its answer had then, None where none had begun it. `recalled`:
+    this runner is to give it back; `made_way`: one did so for something urgent. `node` is that of
+    the instance's lead; `finishes` are why its choices ended. `trace` is None where it is not
+    traced.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class ClientRequest:
         self.has_waited = False
         self.was_displaced = False
         self.queued_at: float | None = None
+        self.so_far: AnswerSoFar | None = None
+        self.recalled = self.made_way = False
         self.begun = False
         self.tokens = 0
         self.prompt_tokens = 0
@@ -125,7 +130,7 @@ class ClientRequest:
             self.trace.waits("wait_model", now)
 
     def waiting_for_place(self, now: float) -> None:
-        """Note that the instances are ready and full: any of them may be asked again later."""
+        """Note that the instances are full, or make way: any of them may be asked again later."""
         self._stand_by()
         self.excluded.clear()
         self.tries = 0
@@ -145,7 +150,7 @@ class ClientRequest:
         self.tries += 1
         self.moved_at = now
         self.queued_at = self.queued_at if self.was_displaced else now
-        self.begun = False
+        self.begun = self.recalled = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
@@ -178,15 +183,20 @@ class ClientRequest:
         self.prompt_tokens = prompt_tokens
         if self.trace is not None:
             self.trace.accepted(now)
-        self.inbox.accepted(self.request_id, unheeded)
+        self.inbox.accepted(self.request_id, unheeded if self.so_far is None else ())
 
     def refused(self, refusal: Refusal) -> None:
         """Have the owner find another runner, or refuse the request."""
         self._owner.refused(self, refusal)
 
-    def displaced(self) -> None:
-        """Have the owner let it wait again; how long it waits counts on."""
+    def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
+        """Have the owner let it wait again, to go on from there; how long it waits counts on, or
+        where it was begun from now on."""
         self.was_displaced = True
+        self.made_way = self.made_way or self.recalled
+        if so_far is not None:
+            self.so_far, self.queued_at = so_far, now
+            self.inbox.suspended(self.request_id)
         self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
@@ -244,6 +254,7 @@ class ClientRequest:
 
     def _stand_by(self) -> None:
         self.instance = self.node = None
+        self.begun = False
         self._silence_s = 0.0
 
     def _so_far(self) -> Usage:

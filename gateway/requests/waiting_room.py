@@ -5,9 +5,9 @@ ends by an instance that is ready and has a place, by a time that has run out, o
 time will not change: the holder says that the model has no place, it has given all copies up, or
 the only instances did not answer. Such a reason refuses at the door as well; there it leaves a
 wish, for the holder tries again what is wished for. A model that is on no disk is pulled first,
-within the pull's own deadlines; its time to be loaded begins when it is listed. Of those
-that a full runner gave back one asks for a place there each second, though all are taken: how long
-it has waited gets it in.
+within the pull's own deadlines; its time to be loaded begins when it is listed. What made way for
+something urgent waits for as long as its client does. Of those that a full runner gave back one
+asks for a place there each second, though all are taken: how long it has waited gets it in.
 """
 
 from __future__ import annotations
@@ -157,16 +157,17 @@ class WaitingRoom:
     # --- below ---------------------------------------------------------------------------------
 
     def _waiter(self, request: ClientRequest) -> Waiter:
-        was_displaced = request.was_displaced
-        since_at = self._bus.reactor.now() if was_displaced else request.since_at
+        queued_at = request.queued_at if request.was_displaced else None
+        since_at = request.since_at if queued_at is None else self._bus.reactor.now()
+        deadline_at = since_at + self._options.load_timeout_s
         return Waiter(
             key=request.request_id,
             model=request.model,
             priority=request.wire.priority,
-            since_at=request.since_at,
-            deadline_at=since_at + self._options.load_timeout_s,
+            since_at=queued_at if request.so_far and queued_at else request.since_at,
+            deadline_at=math.inf if request.made_way else deadline_at,
             sharer=request.sharer,
-            queued_at=request.queued_at if was_displaced else None,
+            queued_at=queued_at,
         )
 
     def _take(self, waiter: Waiter) -> Refusal | None:

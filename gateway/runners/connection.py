@@ -2,9 +2,9 @@
 
 Promises to each `RequestObserver`: entries in their order without a gap (a gap ends the request
 with `internal`), and one last word: a terminal entry, `refused`, `displaced` or
-`lost_unaccepted`. A socket that is gone and not back in 1 s, or progress owed and not made for
-12 s, ends what was accepted with `runner_lost`. What was never accepted is given back, for nothing
-had been done.
+`lost_unaccepted`; one that goes on from an answer so far is told nothing of that again. A socket
+that is gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted
+with `runner_lost`. What was never accepted is given back, for nothing had been done.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     DATA_PROTOCOL_MAX,
     DATA_PROTOCOL_MIN,
     Accepted,
+    AnswerSoFar,
     Cancel,
     ChoiceEnd,
     Credit,
@@ -37,9 +38,11 @@ from bus.wire.messages.tokens import (
     Ping,
     Pong,
     PrefillProgress,
+    Recall,
     Refused,
     StepEntries,
     Submit,
+    Suspended,
     TokenDelta,
     ToRunner,
     Traced,
@@ -48,7 +51,7 @@ from bus.wire.messages.tokens import (
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.liveness import Liveness, Verdict
-from gateway.runners.versions import as_known
+from gateway.runners.versions import RECALL_PROTOCOL, as_known
 
 BACK_S = 1.0
 """A lost socket has this long to come back."""
@@ -69,8 +72,9 @@ class RequestObserver(Protocol):
         """Note that the runner did not take the request; nothing was done."""
         ...
 
-    def displaced(self) -> None:
-        """Note that the runner gave the request back, in favour of another; nothing was done."""
+    def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
+        """Note that the runner gave the request back, in favour of another; nothing was done, or
+        that which the answer has so far."""
         ...
 
     def lost_unaccepted(self) -> None:
@@ -123,7 +127,7 @@ class RunnerConnection:
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
         self._protocol: int | None = None
-        self._unsent: list[Submit | Cancel] = []
+        self._unsent: list[Submit | Cancel | Recall] = []
         """What waits for the runner's welcome, which says what it understands."""
         self._connects = 0
         self._lost_at: float | None = None
@@ -151,19 +155,20 @@ class RunnerConnection:
         remaining_ms: int,
         sharer: Sharer,
         waited_ms: int,
+        so_far: AnswerSoFar | None,
     ) -> None:
         """Hand a request over. The observer gets its last word in any case."""
         now = self._reactor.now()
         one = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
         self._open[request.request_id] = one
         credit = CREDIT_WINDOW
-        submit = Submit(request, self.generation, credit, remaining_ms, sharer, waited_ms)
+        submit = Submit(request, self.generation, credit, remaining_ms, sharer, waited_ms, so_far)
         if not self._send_known(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
 
-    def cancel(self, message: Cancel) -> None:
-        """Stop a request; its terminal still comes."""
+    def ask(self, message: Cancel | Recall) -> None:
+        """Have a request stopped, or given back; its last word still comes."""
         self._send_known(message)
 
     def forget(self, request_id: RequestId) -> None:
@@ -241,8 +246,8 @@ class RunnerConnection:
                 one = self._open.pop(message.request_id, None)
                 if one is not None:
                     one.observer.refused(message.refusal)
-            case Displaced():
-                self._displaced(message.request_id)
+            case Displaced() | Suspended():
+                self._displaced(message)
             case Traced():
                 one = self._open.get(message.request_id)
                 if one is not None:
@@ -263,7 +268,7 @@ class RunnerConnection:
         self._protocol = message.protocol
         unsent, self._unsent = self._unsent, []
         for waiting in unsent:
-            if isinstance(waiting, Cancel) or waiting.request.request_id in self._open:
+            if not isinstance(waiting, Submit) or waiting.request.request_id in self._open:
                 self._send_known(waiting)
 
     def _accepted(self, message: Accepted) -> None:
@@ -274,15 +279,16 @@ class RunnerConnection:
             self._life.entries(now)
             one.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
-    def _displaced(self, request_id: RequestId) -> None:
-        one = self._open.get(request_id)
+    def _displaced(self, message: Displaced | Suspended) -> None:
+        one = self._open.get(message.request_id)
         if one is None:
             return
-        if one.next_seq:
+        so_far = message.so_far if isinstance(message, Suspended) else None
+        if one.next_seq and so_far is None:
             self._broken(one, "nothing: it was given back")
             return
-        del self._open[request_id]
-        one.observer.displaced()
+        del self._open[message.request_id]
+        one.observer.displaced(so_far, self._reactor.now())
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
@@ -329,7 +335,7 @@ class RunnerConnection:
         self._send_known(Cancel(one.request_id, "shutdown"))
         one.observer.lost_unaccepted()
 
-    def _send_known(self, message: Submit | Cancel) -> bool:
+    def _send_known(self, message: Submit | Cancel | Recall) -> bool:
         """Send in the version of the data plane that the runner chose; kept until it has."""
         if self._protocol is None:
             self._unsent.append(message)
@@ -340,6 +346,8 @@ class RunnerConnection:
                 self._open.pop(message.request.request_id).observer.refused(known)
                 return True
             message = known
+        elif isinstance(message, Recall) and self._protocol < RECALL_PROTOCOL:
+            return True
         return self._send(message)
 
     def _send_hello(self) -> None:

@@ -18,7 +18,7 @@ from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.instances import DRAIN_S, Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import Cancel
+from bus.wire.messages.tokens import AnswerSoFar, Cancel, Recall
 from bus.wire.shares import Sharer
 from gateway.runners.connection import RequestObserver, RunnerConnection
 
@@ -52,6 +52,7 @@ class RunnerClients:
         remaining_ms: int,
         sharer: Sharer,
         waited_ms: int = 0,
+        so_far: AnswerSoFar | None = None,
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)
@@ -60,15 +61,20 @@ class RunnerClients:
             return
         self._at[request.request_id] = connection
         connection.submit(
-            request, observer, remaining_ms=remaining_ms, sharer=sharer, waited_ms=waited_ms
+            request,
+            observer,
+            remaining_ms=remaining_ms,
+            sharer=sharer,
+            waited_ms=waited_ms,
+            so_far=so_far,
         )
 
-    def cancel(self, message: Cancel) -> bool:
-        """Stop a request; False when no runner has it."""
+    def ask(self, message: Cancel | Recall) -> bool:
+        """Have a request stopped, or given back; False when no runner has it."""
         connection = self._at.get(message.request_id)
         if connection is None:
             return False
-        connection.cancel(message)
+        connection.ask(message)
         return True
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:

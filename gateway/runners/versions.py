@@ -31,6 +31,8 @@ DISPLACED_PROTOCOL = 8
 """The first one in which a runner may give a request back, and is told how long it has waited."""
 TRACE_PROTOCOL = 9
 """The first one in which a runner tells what it did for a request when."""
+RECALL_PROTOCOL = 10
+"""The first one in which a runner gives back what has begun, and goes on from there."""
 
 
 def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -51,6 +53,7 @@ def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
         submit.remaining_ms,
         submit.sharer if protocol >= SHARER_PROTOCOL else (),
         submit.waited_ms if protocol >= DISPLACED_PROTOCOL else 0,
+        submit.so_far,
     )
 
 
@@ -79,6 +82,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("whose templates are the models' own", "template")
     if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
         return _older("which applies no adapters", "model")
+    if protocol < RECALL_PROTOCOL and submit.so_far is not None:
+        return _older("which cannot go on with an answer that was begun elsewhere", None)
     return None
 
 

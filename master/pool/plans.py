@@ -179,7 +179,7 @@ def _first_step(claim: Claim, victim: Victim) -> EventBody:
     name, why = victim.copy.instance.instance, f"makes way for {claim.model}"
     if victim.yielding.idle:
         return InstanceDraining(instance=name, deadline_s=EVICT_DRAIN_S, why=why)
-    return InstanceYields(instance=name, to=claim.model, why=why)
+    return InstanceYields(instance=name, to=claim.model, why=why, urgently=claim.is_urgent)
 
 
 def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
@@ -189,10 +189,11 @@ def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) ->
         instance, use = one.copy.instance, one.copy.use
         if instance.status != "ready":
             continue
-        if instance.yields_to != claim.model:
-            why = f"makes way for {claim.model}"
-            name = instance.instance
-            found.append(InstanceYields(instance=name, to=claim.model, why=why))
+        hurries = claim.is_urgent and not instance.yields_urgently
+        if instance.yields_to != claim.model or hurries:
+            why, urgently = f"makes way for {claim.model}", claim.is_urgent
+            name, to = instance.instance, claim.model
+            found.append(InstanceYields(instance=name, to=to, why=why, urgently=urgently))
         if use is None:
             continue
         told_at = tenure.yields_at.setdefault(instance.instance, now)

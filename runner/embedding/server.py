@@ -22,6 +22,7 @@ from bus.wire.messages.tokens import (
     Entry,
     Ping,
     Pong,
+    Recall,
     Refused,
     StepEntries,
     Submit,
@@ -34,7 +35,7 @@ from runner.embedding.open_embedding import OpenEmbedding
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.schedule import SchedulerLoad
 from runner.serving.arrivals import UNNAMED
-from runner.serving.gateway_link import GatewayLink
+from runner.serving.gateway_link import Asked, GatewayLink
 from runner.text import TextThread
 
 REMEMBERED = 4096
@@ -93,8 +94,8 @@ class EmbeddingServer:
 
     # --- from gateways -------------------------------------------------------------------
 
-    def asked(self, peer: bytes, message: Submit | Credit | Cancel | Ping, now: float) -> None:
-        """Take up what a gateway process asks for."""
+    def asked(self, peer: bytes, message: Asked, now: float) -> None:
+        """Take up what a gateway process asks for; nothing is given back here."""
         match message:
             case Submit():
                 self._submit(peer, message, now)
@@ -105,6 +106,8 @@ class EmbeddingServer:
                     self._advance()
             case Cancel():
                 self._cancel(message, now)
+            case Recall():
+                pass
             case Ping():
                 self._link.send(peer, self._pong(now))
 

@@ -47,13 +47,14 @@ class Intake:
         self._table = table
         self._usual_tokens = USUAL_TOKENS
 
-    def unfit(self, prepared: PreparedRequest) -> Refusal | None:
-        """Return why the request cannot be taken, however much room there is; None where it can."""
+    def unfit(self, prepared: PreparedRequest, made: int = 0) -> Refusal | None:
+        """Return why the request cannot be taken, however much room there is; None where it can.
+        It has `made` so many tokens elsewhere."""
         if prepared.request_id in self._table.requests:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} is open already"
             )
-        return self._never_fits(prepared)
+        return self._never_fits(prepared, made)
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
         """Return why a request of `sharer` finds no place to wait in, behind requests of the
@@ -140,7 +141,7 @@ class Intake:
         if row.finish in ("stop", "length") and row.prepared.max_tokens:
             self._usual_tokens += 0.2 * (len(row.made) - self._usual_tokens)
 
-    def _never_fits(self, prepared: PreparedRequest) -> Refusal | None:
+    def _never_fits(self, prepared: PreparedRequest, made: int) -> Refusal | None:
         table = self._table
         length = len(prepared.tokens)
         limit = table.facts.context_tokens
@@ -150,8 +151,8 @@ class Intake:
                 message=f"{length} prompt tokens and {prepared.max_tokens} more exceed {limit}",
                 facts={"prompt_tokens": length, "limit_tokens": limit},
             )
-        headroom = min(table.settings.headroom_tokens, prepared.max_tokens)
-        needed_bytes = table.cost_bytes([length + headroom])
+        reserved = min(made + table.settings.headroom_tokens, prepared.max_tokens)
+        needed_bytes = table.cost_bytes([length + reserved])
         if needed_bytes > table.kv_bytes:
             return Refusal(
                 reason="insufficient_memory",

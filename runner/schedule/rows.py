@@ -7,7 +7,7 @@ former life can still be told apart and are never lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -207,6 +207,16 @@ class Row:
         if self.thinking is None or not self.in_flight or self.forced or not self.wants_token:
             return False
         return self.thinking.may_be_due(self.in_flight)
+
+    def go_on_from(self, made: Sequence[TokenId]) -> None:
+        """Take up what the row has made at another runner."""
+        limit = self.prepared.limit
+        for token in made:
+            if limit is not None and self.thinking is not None:
+                if self.forced or self.thinking.is_due:
+                    self.forced = (self.forced + 1) % len(limit.ending)
+                self.thinking.take(token)
+            self.made.append(token)
 
     def next_forced(self) -> TokenId | None:
         """Return what its next sample has to be, as thinking has come to its limit; None where it

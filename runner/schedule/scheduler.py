@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
-from bus.wire.ids import RequestId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
@@ -85,11 +85,13 @@ class Scheduler:
         sharer: Sharer = (),
         waited_s: float = 0.0,
         returns: bool = False,
+        made: Sequence[Sequence[TokenId]] = (),
     ) -> Placed | Refusal:
         """Take the request with one row per choice (`seeds` as many), or say why not. `waited_s` is
-        how long it has waited elsewhere; it `returns` if its gateway takes it back unbegun."""
+        how long it has waited elsewhere; it `returns` if its gateway takes it back unbegun. Rows go
+        on from what they have `made` at another runner."""
         table, request_id = self._table, prepared.request_id
-        refusal = self.intake.unfit(prepared)
+        refusal = self.intake.unfit(prepared, max(map(len, made), default=0))
         if refusal is not None:
             return refusal
         since_at = now - waited_s
@@ -100,7 +102,8 @@ class Scheduler:
         seed = kept_apart(prepared.request)
         prompt = TokenChain(prepared.tokens, table.settings.block_tokens, seed=seed)
         rows: list[Row] = []
-        for choice, seed in zip(prepared.choices, seeds, strict=True):
+        before = made or [()] * len(seeds)
+        for choice, seed, tokens in zip(prepared.choices, seeds, before, strict=True):
             self._serial += 1
             row = Row(
                 key=RowKey(request_id, choice.choice),
@@ -116,6 +119,7 @@ class Scheduler:
                 returns=returns,
                 thinking=None if prepared.limit is None else prepared.limit.count(),
             )
+            row.go_on_from(tokens)
             rows.append(row)
         table.open(request_id, rows)
         queue = table.queue()

@@ -21,11 +21,15 @@ from bus.wire.messages.tokens import (
     Goodbye,
     Hello,
     Ping,
+    Recall,
     Submit,
     ToGateway,
     Welcome,
 )
 from runner.serving.clients import Clients
+
+Asked = Submit | Credit | Cancel | Recall | Ping
+"""What a gateway process that has said hello asks for."""
 
 
 class GatewayListener(Protocol):
@@ -36,7 +40,7 @@ class GatewayListener(Protocol):
         """Return how many requests are owed an end: while there are any, the link is busy."""
         ...
 
-    def asked(self, peer: bytes, message: Submit | Credit | Cancel | Ping, now: float) -> None:
+    def asked(self, peer: bytes, message: Asked, now: float) -> None:
         """Take up what a gateway process that has said hello asks for."""
         ...
 

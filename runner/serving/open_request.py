@@ -8,16 +8,19 @@ last. A choice that holds text without credit has its row paused; `stalled_s` te
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from bus.wire.errors import FailReason, FinishReason
-from bus.wire.ids import RequestId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import (
+    AnswerSoFar,
     ChoiceEnd,
+    ChoiceSoFar,
     Entry,
     Failed,
     Finished,
@@ -27,7 +30,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     ToolCallDelta,
 )
-from runner.engine import PromptScores, SampledToken
+from runner.engine import PromptScores, RowId, SampledToken
 from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
 from runner.serving.trace import RequestTrace
 from runner.text import (
@@ -40,6 +43,8 @@ from runner.text import (
 )
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
+NO_ROW = RowId(0)
+"""Where tokens come from that another runner has made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,20 @@ class Outgoing:
 
 @dataclass(slots=True)
 class OpenChoice:
-    """`held` waits for credit; `finish` is set once its last words are known; `closed` once its
-    end was sent; `cost` once its row has ended."""
+    """`made` are its tokens, and `logprobs` theirs where they are asked for, as `ChoiceSoFar` has
+    them. `held` waits for credit, `sent` counts what did not; `finish` is set once its last words
+    are known; `closed` once its end was sent; `cost` once its row has ended."""
 
     key: RowKey
+    seed: int
     reader: ChoiceReader
     credit: int
+    made: list[TokenId] = field(default_factory=list[TokenId])
+    logprobs: list[tuple[float, tuple[tuple[TokenId, float], ...]]] = field(
+        default_factory=list[tuple[float, tuple[tuple[TokenId, float], ...]]]
+    )
     held: deque[Piece] = field(default_factory=deque[Piece])
-    tokens: int = 0
+    sent: int = 0
     reasoning_tokens: int = 0
     finish: FinishReason | None = None
     stop: str | None = None
@@ -78,18 +89,22 @@ class OpenChoice:
 
 
 class OpenRequest:
-    """See the module's law. `peer` is the gateway process that asked, `prompt` reads the scores of
-    the prompt where it asked for them, `trace` notes what is done when where it asked for that."""
+    """See the module's law. `peer` is the gateway process that asked, `seeds` are those of the
+    choices, `prompt` reads the scores of the prompt where it asked for them, `trace` notes what is
+    done when where it asked for that. `so_far` is what another runner has made of it: entries go on
+    behind it. Raises ValueError where these readers cannot have made that."""
 
     def __init__(
         self,
         prepared: PreparedRequest,
         readers: Sequence[ChoiceReader],
         *,
+        seeds: Sequence[int],
         peer: bytes,
         credit: int,
         prompt: PromptReader | None = None,
         trace: RequestTrace | None = None,
+        so_far: AnswerSoFar | None = None,
     ) -> None:
         self.prepared = prepared
         self.trace = trace
@@ -97,20 +112,26 @@ class OpenRequest:
         self.peer = peer
         self.request_id: RequestId = prepared.request_id
         self.choices = [
-            OpenChoice(RowKey(prepared.request_id, choice.choice), reader, credit)
-            for choice, reader in zip(prepared.choices, readers, strict=True)
+            OpenChoice(RowKey(prepared.request_id, choice.choice), seed, reader, credit)
+            for choice, seed, reader in zip(prepared.choices, seeds, readers, strict=True)
         ]
         self.is_over = False
-        self.cached_tokens = 0
-        self._made: list[int] | None = None if prepared.request.history is None else []
+        self.has_begun = False
+        self._before = Usage() if so_far is None else so_far.usage
+        self._cached_tokens = self._before.cached_tokens
+        self.is_first = so_far is None
         self._seq = 0
+        if so_far is not None:
+            for choice, before in zip(self.choices, so_far.choices, strict=True):
+                _go_on(choice, before)
 
     # --- from the scheduler ----------------------------------------------------------
 
     def started(self, choice: int, cached_tokens: int) -> None:
-        """Note how many prompt tokens were found kept; the first choice tells."""
-        if choice == 0:
-            self.cached_tokens = cached_tokens
+        """Note how many prompt tokens were found kept; the first choice tells, where it began."""
+        self.has_begun = True
+        if choice == 0 and self.is_first:
+            self._cached_tokens = cached_tokens
 
     def prefilled(self, choice: int, done: int, total: int, out: Outgoing) -> None:
         """Tell how far a long prompt is; the last step is told by the first token."""
@@ -133,15 +154,10 @@ class OpenRequest:
         open_choice = self.choices[choice]
         if self.is_over or open_choice.finish is not None:
             return
-        open_choice.tokens += 1
-        if self._made is not None:
-            self._made.append(sampled.token)
-        output = open_choice.reader.push(sampled)
-        open_choice.held.extend(output.pieces)
-        if output.ended:
+        if _read(open_choice, sampled):
             self._last_words(open_choice, "stop")
             out.orders.append(Order("complete", open_choice.key))
-        if open_choice.held or output.ended:
+        if open_choice.held or open_choice.finish is not None:
             self._send(open_choice, now, out)
 
     def row_finished(
@@ -193,17 +209,36 @@ class OpenRequest:
         """Return whether every choice that is not complete waits for its reader."""
         return all(choice.paused or choice.finish is not None for choice in self.choices)
 
+    @property
+    def may_move(self) -> bool:
+        """Return whether another runner can go on with it exactly: not where scores of its prompt
+        are told, nor once a choice has ended."""
+        return self._prompt is None and all(choice.finish is None for choice in self.choices)
+
+    def so_far(self, costs: Mapping[int, RowCost]) -> AnswerSoFar:
+        """Return what its answer has so far, for another runner; choices have cost that here."""
+        for choice, cost in costs.items():
+            self.choices[choice].cost = cost
+        choices = (
+            ChoiceSoFar(one.seed, tuple(one.made), one.sent, tuple(one.logprobs))
+            for one in self.choices
+        )
+        prepared = self.prepared
+        return AnswerSoFar(prepared.tokens, prepared.max_tokens, tuple(choices), self.usage())
+
     def usage(self) -> Usage:
-        """Return the sums over all choices; seconds are of the slowest, waits of the first."""
+        """Return the sums over all choices; seconds are of the slowest, waits of the first, with
+        those at other runners before."""
+        before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
         return Usage(
             prompt_tokens=len(self.prepared.tokens),
-            completion_tokens=sum(choice.tokens for choice in self.choices),
-            cached_tokens=self.cached_tokens,
+            completion_tokens=sum(len(choice.made) for choice in self.choices),
+            cached_tokens=self._cached_tokens,
             reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
-            queue_s=min((cost.queue_s for cost in costs), default=0.0),
-            prefill_s=max((cost.prefill_s for cost in costs), default=0.0),
-            decode_s=max((cost.decode_s for cost in costs), default=0.0),
+            queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
+            prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
+            decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
         )
 
     # --- inside ---------------------------------------------------------------------------
@@ -223,6 +258,7 @@ class OpenRequest:
         held = choice.held
         while held and choice.credit > 0:
             choice.credit -= 1
+            choice.sent += 1
             out.entries.append(self._entry(choice.key.choice, held.popleft()))
         if not held and choice.finish is not None and not choice.closed:
             choice.closed = True
@@ -239,9 +275,9 @@ class OpenRequest:
 
     def _history(self) -> PromptAnswer | None:
         """Return all tokens that were read and made, where they are asked for."""
-        if self._made is None:
+        if self.prepared.request.history is None:
             return None
-        return PromptAnswer((*self.prepared.tokens, *self._made), "", 0)
+        return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
 
     def _watch_credit(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
         if choice.credit > 0 or choice.closed:
@@ -281,6 +317,30 @@ class OpenRequest:
             piece.arguments,
             piece.tokens,
         )
+
+
+def _read(choice: OpenChoice, sampled: SampledToken) -> bool:
+    """Read one more token of a choice; return whether its text is complete with it."""
+    choice.made.append(sampled.token)
+    if not math.isnan(sampled.logprob):
+        choice.logprobs.append((sampled.logprob, sampled.top))
+    output = choice.reader.push(sampled)
+    choice.held.extend(output.pieces)
+    return output.ended
+
+
+def _go_on(choice: OpenChoice, before: ChoiceSoFar) -> None:
+    """Read again what a choice has made, as if its first entries had been sent here."""
+    logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
+    ended = False
+    for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
+        likeliest = tuple((TokenId(other), number) for other, number in top)
+        ended = _read(choice, SampledToken(NO_ROW, TokenId(token), logprob, likeliest))
+    if ended or before.sent > len(choice.held):
+        raise ValueError("what another runner has made of this reads differently here")
+    for _ in range(before.sent):
+        choice.held.popleft()
+    choice.sent = before.sent
 
 
 def carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
-from bus.wire.ids import RequestId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.tokens import (
     Accepted,
@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     Entry,
     Ping,
     Pong,
+    Recall,
     Refused,
     StepEntries,
     Submit,
@@ -32,7 +33,8 @@ from bus.wire.messages.tokens import (
 from runner import schedule
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.arrivals import Pending, arrived, cannot_take, known_already, too_long
-from runner.serving.gateway_link import GatewayLink
+from runner.serving.gateway_link import Asked, GatewayLink
+from runner.serving.giving_back import given_back, gone_on
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.serving.told_prompt import told
@@ -92,7 +94,7 @@ class RequestServer:
 
     # --- from gateways -------------------------------------------------------------------
 
-    def asked(self, peer: bytes, message: Submit | Credit | Cancel | Ping, now: float) -> None:
+    def asked(self, peer: bytes, message: Asked, now: float) -> None:
         """Take up what a gateway process asks for."""
         match message:
             case Submit():
@@ -105,6 +107,8 @@ class RequestServer:
                     self._deliver({peer: out})
             case Cancel():
                 self._cancel(message, now)
+            case Recall(request_id, begun):
+                self._give_back(request_id, begun=begun)
             case Ping():
                 owes = any(not request.is_paused for request in self._open.values())
                 self._link.send(peer, Pong(self._boot, self._loop.status.steps_done, owes))
@@ -160,17 +164,24 @@ class RequestServer:
             place = scheduler.intake.make_place(coming.arrival(), others, now)
         if isinstance(place, Refusal):
             return place
-        self._displace(place)
+        if place is not None:
+            self._give_back(place, begun=False)
         return None
 
-    def _displace(self, request_id: RequestId | None) -> None:
-        """Give a request that has not begun back to the gateway process that asked for it."""
-        if request_id is None:
+    def _give_back(self, request_id: RequestId, *, begun: bool) -> None:
+        """Give a request back to the gateway process that asked for it; one that has begun, with
+        its answer so far, where that may be and another runner can go on with it."""
+        pending, request = self._pending.pop(request_id, None), self._open.get(request_id)
+        if pending is not None:
+            self._link.send(pending.peer, Displaced(request_id))
+        elif request is not None and (not request.has_begun or (begun and request.may_move)):
+            with self._loop.scheduling() as scheduler:
+                ends = scheduler.cancel(request_id, self._reactor.now())
+            del self._open[request_id]
+            self._link.send(request.peer, given_back(request, ends))
+        else:
             return
-        request = self._pending.pop(request_id, None) or self._open.pop(request_id, None)
-        if request is not None:
-            self._note("displaced", request_id)
-            self._link.send(request.peer, Displaced(request_id))
+        self._note("displaced", request_id)
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
         """Take the text thread's answer: refuse the request, tell what it asks about its prompt, or
@@ -180,6 +191,9 @@ class RequestServer:
             return
         now = self._reactor.now()
         self._note("prompt_build", request_id)
+        if isinstance(answer, PreparedRequest):
+            assert self._loop.facts is not None, "ready"
+            answer = gone_on(answer, pending.submit.so_far, self._loop.facts)
         if isinstance(answer, Refusal):
             self._link.send(pending.peer, Refused(request_id, answer))
             return
@@ -206,18 +220,20 @@ class RequestServer:
         works = self.works
         assert works is not None, "ready"
         readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
+        so_far = pending.submit.so_far
+        seeds = [secrets.randbits(63) if one.seed is None else one.seed for one in prepared.choices]
+        if so_far is not None:
+            seeds = [choice.seed for choice in so_far.choices]
         request = OpenRequest(
             prepared,
             readers,
+            seeds=seeds,
             peer=pending.peer,
             credit=pending.submit.credit,
             prompt=works.prompt(prepared),
             trace=trace_of(pending, prepared, now),
+            so_far=so_far,
         )
-        seeds = [
-            secrets.randbits(63) if choice.seed is None else choice.seed
-            for choice in prepared.choices
-        ]
         with self._loop.scheduling() as scheduler:
             placed = scheduler.submit(
                 prepared,
@@ -227,9 +243,11 @@ class RequestServer:
                 sharer=pending.sharer,
                 waited_s=pending.submit.waited_ms / 1000,
                 returns=pending.returns,
+                made=[tuple(map(TokenId, choice.made)) for choice in request.choices],
             )
         if isinstance(placed, schedule.Placed):
-            self._displace(placed.displaced)
+            if placed.displaced is not None:
+                self._give_back(placed.displaced, begun=False)
             self._open[prepared.request_id] = request
         return placed
 
@@ -301,7 +319,7 @@ class RequestServer:
             self._ended_now(request, now)
 
     def _started(self, request: OpenRequest, event: schedule.RowStarted) -> None:
-        if event.key.choice == 0:
+        if event.key.choice == 0 and request.is_first:
             self.totals.requests += 1
             self.totals.prompt_tokens += len(request.prepared.tokens)
         self._note("kv_cache_lookup", event.key.request_id, cached_tokens=event.cached_tokens)

@@ -83,8 +83,8 @@ def cancels_of(runner: Runner, request: str) -> list[dict[str, Any]]:
     return [one for one in runner.heard("cancel") if one["request"] == request]
 
 
-def send_raw(made: GatewayTestbed, orders: str, *, stream: bool) -> socket.socket:
-    data = json.dumps(body(orders, stream=stream)).encode()
+def send_raw(made: GatewayTestbed, orders: str, *, stream: bool, **more: Any) -> socket.socket:
+    data = json.dumps(body(orders, stream=stream, **more)).encode()
     connection = socket.create_connection(("127.0.0.1", made.port))
     connection.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"

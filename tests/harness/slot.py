@@ -23,6 +23,7 @@ from bus.wire.messages.tokens import (
     DATA_PROTOCOL_MAX,
     DATA_PROTOCOL_MIN,
     Accepted,
+    AnswerSoFar,
     ChoiceEnd,
     Displaced,
     Entry,
@@ -33,6 +34,7 @@ from bus.wire.messages.tokens import (
     Refused,
     StepEntries,
     Submit,
+    Suspended,
     ToGateway,
     TokenDelta,
     ToRunner,
@@ -181,6 +183,7 @@ class Stream:
 
     answer: Accepted | Refused | None = None
     displaced: int = 0
+    so_far: AnswerSoFar | None = None
     entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -234,10 +237,11 @@ class FakeGateway:
         credit: int = 10_000,
         remaining_ms: int = 60_000,
         waited_ms: int = 0,
+        so_far: AnswerSoFar | None = None,
     ) -> Stream:
         stream = self.streams.setdefault(asked.request_id, Stream())
         generation = self.slot.spec.generation
-        self.send(Submit(asked, generation, credit, remaining_ms, (), waited_ms))
+        self.send(Submit(asked, generation, credit, remaining_ms, (), waited_ms, so_far))
         return stream
 
     def listen(self, wait_ms: int = 10) -> None:
@@ -257,6 +261,8 @@ class FakeGateway:
             else:
                 if isinstance(message, Displaced):
                     self.streams[message.request_id].displaced += 1
+                elif isinstance(message, Suspended):
+                    self.streams[message.request_id].so_far = message.so_far
                 self.heard.append(message)
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:

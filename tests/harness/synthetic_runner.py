@@ -6,11 +6,11 @@ gets is written in its last message, as words `name=value`: tokens=N, every_ms=N
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
 answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), displace=N
 (give it back so often), back_twice=1 (say so twice), back_late=1 (give it back when it is told to
-stop it), calls=1 (end with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N
-tokens more are used than are said), untold=1 (it tells nothing of a trace).
-An input has the vector (its length, its number), `EMBEDDED` of them in an entry,
-and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a
-runner makes, credit above all, and prints one JSON line for each thing that it is told.
+stop it), stays=1 (not give it back when that is asked), calls=1 (end with a tool call), unheeded=1
+(strict tools have no effect), unsaid=N (N tokens more are used than are said), untold=1 (it tells
+nothing of a trace). An input has the vector (its length, its number), `EMBEDDED` of them in an
+entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise
+that a runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from bus.wire.messages.requests import (
 )
 from bus.wire.messages.tokens import (
     Accepted,
+    AnswerSoFar,
     Cancel,
     ChoiceEnd,
+    ChoiceSoFar,
     Credit,
     Displaced,
     Entry,
@@ -49,9 +51,11 @@ from bus.wire.messages.tokens import (
     Hello,
     Ping,
     Pong,
+    Recall,
     Refused,
     StepEntries,
     Submit,
+    Suspended,
     ToGateway,
     TokenDelta,
     ToolCallDelta,
@@ -155,6 +159,9 @@ class SyntheticRunner:
             case Cancel(request_id, why):
                 tell("cancel", request=request_id, why=why)
                 self.cancel(request_id)
+            case Recall(request_id, begun):
+                tell("recall", request=request_id, begun=begun)
+                self.recall(request_id, begun=begun)
 
     def submit(self, peer: bytes, message: Submit) -> None:
         request, received_at = message.request, self.reactor.now()
@@ -166,6 +173,7 @@ class SyntheticRunner:
             remaining_ms=message.remaining_ms,
             sharer=message.sharer,
             waited_ms=message.waited_ms,
+            has=[len(one.tokens) for one in message.so_far.choices] if message.so_far else [],
         )
         if "mute" in orders:
             return
@@ -210,7 +218,9 @@ class SyntheticRunner:
             every_s=every_s,
             next_at=self.reactor.now() + every_s,
             received_at=received_at,
-            made=[0] * request.n,
+            made=[one.sent for one in message.so_far.choices]
+            if message.so_far
+            else [0] * request.n,
         )
 
     def cancel(self, request_id: RequestId) -> None:
@@ -226,6 +236,18 @@ class SyntheticRunner:
         ]
         entries.append(Finished(request_id, row.number(), usage_of(row)))
         self.send(row.peer, StepEntries(self.step, tuple(entries)))
+
+    def recall(self, request_id: RequestId, *, begun: bool) -> None:
+        row = self.rows.get(request_id)
+        if row is None or "stays" in row.orders or (any(row.made) and not begun):
+            return
+        del self.rows[request_id]
+        if not any(row.made):
+            self.send(row.peer, Displaced(request_id))
+            return
+        choices = tuple(ChoiceSoFar(1, tuple(range(made)), made) for made in row.made)
+        so_far = AnswerSoFar((1, 2, 3, 4, 5, 6, 7), row.tokens, choices, usage_of(row))
+        self.send(row.peer, Suspended(request_id, so_far))
 
     def round(self) -> None:
         now = self.reactor.now()

@@ -123,6 +123,7 @@ def bodies() -> list[EventBody]:
         LeaseEnded(lease=LEASE, why="given back"),
         InstanceYields(instance=WHOLE, to="m2", why="makes way for m2"),
         InstanceYields(instance=WHOLE, why="it is not wanted any more"),
+        InstanceYields(instance=WHOLE, to="m2", why="makes way for m2", urgently=True),
         TermOpened(holder=N2, counter=2),
         NodeForgotten(node=N3),
         NodeForgotten(node=N1),

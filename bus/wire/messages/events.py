@@ -162,12 +162,13 @@ class InstanceDraining(Message):
 
 class InstanceYields(Message):
     """A copy is to be given no new requests, for it makes way for model `to`; with no `to` that is
-    withdrawn."""
+    withdrawn. `urgently`: gateways take back what waits there, and what of batch requests runs."""
 
     kind: Literal["instance_yields"] = "instance_yields"
     instance: InstanceId
     to: str = ""
     why: str
+    urgently: bool = False
 
 
 class InstanceFailed(Message):

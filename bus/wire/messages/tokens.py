@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 9
+DATA_PROTOCOL_MAX = 10
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -29,7 +29,8 @@ may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to thi
 tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
 `Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
 that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
-request may have a `trace`, which is told as `Traced`."""
+request may have a `trace`, which is told as `Traced`. 10: a gateway may `Recall` a request; one
+that has begun is given back as `Suspended`, with its answer so far, and `Submit` has that."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -38,6 +39,28 @@ TopLogprob = tuple[int, str, float]
 
 
 # --- from a gateway process to a runner -------------------------------------------------
+
+
+class ChoiceSoFar(ArrayFrame, frozen=True):
+    """What a choice has made so far. `seed` is that of its chance; `tokens` are all that it made;
+    of the entries that they make, the first `sent` were sent. `logprobs`, where they were asked
+    for, has for each token its log-probability, and the likeliest, (token id, logprob)."""
+
+    seed: int
+    tokens: tuple[int, ...]
+    sent: int
+    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = ()
+
+
+class AnswerSoFar(ArrayFrame, frozen=True):
+    """All that another runner has to know of a request to go on with it as if it had never been
+    elsewhere: the tokens of its prompt as it was read, how many tokens each choice may have, what
+    each has made, and what that cost."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    choices: tuple[ChoiceSoFar, ...]
+    usage: Usage
 
 
 class Hello(ArrayFrame, tag="hello", frozen=True):
@@ -53,8 +76,9 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
     """A request, with the credit of each choice and what is left of its deadline.
 
     `sharer` is who asks, for an even share (`bus.wire.shares`); version 1 leaves it out.
-    `waited_ms` is how long one that was `Displaced` has waited since a runner first had it; it is
-    left out where it was not, and by versions before 8.
+    `waited_ms` is how long one that was `Displaced` has waited since a runner first had it, one
+    that was `Suspended` since then; it is left out where it was neither, and by versions before 8.
+    `so_far` is what the answer of one that was `Suspended` has; its entries go on behind that.
     """
 
     request: GenerationRequest
@@ -63,6 +87,7 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
     remaining_ms: int
     sharer: tuple[str, ...] = ()
     waited_ms: int = 0
+    so_far: AnswerSoFar | None = None
 
 
 class Credit(ArrayFrame, tag="credit", frozen=True):
@@ -79,6 +104,15 @@ class Cancel(ArrayFrame, tag="cancel", frozen=True):
 
     request_id: RequestId
     why: Literal["client", "deadline", "shutdown"]
+
+
+class Recall(ArrayFrame, tag="recall", frozen=True):
+    """Give this request back, for its copy makes way for something urgent: as `Displaced` if it has
+    not begun; if it has, and `begun` allows it, as `Suspended`. One that cannot be gone on with
+    exactly is not given back, nor answered for. Not sent to versions before 10."""
+
+    request_id: RequestId
+    begun: bool
 
 
 class Ping(ArrayFrame, tag="ping", frozen=True):
@@ -128,6 +162,15 @@ class Displaced(ArrayFrame, tag="displaced", frozen=True):
     it. It is to be submitted again. Not sent to versions before 8."""
 
     request_id: RequestId
+
+
+class Suspended(ArrayFrame, tag="suspended", frozen=True):
+    """The request, which was recalled, is given back with its answer so far: that is the last word
+    of it here, and the runner has forgotten it. It is to be submitted again with `so_far`. Not sent
+    to versions before 10."""
+
+    request_id: RequestId
+    so_far: AnswerSoFar
 
 
 SpanName = Literal["template", "queued", "prefill", "decode", "end"]
@@ -304,5 +347,7 @@ class StepEntries(ArrayFrame, tag="step", frozen=True):
     entries: tuple[Entry, ...]
 
 
-ToRunner = Hello | Submit | Credit | Cancel | Ping
-ToGateway = Welcome | Goodbye | Accepted | Refused | Displaced | Traced | Pong | StepEntries
+ToRunner = Hello | Submit | Credit | Cancel | Recall | Ping
+ToGateway = (
+    Welcome | Goodbye | Accepted | Refused | Displaced | Suspended | Traced | Pong | StepEntries
+)

@@ -44,8 +44,10 @@ from bus.wire.messages.requests import (
 )
 from bus.wire.messages.tokens import (
     Accepted,
+    AnswerSoFar,
     Cancel,
     ChoiceEnd,
+    ChoiceSoFar,
     Credit,
     Displaced,
     Failed,
@@ -55,9 +57,11 @@ from bus.wire.messages.tokens import (
     Ping,
     Pong,
     PrefillProgress,
+    Recall,
     Refused,
     StepEntries,
     Submit,
+    Suspended,
     ToGateway,
     TokenDelta,
     TokenLogprob,
@@ -70,6 +74,15 @@ from bus.wire.messages.tokens import (
 from bus.wire.topics import TABLE, rule_for
 
 RID = RequestId("req-n1-0-b-1")
+SO_FAR = AnswerSoFar(
+    (1, 2, 3),
+    400,
+    (
+        ChoiceSoFar(2**64 - 1, (7, 8), 1, ((-0.5, ((7, -0.5), (9, -1.0))), (-2.0, ()))),
+        ChoiceSoFar(-(2**63), (), 0),
+    ),
+    Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1, decode_s=0.5),
+)
 
 
 def line() -> DemandReading:
@@ -250,6 +263,9 @@ def full_request() -> GenerationRequest:
         ),
         Credit(RID, 0, 32),
         Cancel(RID, "deadline"),
+        Recall(RID, begun=True),
+        Submit(full_request(), 3, 64, 120_000, ("", "me"), 1500, SO_FAR),
+        Submit(full_request(), 3, 64, 120_000, (), 0, SO_FAR),
         Ping(Boot("b")),
     ],
 )  # fmt: skip
@@ -260,6 +276,11 @@ def test_frames_for_a_runner_come_back_as_they_went(message: ToRunner) -> None:
 def test_a_submit_that_does_not_say_who_asks_is_one_of_version_1() -> None:
     frame = pack_to_runner(Submit(full_request(), 3, 64, 120_000))
     assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000))
+
+
+def test_a_submit_of_one_that_no_runner_has_begun_is_as_before_version_10() -> None:
+    frame = pack_to_runner(Submit(full_request(), 3, 64, 120_000, (), 1500))
+    assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000, (), 1500))
 
 
 def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None:
@@ -275,6 +296,7 @@ def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None
         Accepted(RID, 3, 17),
         Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
         Displaced(RID),
+        Suspended(RID, SO_FAR),
         Traced(RID, 10.0, 10.5, 12.0, 1, (TraceSpan("decode", 0, 0.5, 2.0, 7, 7, 0.5, 1.25),)),
         Pong(Boot("b"), 12, owes=True),
         StepEntries(

@@ -136,3 +136,24 @@ def test_what_fails_after_a_word_of_progress_alone_can_still_be_a_status() -> No
         assert answer.early_fault is not None and answer.early_fault.status == 503
 
     asyncio.run(trace())
+
+
+def test_what_came_before_a_request_went_on_elsewhere_gives_no_credit_there() -> None:
+    async def trace() -> None:
+        sent: list[tuple[str, int, int]] = []
+        answer = EntryInbox([request(A, 2)], on_sent=lambda *what: sent.append(what))
+        answer.arrived(A, [delta(A, 0, 0), delta(A, 1, 1), delta(A, 2, 0)])
+        assert len(await answer.take()) == 3
+        answer.arrived(A, [delta(A, 3, 0)])
+        answer.suspended(A)
+        answer.arrived(A, [delta(A, 0, 0), delta(A, 1, 1)])
+        assert len(await answer.take()) == 3
+        assert sum(count for _, _, count in sent) == 0
+        answer.arrived(A, [delta(A, 2, 0)])
+        await answer.take()
+        counts = dict.fromkeys(range(2), 0)
+        for _, choice, count in sent:
+            counts[choice] += count
+        assert counts == {0: 1, 1: 1}, "the first of this runner"
+
+    asyncio.run(trace())

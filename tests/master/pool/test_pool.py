@@ -179,6 +179,33 @@ def test_no_more_leave_than_needed_and_the_one_that_is_wanted_least() -> None:
     assert set(instances(made)) == {"a", "c", "d"}
 
 
+def test_a_copy_yields_urgently_to_what_is_urgent_alone_and_as_soon_as_that_comes() -> None:
+    made = world({"a": 4, "b": 4}, ONE, turn_s=5.0, turn_loads=0.0)
+    made.ask("a", work_s=60.0, priority=50)
+    made.run(12.0)
+    made.ask("b")
+    assert made.run(10.0, lambda: bool(instances(made)["a"].yields_to))
+    assert not instances(made)["a"].yields_urgently
+    urgent = made.ask("b", priority=1)
+    assert made.run(3.0, lambda: instances(made)["a"].yields_urgently)
+    assert instances(made)["a"].yields_to == "b"
+    made.give_up(urgent)
+    assert made.run(90.0, lambda: "b" in instances(made))
+
+
+def test_one_that_is_urgent_makes_a_busy_copy_yield_urgently_and_withdrawn_it_is_as_before() -> (
+    None
+):
+    made = world({"a": 4, "b": 4}, ONE)
+    made.ask("a", work_s=600.0, priority=50)
+    made.run(12.0)
+    urgent = made.ask("b", priority=1)
+    assert made.run(5.0, lambda: instances(made)["a"].yields_urgently)
+    made.give_up(urgent)
+    assert made.run(5.0, lambda: not instances(made)["a"].yields_to)
+    assert not instances(made)["a"].yields_urgently
+
+
 def test_a_plan_is_withdrawn_with_its_demand_and_the_copy_stays() -> None:
     made = world({"a": 4, "b": 4}, ONE, turn_s=5.0, turn_loads=0.0)
     long = made.ask("a", work_s=60.0)

@@ -10,7 +10,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from bus.wire.ids import TokenId
-from runner.schedule import RowFinished, ScheduleSettings
+from runner.schedule import Placed, RowFinished, ScheduleSettings
 from runner.text import PreparedRequest, ThinkingLimit
 from runner.text.families import Family, Marks, ThinkingMeter
 from runner.text.families.harmony import harmony
@@ -169,3 +169,25 @@ def test_a_step_is_planned_ahead_until_the_budget_is_near() -> None:
     loop.run()
     assert unread[:28] == [1] * 28
     assert unread.count(0) <= 5
+
+
+@given(st.data(), st.integers(0, 30), st.sampled_from(FAMILIES), st.integers(2, 60))
+@checked(max_examples=100, deadline=None)
+def test_a_row_that_goes_on_from_anywhere_ends_its_thinking_where_it_would_have(
+    data: st.DataObject, budget: int, family: Family, most: int
+) -> None:
+    """Within its ending too: what is forced there is said to its end."""
+    opening = data.draw(st.sampled_from(("text", "reasoning")))
+    tokens = prompt(9)
+    whole = wanted(100, tokens, budget, family, opening, most)
+    cut = data.draw(st.integers(0, most - 1))
+    loop = Loop(facts())
+    asked = limited("a", tokens, budget, family, opening, max_tokens=most)
+    made = [tuple(map(TokenId, whole[:cut]))]
+    placed = loop.scheduler.submit(asked, seeds=[100], now=0.0, made=made)
+    assert isinstance(placed, Placed)
+    loop.run()
+    assert loop.made.get(key("a"), []) == whole[cut:]
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished) and end.finish == "length"
+    assert end.cost.completion_tokens == most

@@ -54,7 +54,8 @@ class Letters:
 
 def opened(n: int = 1, credit: int = 100) -> OpenRequest:
     request = prepared("r", [1, 2, 3, 4, 5], n=n, max_tokens=100)
-    return OpenRequest(request, [Letters() for _ in range(n)], peer=b"gw", credit=credit)
+    readers = [Letters() for _ in range(n)]
+    return OpenRequest(request, readers, seeds=range(n), peer=b"gw", credit=credit)
 
 
 def say(request: OpenRequest, text: str, out: Outgoing, choice: int = 0, now: float = 0.0) -> None:
@@ -84,7 +85,7 @@ def test_text_then_its_end_then_the_terminal_numbered_without_gaps() -> None:
 def test_a_request_with_a_history_is_told_all_that_was_read_and_made() -> None:
     asked = prepared("r", [1, 2, 3], max_tokens=100)
     wanting = replace(asked, request=asked.request.model_copy(update={"history": (1,)}))
-    request = OpenRequest(wanting, [Letters()], peer=b"gw", credit=100)
+    request = OpenRequest(wanting, [Letters()], seeds=[0], peer=b"gw", credit=100)
     out = Outgoing()
     say(request, "ab.xyz", out)
     request.row_finished(0, "stop", COST, 1.0, out)
@@ -222,9 +223,8 @@ class OneByOne:
 
 
 def test_a_prompts_scores_take_credit_and_come_before_the_text() -> None:
-    request = OpenRequest(
-        prepared("r", [1, 2, 3, 4, 5]), [Letters()], peer=b"gw", credit=3, prompt=OneByOne()
-    )
+    asked = prepared("r", [1, 2, 3, 4, 5])
+    request = OpenRequest(asked, [Letters()], seeds=[0], peer=b"gw", credit=3, prompt=OneByOne())
     first, out = Outgoing(), Outgoing()
     request.scored(0, PromptScores(RowId(1), 0, (0.0, -1.0), ((), ())), 0.0, first)
     request.scored(0, PromptScores(RowId(1), 2, (-1.0, -1.0, -1.0), ((), (), ())), 0.0, first)
