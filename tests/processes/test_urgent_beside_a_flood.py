@@ -81,6 +81,7 @@ def test_one_that_waits_to_go_on_is_stopped_with_what_it_has(node: Node) -> None
         lambda: urgent(node, "second").wait(120).status == 200, 120, "the other model is loaded"
     )
     waiting = [one for one in node.http.get("/queue").json()["requests"] if one["tokens"]]
+    assert len(waiting) == ROWS
     for one in waiting:
         node.http.post(f"/v1/cancel/{one['request']}")
     for stream in flood:

@@ -17,8 +17,10 @@ from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, Usage
 from bus.wire.messages.tokens import (
     Accepted,
+    AnswerSoFar,
     Cancel,
     ChoiceEnd,
+    ChoiceSoFar,
     Credit,
     Displaced,
     Entry,
@@ -31,10 +33,12 @@ from bus.wire.messages.tokens import (
     PrefillProgress,
     PromptAnswer,
     PromptTokens,
+    Recall,
     Refused,
     SpanName,
     StepEntries,
     Submit,
+    Suspended,
     ToGateway,
     TokenDelta,
     TokenLogprob,
@@ -92,6 +96,8 @@ def runner_messages() -> list[ToRunner]:
         Submit(least(GenerationRequest), 1, 0, 0),
         Submit(least(GenerationRequest), 1, 0, 0, ("", "me", "10.0.0.7", "10.0.0.7:4711")),
         Submit(least(GenerationRequest), 1, 0, 0, ("", "me"), 1500),
+        Submit(least(GenerationRequest), 1, 0, 0, ("", "me"), 1500, so_far()),
+        Recall(RID, begun=True),
         Credit(RID, 2, 32),
         *(Cancel(RID, why) for why in ("client", "deadline", "shutdown")),
         Ping(BOOT),
@@ -108,6 +114,7 @@ def gateway_messages() -> list[ToGateway]:
         Accepted(RID, 2, 4096, ("tools.strict",)),
         *(Refused(RID, refusal) for refusal in specimens(Refusal)),
         Displaced(RID),
+        Suspended(RID, so_far()),
         Traced(RID, 12.5, 12.75, 13.5, 1, ()),
         Traced(RID, 12.5, 12.75, 13.5, 2, tuple(trace_spans())),
         Pong(BOOT, 1 << 33, True),
@@ -115,6 +122,13 @@ def gateway_messages() -> list[ToGateway]:
         StepEntries(1 << 20, ()),
         StepEntries(17, tuple(entries())),
     ]
+
+
+def so_far() -> AnswerSoFar:
+    """Return an answer of two choices that was begun, one of which tells log-probabilities."""
+    logprobs = ((-0.5, ((7, -0.5), (9, -1.0))), (-2.0, ()))
+    begun, not_yet = ChoiceSoFar(2**64 - 1, (7, 8), 1, logprobs), ChoiceSoFar(-(2**63), (), 0)
+    return AnswerSoFar((1, 2, 3), 400, (begun, not_yet), Usage(prompt_tokens=3, decode_s=0.5))
 
 
 def trace_spans() -> list[TraceSpan]:
