@@ -56,13 +56,13 @@ def test_urgent_is_answered_before_the_flood_ends_and_the_flood_says_what_it_say
     for stream in alone:
         assert stream.wait(170).finish == "length", stream.error
     flood = [batch(node, number) for number in range(FLOOD)]
-    eventually(lambda: sum(len(one.at) > 5 for one in flood) == ROWS, 60, "the rows are taken")
+    eventually(lambda: sum(len(one.at) > 5 for one in flood) >= ROWS, 60, "the rows are taken")
     first = urgent(node, "second").wait(120)
     assert first.status == 200 and first.error is None, first.error
     had = [sum(at < first.at[0] for at in one.at) for one in flood]
     went_on = [stream.wait(170) for stream in flood]
     print(f"urgent after {first.at[0] - first.started_at:.1f} s; the flood had {had} pieces then")
-    assert all(count < TOKENS for count in had) and sum(count > 0 for count in had) == ROWS
+    assert all(count < TOKENS for count in had) and sum(count > 0 for count in had) >= ROWS
     for stream, undisturbed in zip(went_on, alone, strict=True):
         assert stream.status == 200 and stream.error is None, stream.error
         assert (stream.ends, stream.done, stream.finish) == (1, True, "length")
