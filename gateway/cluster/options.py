@@ -5,9 +5,9 @@ Pure. Built once by the composition root from `conf`; everything else reads this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bus.process.endpoints import Endpoints, is_loopback
 from bus.wire.ids import NodeId
@@ -15,6 +15,23 @@ from bus.wire.ids import NodeId
 if TYPE_CHECKING:
     from bus.links.keyring import KeyFiles
     from bus.links.tls_files import TlsFiles
+    from bus.process.logs import LevelSource
+
+
+class SettingsDesk(Protocol):
+    """What reads and changes the settings of this node. It blocks, and raises ConfigError."""
+
+    def rows(self) -> dict[str, Any]:
+        """Return every setting as it may be shown, and what is wrong with their file."""
+        ...
+
+    def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
+        """Set and unset settings by dotted key, for processes that start from now on."""
+        ...
+
+    def why_not_over_http(self, key: str) -> str:
+        """Return why a setting is not changed over HTTP; "" where it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +63,9 @@ class Options:
     `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
-    `settings_shown` are the settings by key, with value and source, as they may be shown;
-    `secret_files` have keys, which no capture may have.
+    `settings` reads and changes those of this node (None: nothing does), `levels` says from which
+    level on is logged. `settings_shown` are the settings by key, with value and source, as they may
+    be shown; `secret_files` have keys, which no capture may have.
     """
 
     node: NodeId
@@ -105,6 +123,8 @@ class Options:
     job_bytes: int = 256 << 20
     job_ttl_s: float = 86_400.0
     log_level: str = "info"
+    levels: LevelSource | None = None
+    settings: SettingsDesk | None = None
     dashboard: bool = True
     version: str = "0.1.0"
     settings_shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
