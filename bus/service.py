@@ -32,7 +32,7 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
-from bus.process.logs import LevelSource, Log, followed
+from bus.process.logs import LevelSource, Log, follow_level
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
@@ -110,7 +110,7 @@ def run_service(
             keyring = None if keys is None else open_keyring(keys, node=node, log=log)
             speaker = Speaker(node, process, new_boot())
             shell = Shell(speaker, endpoints, reactor, log, keyring)
-            followed(log, levels)
+            follow_level(log, levels)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 stalls = StallMeter(Path(endpoints.folder), process)

@@ -21,7 +21,7 @@ from bus.links.keyring import open_keyring
 from bus.links.reactor import AsyncioReactor
 from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
-from bus.process.logs import Log, followed
+from bus.process.logs import Log, follow_level
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
 from bus.service import stack_sampler
@@ -85,7 +85,7 @@ class HttpService:
         self.reactor = AsyncioReactor(loop)
         self.http_processes = HttpProcesses(options.endpoints, self.reactor, self)
         self.process = f"gateway:{self.http_processes.number}"
-        self.log = _log_of(options, self.process)
+        self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
         self.bus = _bus_client(options, speaker, self.reactor, self.log)
         self.readings = ClusterReadings()
@@ -377,6 +377,7 @@ class ServiceHandle:
         if self.application is None:
             raise RuntimeError("no application answers requests")
         self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
+        follow_level(self._service.log, self.options.levels)
         for act in self.on_start:
             act(self._service)
         return self._service
@@ -394,8 +395,3 @@ def _bus_client(options: Options, speaker: Speaker, reactor: AsyncioReactor, log
     keyring = files and open_keyring(files, node=options.node, log=log)
     security = None if keyring is None else keyring.node
     return BusClient(speaker, options.endpoints, reactor, log, security=security)
-
-
-def _log_of(options: Options, process: str) -> Log:
-    own = Log(node=options.node, process=process, level=options.log_level)
-    return followed(own, options.levels)

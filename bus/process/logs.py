@@ -152,12 +152,12 @@ class LevelFollower:
             time.sleep(LOOK_S)
 
 
-def followed(log: Log, source: LevelSource | None) -> Log:
-    """Return a log that keeps to the level of `source`, in a thread of its own; None: as it is."""
+def follow_level(log: Log, source: LevelSource | None) -> None:
+    """Have a log, and all that are bound to it, keep to the level of `source`, in a thread of its
+    own; None: it stays as it is."""
     if source is not None:
         follower = LevelFollower(log, source)
         threading.Thread(target=follower.go_on, name="log-level", daemon=True).start()
-    return log
 
 
 def _mark_of(file: Path) -> tuple[int, int, int]:
