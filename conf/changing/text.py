@@ -64,7 +64,7 @@ def _of_text(value: Any) -> Any:
 
 
 def _list(key: str, value: Any) -> list[str]:
-    items = cast(list[Any], list(value)) if isinstance(value, list | tuple) else [None]
+    items = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [None]
     if not all(isinstance(item, str) for item in items):
         raise ConfigError(f"{key} = {value!r}: a list of words is wanted")
     return cast(list[str], items)

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from conf.changing.described import descriptions
 from conf.changing.file import change, defaults
@@ -107,7 +107,7 @@ def _choices(annotation: Any) -> list[str]:
     if origin is Literal:
         return [str(word) for word in typing.get_args(annotation)]
     if origin in (types.UnionType, typing.Union):
-        parts = cast(tuple[Any, ...], typing.get_args(annotation))
+        parts = typing.get_args(annotation)
         words = [_choices(part) if part is not bool else ["true", "false"] for part in parts]
         return [word for part in words for word in part] if all(words) else []
     return []

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from conf.settings import load_settings
 from conf.supervisord import remember_start
 from gateway.cli.app import app
+from tests.harness.nodes import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +113,17 @@ def test_an_edited_file_is_written_when_a_node_would_take_it(
     assert "slots = 0" in (kept / "shoal.toml").read_text() and kept.name in refused.stderr
     assert "is as it was" in config(home, "edit").stdout.replace("\n", " ")
     assert [kept] == list(tmp_path.glob("shoal-config-*"))
+
+
+def test_the_lines_of_the_page_say_what_they_are_printed_to_say(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "operations" / "configuration.md"
+    block = page.read_text().partition("## Changing settings")[2].split("```")[1].strip()
+    said: list[str] = []
+    for line in block.splitlines():
+        if line.startswith("$ shoal config "):
+            done = config(tmp_path, *line.removeprefix("$ shoal config ").split())
+            assert done.exit_code == 0, done.stderr
+            said += [line, *done.stdout.strip().splitlines()]
+    assert len(said) > 3
+    written = "\n".join(said).replace(str(file_of(tmp_path)), "/home/me/.config/shoal/shoal.toml")
+    assert written == block
