@@ -46,6 +46,7 @@ def options_of(settings: Settings) -> Options:
         records_file=str(settings.paths.records),
         tasks_file=str(settings.paths.tasks_file),
         logs_folder=str(settings.paths.logs),
+        history_file=str(settings.paths.history),
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,

@@ -56,7 +56,8 @@ class Options:
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
     `tasks_file` says which models answer for tasks, and where providers are ("": none do).
-    `logs_folder` has the log files of this node's processes (empty: none can be read).
+    `logs_folder` has the log files of this node's processes (empty: none can be read),
+    `history_file` what was measured in the last hour (empty: nothing is kept).
     `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
     patterns of those that a request for them pulls.
     `tls` are the files of HTTPS (None: plain HTTP).
@@ -95,6 +96,7 @@ class Options:
     models_folder: str = ""
     records_file: str = ""
     logs_folder: str = ""
+    history_file: str = ""
     tasks_file: str = ""
     request_rows: int = 100_000
     request_bytes: int = 64 << 20

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conf.sections import hash_key
 from tests.harness.nodes import SERVICES, Node, answered, eventually, running_node
 
 SECRET = "sk-never-to-be-told-0123456789"
@@ -23,7 +24,7 @@ def node() -> Iterator[Node]:
 def rows(node: Node) -> dict[str, dict[str, Any]]:
     found = node.http.get("/settings")
     assert found.status_code == 200, found.text
-    assert SECRET not in found.text and "sha256:" not in found.text
+    assert SECRET not in found.text and hash_key(SECRET) not in found.text
     return {row["key"]: row for row in found.json()["settings"]}
 
 

@@ -222,6 +222,8 @@ ROUTES: tuple[Route, ...] = (
           figures.MetricsSnapshot, errors=(401,)),
     Route("GET", "/metrics/stream", "The same once a second, each an event `snapshot`", ITSELF,
           figures.MetricsStream, streams=SSE, errors=(401, 429)),
+    Route("GET", "/metrics/history", "The last hour's figures, a point each ten seconds", ITSELF,
+          figures.MetricsHistory, errors=(401, 503)),
     Route("GET", "/", "Who is here; for browsers the page", ITSELF, page.Front, answers=PLAIN,
           scope="inference"),
     Route("GET", "/dashboard", "The page that shows the cluster", ITSELF, page.Dashboard,

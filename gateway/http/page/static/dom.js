@@ -229,8 +229,10 @@ export function hottestOf(tree) {
   return [...own.values()].sort((a, b) => b.seconds - a.seconds);
 }
 
-// --- texts of models, as elements: made without markup, so that what a model writes stays text -----
+// --- texts of models and lines of logs, as elements: made without markup, so that what a model writes stays text -----
 
+const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
+const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
 const ITEM = /^\s*(?:[-*+]|\d{1,3}[.)])\s+/;
 
@@ -272,4 +274,17 @@ function inline(text) {
     if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return h("strong", {}, part.slice(2, -2));
     return part;
   });
+}
+
+/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
+export function lineOf(line) {
+  let told = null;
+  try {
+    told = JSON.parse(line);
+  } catch {
+    // not ours
+  }
+  if (!told?.message) return h("p", {}, line);
+  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
+  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
 }

@@ -111,7 +111,7 @@ function setting(row) {
       h("span", { class: "value" }, plain(row.value)),
       h("span", { class: isChanged(row) ? "pill" : "pill quiet" }, isChanged(row) ? S.origin(row.source) : S.standard),
       row.differs && h("span", { class: "pill warn" }, words(S.differs(plain(row.running)))),
-      !row.not_over_http && h("button", { onclick: turn, "aria-expanded": String(isOpen), "aria-label": `${S.change} ${row.key}` }, isOpen ? S.notNow : S.change)),
+      !row.not_over_http && h("button", { onclick: turn, "aria-expanded": String(isOpen), "aria-label": `${isOpen ? S.notNow : S.change} ${row.key}` }, isOpen ? S.notNow : S.change)),
     row.not_over_http && h("p", { class: "dim alone" }, words(S.hereAlone(row.key, row.not_over_http))),
     isOpen && editor(row),
   );

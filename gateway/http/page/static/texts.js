@@ -258,11 +258,13 @@ export const T = {
   watch: {
     title: "Watch",
     summary: (span) => `The last ${span}, once a second. Plots begin when the page is opened.`,
+    hour: "The last hour as this node has noted it, every ten seconds, also while no page was open.",
+    spans: ["5 minutes", "An hour"],
     plots: {
       generated: ["Tokens generated", "per second, all nodes"],
       prompts: ["Prompt tokens", "per second, all nodes"],
-      ttft: ["Time to first token", "mean of 5 s, this gateway"],
-      itl: ["Between tokens", "mean of 5 s, this gateway"],
+      ttft: ["Time to first token", "mean of some seconds, this gateway"],
+      itl: ["Between tokens", "mean of some seconds, this gateway"],
       queue: ["Requests", "running and waiting, all nodes"],
       kv: ["KV cache", "in use, all nodes"],
       cpu: ["Processor", "by node"],

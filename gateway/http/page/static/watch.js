@@ -2,8 +2,8 @@
 // happen; what a process of this node logs, where its threads are, and where its time goes.
 
 import { ApiError, ask, events, json } from "./api.js";
-import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, treeOf, words } from "./dom.js";
-import { PAUSES_S, SPAN_S, Watchdog, live, nameOf } from "./live.js";
+import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, treeOf, words } from "./dom.js";
+import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf } from "./live.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
 
@@ -24,16 +24,16 @@ const TONES = {
   runner_ready: "good", runner_ended: "bad", load_refused: "bad", instance_failed: "bad",
   generation_opened: "warn", instance_draining: "warn", instance_yields: "warn", node_forgotten: "warn", gap: "warn",
 };
-const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
 const SAMPLED_S = [2, 10];
 const FLAME = { width: 1100, row: 20, letter: 6.6 };
 const LEAST_REACHED = 0.02;
 const HOTTEST = 8;
-const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
+const LATEST = 3;
 
 let root = null;
 let parts = null;
 let pointed = null;
+let isHour = false;
 let happened = [];
 let upTo = null;
 let showsAll = false;
@@ -55,12 +55,12 @@ let zoomed = null;
 export const watch = {
   open(main) {
     root = main;
-    parts = { plots: h("section", { class: "plots" }), events: h("section", {}), log: h("section", {}), doing: h("section", {}) };
+    parts = { head: h("header", { class: "head" }), plots: h("section", { class: "plots" }), events: h("section", {}), log: h("section", {}), doing: h("section", {}) };
     main.append(
-      h("header", { class: "head" }, h("h1", {}, W.title), h("p", { class: "dim" }, W.summary(span(SPAN_S)))),
+      parts.head,
       h("div", { class: "body" }, parts.plots, parts.events, parts.log, parts.doing),
     );
-    draw();
+    turnTo(isHour);
     drawEvents();
     drawLog();
     drawDoing();
@@ -69,7 +69,7 @@ export const watch = {
     readSubjects();
   },
   update(what) {
-    if (what === "snapshot") draw();
+    if (what === (isHour ? "hour" : "snapshot")) draw();
     if (what === "state") drawEvents();
   },
   close() {
@@ -100,14 +100,26 @@ function plots() {
 }
 
 function draw() {
-  if (root !== null) show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
+  if (root === null) return;
+  const choice = (hour) => h("button", { class: "plain", onclick: () => turnTo(hour), "aria-pressed": String(isHour === hour) }, W.spans[hour ? 1 : 0]);
+  show(parts.head, h("h1", {}, W.title), h("p", { class: "dim" }, isHour ? W.hour : W.summary(span(SPAN_S))), h("div", { class: "row choices" }, choice(false), choice(true)));
+  show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
+}
+
+/** Show the last five minutes, or the last hour, whose figures are asked for while they are shown. */
+function turnTo(hour) {
+  const mine = parts;
+  isHour = hour;
+  pointed = null;
+  draw();
+  askHour(() => isHour && parts === mine);
 }
 
 function plot(name, told, lines) {
   const [title, note] = W.plots[name];
-  const { past } = live;
+  const past = isHour ? live.hour : live.past;
   const endS = past.at(-1)?.at_s ?? 0;
-  const spanS = Math.min(SPAN_S, Math.max(60, Math.ceil((endS - (past[0]?.at_s ?? 0)) / 60) * 60));
+  const spanS = Math.min(isHour ? HOUR_S : SPAN_S, Math.max(60, Math.ceil((endS - (past[0]?.at_s ?? 0)) / 60) * 60));
   const values = lines.map(([, of]) => past.map(of));
   const known = values.flat().filter((value) => value !== null);
   const most = known.length ? Math.max(...known) : 0;
@@ -116,7 +128,7 @@ function plot(name, told, lines) {
   const x = (atS) => inner.width * (1 - (endS - atS) / spanS);
   const y = (value) => VIEW.top + inner.height * (1 - value / top);
   const at = pointed === null ? past.length - 1 : nearest(past, endS - (1 - pointed) * spanS);
-  const last = (row) => (pointed === null ? row.findLast((value) => value !== null) : row[at]) ?? null;
+  const last = (row) => (pointed === null ? row.slice(isHour ? -LATEST : 0).findLast((value) => value !== null) : row[at]) ?? null;
   const move = (event) => {
     const frame = event.currentTarget.getBoundingClientRect();
     pointed = Math.min(1, Math.max(0, ((event.clientX - frame.left) / frame.width) * (VIEW.width / inner.width)));
@@ -271,19 +283,6 @@ function drawLog() {
   if (lines && wasAtEnd) lines.scrollTop = lines.scrollHeight;
 }
 
-/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
-function lineOf(line) {
-  let told = null;
-  try {
-    told = JSON.parse(line);
-  } catch {
-    // not ours
-  }
-  if (!told?.message) return h("p", {}, line);
-  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
-  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
-}
-
 // --- what a process is doing ----------------------------------------------------------------------
 
 /** Ask which processes there are to look into. */
@@ -376,7 +375,7 @@ function box({ node, share, from, depth }, whole) {
   const title = D.frame(node.name, shortFile(node.file), percent(node.seconds / whole.seconds), percent(node.own / whole.seconds));
   const press = () => zoom(node === whole ? null : node);
   const key = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), press());
-  const reached = share >= LEAST_REACHED ? { tabindex: "0", role: "button", "aria-label": title, onkeydown: key } : {};
+  const reached = share >= LEAST_REACHED ? { tabindex: "0", role: "button", onkeydown: key } : {};
   return s(
     "g", { class: `frame ${ownerOf(node.file)}`, onclick: press, ...reached },
     s("title", {}, title),
