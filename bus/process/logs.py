@@ -131,9 +131,10 @@ class LevelFollower:
         self._seen: tuple[int, int, int] | None = None
 
     def look(self) -> None:
-        """Look at the file; what is wrong with it is logged, once."""
-        mark = _mark_of(self._source.file)
-        if mark == self._seen:
+        """Look at the file. What is wrong with it since it was changed is logged, once; what was
+        wrong at the first look was told when this process read its settings."""
+        mark, before = _mark_of(self._source.file), self._seen
+        if mark == before:
             return
         self._seen = mark
         try:
@@ -141,7 +142,8 @@ class LevelFollower:
         except ShoalError as error:
             level, trouble = "", str(error)
         if trouble:
-            self._log.warning(f"{trouble} (the log level stays as it is)")
+            if before is not None:
+                self._log.warning(f"{trouble} (the log level stays as it is)")
         elif self._log.set_level(level):
             self._log.info("the log level was changed", level_now=level)
 

@@ -44,11 +44,14 @@ def text_of(paths: Paths) -> str | None:
 
 def write_first(paths: Paths) -> bool:
     """Write a file in which every setting is commented out, where there is none; return whether it
-    was written. Raises ConfigError."""
-    with _held(paths):
-        if paths.config_file.exists() or paths.config_file.is_symlink():
-            return False
-        _write(_path_of(paths), commented(DEFAULTS_FILE.read_text()))
+    was written: a node needs none, so that a folder which cannot be written is no fault."""
+    try:
+        with _held(paths):
+            if paths.config_file.exists() or paths.config_file.is_symlink():
+                return False
+            _write(_path_of(paths), commented(DEFAULTS_FILE.read_text()))
+    except ConfigError:
+        return False
     return True
 
 

@@ -26,13 +26,15 @@ def test_a_log_and_what_is_bound_to_it_follow_the_level(tmp_path: Path) -> None:
     bound = log.bind(request="r1")
     follower = LevelFollower(log, LevelSource(file, now))
     bound.debug("not told")
+    file.write_text("bad\n")
+    follower.look()
     for word in ("debug", "bad", "odd", "error"):
         file.write_text(word + "\n")
         follower.look()
         follower.look()
         bound.debug(f"debug after {word}")
         bound.warning(f"warning after {word}")
-    assert asked == ["debug", "bad", "odd", "error"], "the file is read once for each change"
+    assert asked == ["bad", "debug", "bad", "odd", "error"], "the file is read once for each change"
     told = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [one["message"] for one in told] == [
         "the log level was changed",

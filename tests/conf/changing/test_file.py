@@ -46,6 +46,14 @@ def test_the_first_file_is_the_owners_alone_and_is_written_once(paths: Paths) ->
     assert not write_first(paths) and load_settings(home=paths.home).slots == 3
 
 
+def test_a_folder_that_cannot_be_written_keeps_no_node_from_starting(paths: Paths) -> None:
+    paths.home.mkdir(exist_ok=True)
+    paths.config.write_text("a file where the folder would be")
+    assert not write_first(paths)
+    with pytest.raises(ConfigError):
+        change(paths, {"slots": 3}, ())
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

@@ -13,6 +13,7 @@ import typer
 
 from bus.wire.errors import ConfigError
 from conf.changing import HOT, change, check, differing, replace, text_of, write_first
+from conf.paths import find_paths
 from conf.sections import masked
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import USAGE, CliError
@@ -58,8 +59,9 @@ def set_(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME VALUE...",
-            help="A setting (`runner.max_rows`) and its value; lists with commas. More may follow.",
+            metavar="NAME VALUE",
+            help="A setting (`runner.max_rows`) and its value, lists with commas; more may follow. "
+            "Before a value below 0: `--`, as in `-- keep_alive_s -1`.",
         ),
     ],
 ) -> None:
@@ -74,7 +76,7 @@ def set_(
 def unset(
     invocation: Invocation,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Settings, such as `runner.max_rows`.")
+        list[str], typer.Argument(metavar="NAME", help="Settings, such as `runner.max_rows`.")
     ],
 ) -> None:
     """Take settings out of shoal.toml, so that their defaults are in force."""
@@ -83,14 +85,14 @@ def unset(
 
 def path(invocation: Invocation) -> None:
     """Print the path of shoal.toml, whether it is there or not."""
-    file = invocation.settings().paths.config_file
+    file = find_paths(invocation.home).config_file
     invocation.output.document({"path": str(file), "exists": file.exists()})
     invocation.output.say(str(file))
 
 
 def edit(invocation: Invocation) -> None:
     """Change shoal.toml in your editor; it is written when a node would take it."""
-    paths, output = invocation.settings().paths, invocation.output
+    paths, output = find_paths(invocation.home), invocation.output
     write_first(paths)
     before = text_of(paths) or ""
     folder = Path(tempfile.mkdtemp(prefix="shoal-config-"))
@@ -101,8 +103,8 @@ def edit(invocation: Invocation) -> None:
     try:
         while True:
             open_editor(file, "shoal config edit")
-            text = file.read_text()
             try:
+                text = _read(file)
                 check(paths, text)
             except ConfigError as error:
                 if not asks(str(error)):
@@ -112,7 +114,7 @@ def edit(invocation: Invocation) -> None:
         if text != before:
             replace(paths, text, before)
     except (KeyboardInterrupt, typer.Abort, ConfigError, CliError) as error:
-        if file.read_text(errors="replace") == before:
+        if file.exists() and file.read_text(errors="replace") == before:
             shutil.rmtree(folder)
             raise
         kept = f"{NOTHING}; your text is in {file}"
@@ -124,9 +126,17 @@ def edit(invocation: Invocation) -> None:
     output.say(f"{paths.config_file} is as it was" if text == before else _written(invocation))
 
 
+def _read(file: Path) -> str:
+    """Return the text of a file. Raises ConfigError."""
+    try:
+        return file.read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"shoal.toml: {error}") from error
+
+
 def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str]) -> None:
     """Change the file, and say from when on the changes count. Raises CliError."""
-    paths = invocation.settings().paths
+    paths = find_paths(invocation.home)
     try:
         change(paths, put, drop)
     except ConfigError as error:

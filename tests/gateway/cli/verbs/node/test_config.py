@@ -61,6 +61,23 @@ def test_what_is_wrong_is_said_and_nothing_written(
     assert not file_of(tmp_path).exists()
 
 
+def test_a_file_that_is_refused_is_mended_by_word_and_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    file_of(home).parent.mkdir(parents=True)
+    file_of(home).write_text("slots = 0\n# mine\n")
+    assert config(home, "show").exit_code == 1
+    assert config(home, "path").stdout.split() == [str(file_of(home))]
+    assert config(home, "set", "--", "slots", "3", "keep_alive_s", "-1").exit_code == 0
+    assert "# mine" in file_of(home).read_text() and load_settings(home=home).keep_alive_s == -1.0
+    file_of(home).write_text("slots = \n")
+    refused = config(home, "set", "slots", "3")
+    assert refused.exit_code == 2 and "line 1" in refused.stderr
+    editor(tmp_path, monkeypatch, "slots = =>slots = 5")
+    assert config(home, "edit").exit_code == 0 and load_settings(home=home).slots == 5
+
+
 def test_what_goes_before_the_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_SLOTS", "3")
     done = config(tmp_path, "set", "slots", "5")
