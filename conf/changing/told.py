@@ -37,8 +37,8 @@ HERE_ALONE: Mapping[str, str] = {
         "it names files of the machine",
     ),
     **dict.fromkeys(
-        ("fetch.enabled", "fetch.allow", "tools.search", "tools.search_url"),
-        "it says where this node reaches for others",
+        ("offline", "fetch.enabled", "fetch.allow", "tools.search", "tools.search_url"),
+        "it says what this node asks of others",
     ),
     **dict.fromkeys(
         ("pull_on_demand", "pull_names"), "it says what is brought here from a hub unasked"

@@ -169,7 +169,9 @@ def test_settings_that_reach_beyond_the_api_are_changed_on_the_machine_alone() -
     assert set(HERE_ALONE) | HOT <= set(defaults())
     named = {key for key in defaults() if key.endswith(("_file", "_folders", "_url", "_keys"))}
     assert named <= set(HERE_ALONE)
-    assert {"runner.blas", "http_host", "cluster.listen", "fetch.allow"} <= set(HERE_ALONE)
+    assert {"runner.blas", "http_host", "cluster.listen", "fetch.allow", "offline"} <= set(
+        HERE_ALONE
+    )
     assert set(Settings.model_fields) > HOT
 
 
