@@ -6,7 +6,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.wire.errors import ConfigError
@@ -101,6 +101,7 @@ def test_every_way_to_write_a_table_is_changed_and_changed_back(text: str) -> No
     assert gone == {k: v for k, v in flat(tomllib.loads(text)).items() if k != "runner.max_rows"}
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(DEFAULTS)), st.integers(0, 3), max_size=12))
 def test_any_changes_say_themselves_and_leave_no_trace_when_they_are_taken_back(
     picked: dict[str, int],

@@ -38,9 +38,8 @@ def test_settings_are_set_and_unset_and_the_rest_stays(tmp_path: Path) -> None:
     assert "keep_alive_s = 60.0" in before and "# Seconds that an idle model" in before
     done = config(tmp_path, "unset", "keep_alive_s", "--json")
     assert json.loads(done.stdout)["settings"]["keep_alive_s"]["value"] == 300.0
-    assert file_of(tmp_path).read_text() == before.replace(
-        "keep_alive_s =", "#keep_alive_s ="
-    ).replace("60.0", "300.0")
+    put_back = before.replace("keep_alive_s = 60.0", "#keep_alive_s = 300.0")
+    assert file_of(tmp_path).read_text() == put_back
     assert config(tmp_path, "path").stdout.strip() == str(file_of(tmp_path))
 
 
