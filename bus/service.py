@@ -32,7 +32,7 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
-from bus.process.logs import Log
+from bus.process.logs import LevelSource, Log, follow_level
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
@@ -93,9 +93,10 @@ def run_service(
     build: Callable[[Shell], Closeable],
     keys: KeyFiles | None = None,
     trouble: str = "",
+    levels: LevelSource | None = None,
 ) -> int:
     """Run a service until it is told to stop; returns the exit code. `trouble` is logged: what is
-    wrong with its settings."""
+    wrong with its settings. The log follows the level of `levels` while the service runs."""
     log = Log(node=node, process=process, level=log_level)
     if trouble:
         log.warning(trouble)
@@ -109,6 +110,7 @@ def run_service(
             keyring = None if keys is None else open_keyring(keys, node=node, log=log)
             speaker = Speaker(node, process, new_boot())
             shell = Shell(speaker, endpoints, reactor, log, keyring)
+            follow_level(log, levels)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 stalls = StallMeter(Path(endpoints.folder), process)

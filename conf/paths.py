@@ -95,6 +95,11 @@ class Paths:
         return self.state / "records.sqlite"
 
     @property
+    def history(self) -> Path:
+        """Return the file of what was measured in the last hour."""
+        return self.state / "history"
+
+    @property
     def cluster_key(self) -> Path:
         """Return the file of the cluster's keys, unless `cluster_key_file` is set."""
         return self.state / "cluster-key"

@@ -7,6 +7,7 @@ Pure. Meanings are in default.toml.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import ipaddress
 import json
 import re
@@ -45,6 +46,8 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 
 
 MOST_THREADS = 256
+PREFIX = "SHOAL_"
+"""Of the variables that are settings."""
 
 
 _ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
@@ -292,6 +295,16 @@ TABLES: Mapping[str, type[BaseModel]] = {
 """The tables of a settings file, each with what it may hold."""
 
 
+def hash_key(key: str) -> str:
+    """Return an API key as it is kept: `sha256:<hex>`."""
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def is_hash(key: str) -> bool:
+    """Return whether an API key is as it is kept."""
+    return re.fullmatch(r"sha256:[0-9a-f]{64}", key) is not None
+
+
 def masked(key: str, value: Any) -> Any:
     """Return a setting's value as it may be shown: no keys, and of a URL neither password nor
     query."""
@@ -341,6 +354,11 @@ def word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, cast(list[Any], value)))
     return str(value)
+
+
+def variable_of(key: str) -> str:
+    """Return the variable of the environment that sets a dotted key."""
+    return PREFIX + key.replace(".", "__").upper()
 
 
 def line_of(text: str, key: str) -> int | None:

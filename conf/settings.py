@@ -9,10 +9,8 @@ with the file that it was started with while that cannot be read.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -32,12 +30,14 @@ from bus.links.keyring import KeyFiles
 from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints
 from bus.process.identity import node_id
+from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
     ONE_OF_TWO,
+    PREFIX,
     TABLES,
     Brisk,
     ClusterSettings,
@@ -53,16 +53,17 @@ from conf.sections import (
     WholePath,
     Words,
     flat,
+    hash_key,
+    is_hash,
     line_of,
     meant,
     nested,
     put,
+    variable_of,
     word,
-    words,
 )
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
-PREFIX = "SHOAL_"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
 API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
 """The key that a command presents, and those that a node knows."""
@@ -84,6 +85,7 @@ class ProcessArguments(TypedDict):
     log_level: str
     keys: KeyFiles
     trouble: str
+    levels: LevelSource
 
 
 class Settings(BaseSettings):
@@ -206,7 +208,20 @@ class Settings(BaseSettings):
             log_level=self.log_level,
             keys=self.key_files,
             trouble=self._trouble,
+            levels=self.levels,
         )
+
+    @property
+    def levels(self) -> LevelSource:
+        """Return where the log level stands, for processes that follow it."""
+
+        def now() -> tuple[str, str]:
+            """Read the settings again, as this process found them."""
+            home = self._paths.home if self._paths.chosen else None
+            found = load_settings(home=home, flags=self._flags)
+            return found.log_level, found.trouble
+
+        return LevelSource(self._paths.config_file, now)
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Return (dotted key, value, source) of every setting, for `shoal config show`."""
@@ -228,7 +243,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys")
     @classmethod
     def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(key if _is_hash(key) else hash_key(key) for key in keys)
+        return tuple(key if is_hash(key) else hash_key(key) for key in keys)
 
     @field_validator("voters")
     @classmethod
@@ -260,23 +275,6 @@ class Settings(BaseSettings):
         return self
 
 
-def hash_key(key: str) -> str:
-    """Return an API key as it is kept: `sha256:<hex>`."""
-    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
-
-
-def readable_key(path: Path) -> str | None:
-    """Return what is wrong where a settings file holds an API key in plain text and others than
-    its owner may read it, else None."""
-    keys = words(_read_toml(path).get("api_keys", ()))
-    is_plain = isinstance(keys, list | tuple) and not all(
-        isinstance(key, str) and _is_hash(key) for key in cast(list[Any], keys)
-    )
-    if not is_plain or not path.stat().st_mode & 0o077:
-        return None
-    return f"{path} holds an API key in plain text and other users may read it"
-
-
 def load_settings(
     *,
     home: Path | None = None,
@@ -303,20 +301,36 @@ def load_settings(
 
 
 def _load(paths: Paths, given: dict[str, Any], file: Path, *, remembered: bool) -> Settings:
-    layers: list[tuple[str, dict[str, Any]]] = [
+    layers = [
         ("default", _read_toml(DEFAULTS_FILE)),
         (f"file {file}", _read_toml(file)),
         ("shoal up", nested(_read_json(paths.up_file)) if remembered else {}),
         ("environment", _environment()),
         ("flag", nested(given)),
     ]
+    return _merged(paths, given, file, layers)
+
+
+def settings_of_file(paths: Paths, file: Path, *, alone: bool) -> Settings:
+    """Return the settings with `file` in the place of `shoal.toml`: `alone` without what the
+    environment and `shoal up` say. Raises ConfigError."""
+    if not alone:
+        return _load(paths, {}, file, remembered=True)
+    layers = [("default", _read_toml(DEFAULTS_FILE)), (f"file {file}", _read_toml(file))]
+    return _merged(paths, {}, file, layers)
+
+
+def _merged(
+    paths: Paths, given: dict[str, Any], file: Path, layers: list[tuple[str, dict[str, Any]]]
+) -> Settings:
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for label, values in layers:
         for key, value in flat(values).items():
-            sources[key] = f"environment {_variable(key)}" if label == "environment" else label
+            sources[key] = f"environment {variable_of(key)}" if label == "environment" else label
             put(merged, key, value)
-    base_port = _as_int(merged.get("base_port"))
+    text = str(merged.get("base_port"))
+    base_port = int(text) if text.isdigit() else 0
     if base_port and sources.get("http_port") == "default":
         merged["http_port"] = port_of("http", base_port)
         sources["http_port"] = f"base_port ({sources['base_port']})"
@@ -338,7 +352,7 @@ def _environment() -> dict[str, Any]:
         key = variable.removeprefix(PREFIX).lower().split("__")[0]
         if key not in known and not variable.startswith(FOREIGN_PREFIXES):
             hint = meant(key, known)
-            hint = f"; did you mean {_variable(hint)}?" if hint else ""
+            hint = f"; did you mean {variable_of(hint)}?" if hint else ""
             raise ConfigError(f"environment: {variable} is not a setting{hint}")
     try:
         return EnvSettingsSource(Settings)()
@@ -381,19 +395,6 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
     return f"{source}: {key} = {detail['input']!r}: {message}" if key else message
 
 
-def _variable(key: str) -> str:
-    return PREFIX + key.replace(".", "__").upper()
-
-
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return flags as the environment variables that mean the same."""
-    return {_variable(key): word(value) for key, value in flags.items()}
-
-
-def _as_int(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdigit() else None
-
-
-def _is_hash(key: str) -> bool:
-    return re.fullmatch(r"sha256:[0-9a-f]{64}", key) is not None
+    return {variable_of(key): word(value) for key, value in flags.items()}

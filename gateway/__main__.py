@@ -9,6 +9,7 @@ from bus.process.logs import Log
 from bus.process.tree import running_code
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
+from conf.changing import SettingsTold
 from conf.sections import masked
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
@@ -38,11 +39,14 @@ def options_of(settings: Settings) -> Options:
         trusted_proxies=settings.trusted_proxies,
         dashboard=settings.dashboard,
         log_level=settings.log_level,
+        levels=settings.levels,
+        settings=SettingsTold(settings),
         cluster_keys=settings.key_files,
         models_folder=str(settings.paths.models),
         records_file=str(settings.paths.records),
         tasks_file=str(settings.paths.tasks_file),
         logs_folder=str(settings.paths.logs),
+        history_file=str(settings.paths.history),
         request_rows=settings.records.request_rows,
         request_bytes=settings.records.request_bytes,
         request_days=settings.records.request_days,

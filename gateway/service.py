@@ -21,7 +21,7 @@ from bus.links.keyring import open_keyring
 from bus.links.reactor import AsyncioReactor
 from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
-from bus.process.logs import Log
+from bus.process.logs import Log, follow_level
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
 from bus.service import stack_sampler
@@ -377,6 +377,7 @@ class ServiceHandle:
         if self.application is None:
             raise RuntimeError("no application answers requests")
         self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
+        follow_level(self._service.log, self.options.levels)
         for act in self.on_start:
             act(self._service)
         return self._service

@@ -19,6 +19,7 @@ from bus.links.transport import Change, Link
 from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
 from bus.process.flight import FlightFile
+from bus.process.logs import LevelSource
 from bus.service import Shell, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
@@ -326,11 +327,12 @@ def run_slot(
     factories: Factories,
     keys: KeyFiles | None = None,
     trouble: str = "",
+    levels: LevelSource | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
 
     `keys` are the cluster's, for what gateways and other ranks on other nodes say; `trouble` is
-    logged.
+    logged, from the level of `levels` on.
     """
     services: list[RunnerService] = []
 
@@ -350,5 +352,6 @@ def run_slot(
         build=build,
         keys=keys,
         trouble=trouble,
+        levels=levels,
     )
     return code or (services[0].exit_code if services else 0)

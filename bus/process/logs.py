@@ -11,12 +11,19 @@ import copy
 import json
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from bus.process.clock import wall
+from bus.wire.errors import ShoalError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
+LOOK_S = 1.0
+"""Between looks at whether the settings have changed."""
 Field = str | int | float | bool | None
 
 
@@ -33,7 +40,7 @@ class Log:
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._fixed: dict[str, Field] = {"node": node, "process": process}
-        self._level = LEVELS.index(level)
+        self._least = [LEVELS.index(level)]  # one for all that are bound to this log
         self.readable = self._stream.isatty()
 
     def bind(self, **fields: Field) -> Log:
@@ -41,6 +48,12 @@ class Log:
         bound = copy.copy(self)
         bound._fixed = {**self._fixed, **fields}
         return bound
+
+    def set_level(self, level: str) -> bool:
+        """Log from a level on, in every log that is bound to this one; return whether that is
+        new."""
+        before, self._least[0] = self._least[0], LEVELS.index(level)
+        return before != self._least[0]
 
     def debug(self, message: str, **fields: Field) -> None:
         """Log what developers may want to know."""
@@ -63,7 +76,7 @@ class Log:
         self._write("critical", message, fields)
 
     def _write(self, level: str, message: str, fields: dict[str, Field]) -> None:
-        if LEVELS.index(level) < self._level:
+        if LEVELS.index(level) < self._least[0]:
             return
         if self.readable:
             extra = " ".join(f"{key}={value}" for key, value in fields.items())
@@ -98,6 +111,64 @@ def process_of(file_name: str) -> str:
 def file_of(process: str) -> str:
     """Return the name of a process's log file."""
     return process.replace(":", "-") + ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSource:
+    """Where a log level stands: the file of the settings, and what reads them: the level, and what
+    is wrong with the file. Raises ShoalError."""
+
+    file: Path
+    level_now: Callable[[], tuple[str, str]]
+
+
+class LevelFollower:
+    """Has a log keep to the level that the settings say: `look` takes it where their file has
+    changed since the look before."""
+
+    def __init__(self, log: Log, source: LevelSource) -> None:
+        self._log, self._source = log, source
+        self._seen: tuple[int, int, int] | None = None
+
+    def look(self) -> None:
+        """Look at the file. What is wrong with it since it was changed is logged, once; what was
+        wrong at the first look was told when this process read its settings."""
+        mark, before = _mark_of(self._source.file), self._seen
+        if mark == before:
+            return
+        self._seen = mark
+        try:
+            level, trouble = self._source.level_now()
+        except ShoalError as error:
+            level, trouble = "", str(error)
+        if trouble:
+            if before is not None:
+                self._log.warning(f"{trouble} (the log level stays as it is)")
+        elif self._log.set_level(level):
+            self._log.info("the log level was changed", level_now=level)
+
+    def go_on(self) -> None:
+        """Look every second for as long as this process lives."""
+        while True:
+            self.look()
+            time.sleep(LOOK_S)
+
+
+def follow_level(log: Log, source: LevelSource | None) -> None:
+    """Have a log, and all that are bound to it, keep to the level of `source`, in a thread of its
+    own; None: it stays as it is."""
+    if source is not None:
+        follower = LevelFollower(log, source)
+        threading.Thread(target=follower.go_on, name="log-level", daemon=True).start()
+
+
+def _mark_of(file: Path) -> tuple[int, int, int]:
+    """Return what tells a file from what it was before; zeros for none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 class CountedWarning:

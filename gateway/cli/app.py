@@ -120,6 +120,10 @@ VERBS: Mapping[str, Verb | Group] = {
     "config": Group("Settings and where they come from.", {
         "show": Verb("Show every setting with its value and source.", "verbs.node.config",
                      here=True),
+        "set": Verb("Set settings in shoal.toml.", "verbs.node.config", "set_", here=True),
+        "unset": Verb("Have settings at their defaults again.", "verbs.node.config", here=True),
+        "edit": Verb("Change shoal.toml in your editor.", "verbs.node.config", here=True),
+        "path": Verb("Print where shoal.toml is.", "verbs.node.config", here=True),
     }),
     "apikey": Group("The API keys of the cluster.", {
         "add": Verb("Make an API key; it is shown this once.", "verbs.cluster.apikeys"),

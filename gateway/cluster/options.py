@@ -5,9 +5,9 @@ Pure. Built once by the composition root from `conf`; everything else reads this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bus.process.endpoints import Endpoints, is_loopback
 from bus.wire.ids import NodeId
@@ -15,6 +15,23 @@ from bus.wire.ids import NodeId
 if TYPE_CHECKING:
     from bus.links.keyring import KeyFiles
     from bus.links.tls_files import TlsFiles
+    from bus.process.logs import LevelSource
+
+
+class SettingsDesk(Protocol):
+    """What reads and changes the settings of this node. It blocks, and raises ConfigError."""
+
+    def rows(self) -> dict[str, Any]:
+        """Return every setting as it may be shown, and what is wrong with their file."""
+        ...
+
+    def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
+        """Set and unset settings by dotted key, for processes that start from now on."""
+        ...
+
+    def why_not_over_http(self, key: str) -> str:
+        """Return why a setting is not changed over HTTP; "" where it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +56,17 @@ class Options:
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
     `tasks_file` says which models answer for tasks, and where providers are ("": none do).
-    `logs_folder` has the log files of this node's processes (empty: none can be read).
+    `logs_folder` has the log files of this node's processes (empty: none can be read),
+    `history_file` what was measured in the last hour (empty: nothing is kept).
     `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
     patterns of those that a request for them pulls.
     `tls` are the files of HTTPS (None: plain HTTP).
     `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
     engine at `search_url` (empty: none).
-    `settings_shown` are the settings by key, with value and source, as they may be shown;
-    `secret_files` have keys, which no capture may have.
+    `settings` reads and changes those of this node (None: nothing does), `levels` says from which
+    level on is logged. `settings_shown` are the settings by key, with value and source, as they may
+    be shown; `secret_files` have keys, which no capture may have.
     """
 
     node: NodeId
@@ -77,6 +96,7 @@ class Options:
     models_folder: str = ""
     records_file: str = ""
     logs_folder: str = ""
+    history_file: str = ""
     tasks_file: str = ""
     request_rows: int = 100_000
     request_bytes: int = 64 << 20
@@ -105,6 +125,8 @@ class Options:
     job_bytes: int = 256 << 20
     job_ttl_s: float = 86_400.0
     log_level: str = "info"
+    levels: LevelSource | None = None
+    settings: SettingsDesk | None = None
     dashboard: bool = True
     version: str = "0.1.0"
     settings_shown: Mapping[str, Any] = field(default_factory=dict[str, Any])

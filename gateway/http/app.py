@@ -21,6 +21,7 @@ from gateway.http.middleware import (
     Receive,
     Send,
 )
+from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, routed
 from gateway.service import ServiceHandle
 
@@ -33,7 +34,7 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    handle.on_start.append(answer_others)
+    handle.on_start += [answer_others, keep_history]
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 

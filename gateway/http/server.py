@@ -120,7 +120,7 @@ class GunicornLog(Logger):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
-        self._lines = Log(node=os.environ.get("SHOAL_NODE", ""), process="gateway")
+        self._lines = Log(node=str(cfg.proc_name).rpartition(" ")[2], process="gateway")
 
     def critical(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Write a line of the same level."""
@@ -216,7 +216,6 @@ def serve(options: Options) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    os.environ["SHOAL_NODE"] = str(options.node)
     listener = open_listener(options.host, options.port)
     arbiter = _Arbiter(_Gunicorn(options, listener, served))
     die_with_supervisor(lambda: _end_workers(arbiter))

@@ -25,7 +25,7 @@ from tests.harness.nodes import MODEL, ROOT, Node, running_node
 
 FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("reef", "kelp", "tide")
-VIEWS = ("cluster", "models", "requests", "watch")
+VIEWS = ("cluster", "models", "requests", "watch", "settings")
 QUESTIONS = ("What is shoal?", "How do nodes find each other?", "What is a shard?", "Hello!")
 WATCHED_S = 75.0
 OF_POOL = {"writer": "normal", "coder": "high", "helper": "batch"}

@@ -15,7 +15,7 @@ from tests.harness.javascript import Installed, NotInstalled, installed
 from tests.harness.missing import missing
 from tests.harness.nodes import MODEL, Node, eventually, kill
 
-VIEWS = ("chat", "cluster", "models", "pool", "requests", "watch")
+VIEWS = ("chat", "cluster", "models", "pool", "requests", "watch", "settings")
 MOST_FILES, MOST_BYTES = 15, 300_000
 WEATHER = [
     {

@@ -78,7 +78,6 @@ VARIABLES: Mapping[str, str] = {
     "SHOAL_API_KEY": "the key that `shoal` presents to a node",
     "SHOAL_HOME": "the home of the node, as `--home`",
     "SHOAL_LAUNCHED_BY": "what started the node, for its card",
-    "SHOAL_NODE": "given to HTTP processes: the node's id, for their logs",
     "SHOAL_SLOT": "given to a runner: its slot",
     "SHOAL_CA": "the certificates that `shoal` trusts at an https address, as `--ca`",
     "SHOAL_URL": "the node that `shoal` talks to, as `--url`",

@@ -27,7 +27,8 @@ from bus.process.tree import PACKAGES, installed_code
 from bus.wire.errors import ConfigError
 from bus.wire.tasks import read_tasks
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
-from conf.settings import Settings, readable_key
+from conf.changing import readable_key
+from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import code_mix, processes

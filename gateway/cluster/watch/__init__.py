@@ -1,5 +1,5 @@
 """Talks to the loop and its readers: what the cluster does, once a second, and what happens in its
-log, for all who watch; to the disk: the ends of log files.
+log, for all who watch; to the disk: the ends of log files, and the last hour's figures.
 
 How a snapshot is made of state, readings and counts, how a node is, and what is held of the log is
 pure.
@@ -8,6 +8,7 @@ pure.
 from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log
 from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
 from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
+from gateway.cluster.watch.history import EVERY_S, HistoryFile, HistoryKeeper
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
 from gateway.cluster.watch.node_health import node_health
@@ -16,6 +17,7 @@ from gateway.cluster.watch.readers import FeedFull
 from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
 
 __all__ = [
+    "EVERY_S",
     "MOST_LINES",
     "ClusterSeen",
     "Entry",
@@ -24,6 +26,8 @@ __all__ = [
     "EventRing",
     "FeedBounds",
     "FeedFull",
+    "HistoryFile",
+    "HistoryKeeper",
     "LoadTimeline",
     "LogPlace",
     "SnapshotFeed",

@@ -27,6 +27,7 @@ from gateway.http.resources import (
 )
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of
+from gateway.http.settings import SettingsBody, SettingsResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -99,6 +100,10 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", CONFIG, "Set it, on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
           tasks.ConfigResource, body=tasks.ConfigBody, errors=(400, 401, 503),
           envelope=envelope_of(CONFIG)),
+    Route("GET", "/settings", "The node's settings: in force, from where, and what runs", ITSELF,
+          SettingsResource, errors=(401, 503)),
+    Route("PUT", "/settings", "Change the node's shoal.toml", ITSELF,
+          SettingsResource, body=SettingsBody, errors=(400, 401, 403, 503)),
     Route("GET", "/leases", "Memory that is kept for other things than models", CLUSTER,
           pool.LeaseList, errors=(401,)),
     Route("POST", "/leases", "Keep memory of a node for something else; models make way for it",
@@ -217,6 +222,8 @@ ROUTES: tuple[Route, ...] = (
           figures.MetricsSnapshot, errors=(401,)),
     Route("GET", "/metrics/stream", "The same once a second, each an event `snapshot`", ITSELF,
           figures.MetricsStream, streams=SSE, errors=(401, 429)),
+    Route("GET", "/metrics/history", "The last hour's figures, a point each ten seconds", ITSELF,
+          figures.MetricsHistory, errors=(401, 503)),
     Route("GET", "/", "Who is here; for browsers the page", ITSELF, page.Front, answers=PLAIN,
           scope="inference"),
     Route("GET", "/dashboard", "The page that shows the cluster", ITSELF, page.Dashboard,

@@ -39,6 +39,8 @@ from gateway.http.resources.pool import leases, pool
 from gateway.http.resources.pulls import card, pull, store, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
+from gateway.http.settings import SettingsBody
+from gateway.http.settings import resource as settings_resource
 from gateway.http.tasks import settings
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
@@ -64,6 +66,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),
     settings.ConfigBody: (settings, None),
+    SettingsBody: (settings_resource, None),
     leases.LeaseBody: (leases, None),
     leases.RenewalBody: (leases, None),
     web.OpenUrlBody: (web, None),

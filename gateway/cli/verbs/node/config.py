@@ -1,16 +1,30 @@
-"""Talks to the terminal: `shoal config`, every setting, its value, and the layer it is from."""
+"""Talks to the terminal and the disk: `shoal config`, every setting with its value and the layer
+it is from; and `shoal.toml` changed, to what a node would take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
 
+import typer
+
+from bus.wire.errors import ConfigError
+from conf.changing import HOT, change, check, differing, replace, text_of, write_first
+from conf.paths import find_paths
 from conf.sections import masked
 from gateway.cli.command import Invocation
+from gateway.cli.output.errors import USAGE, CliError
+from gateway.cli.output.own_editor import asker, open_editor
+
+NOTHING = "nothing was written"
 
 
 def show(invocation: Invocation) -> None:
-    """Show every setting with its value and source, and the folders."""
+    """Show every setting with its value and source, what the node runs with instead, and the
+    folders."""
     settings, output = invocation.settings(), invocation.output
     paths = settings.paths
     folders = {
@@ -20,10 +34,15 @@ def show(invocation: Invocation) -> None:
         "runtime": paths.runtime,
         "logs": paths.logs,
     }
+    ran = {key: value for key, value in differing(paths, settings).items() if key not in HOT}
     rows = [(key, masked(key, value), source) for key, value, source in settings.rows()]
     output.document(
         {
-            "settings": {key: {"value": value, "source": source} for key, value, source in rows},
+            "settings": {
+                key: {"value": value, "source": source}
+                | ({"running": masked(key, ran[key])} if key in ran else {})
+                for key, value, source in rows
+            },
             "folders": {name: str(path) for name, path in folders.items()},
             "url": settings.url,
         }
@@ -31,6 +50,129 @@ def show(invocation: Invocation) -> None:
     output.table(("setting", "value", "source"), [(k, _plain(v), s) for k, v, s in rows])
     output.say("")
     output.table(("folder", "path"), folders.items())
+    for key, value in ran.items():
+        output.warn(f"{key}: the node runs with {_plain(masked(key, value))}; {_when(key)}")
+
+
+def set_(
+    invocation: Invocation,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME VALUE",
+            help="A setting (`runner.max_rows`) and its value, lists with commas; more may follow. "
+            "Before a value below 0: `--`, as in `-- keep_alive_s -1`.",
+        ),
+    ],
+) -> None:
+    """Set settings in shoal.toml, and leave the rest of it as it is."""
+    if len(words) % 2:
+        text = f"{words[-1]} has no value: settings are given as NAME VALUE"
+        raise CliError(text, remedy=f"`shoal config set {words[-1]} VALUE`", code=USAGE)
+    wanted = dict(zip(words[::2], words[1::2], strict=True))
+    _change(invocation, wanted, ())
+
+
+def unset(
+    invocation: Invocation,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Settings, such as `runner.max_rows`.")
+    ],
+) -> None:
+    """Take settings out of shoal.toml, so that their defaults are in force."""
+    _change(invocation, {}, names)
+
+
+def path(invocation: Invocation) -> None:
+    """Print the path of shoal.toml, whether it is there or not."""
+    file = find_paths(invocation.home).config_file
+    invocation.output.document({"path": str(file), "exists": file.exists()})
+    invocation.output.say(str(file))
+
+
+def edit(invocation: Invocation) -> None:
+    """Change shoal.toml in your editor; it is written when a node would take it."""
+    paths, output = find_paths(invocation.home), invocation.output
+    write_first(paths)
+    before = text_of(paths) or ""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-config-"))
+    file = folder / "shoal.toml"
+    file.write_text(before)
+    file.chmod(0o600)
+    asks = asker(output)
+    try:
+        while True:
+            open_editor(file, "shoal config edit")
+            try:
+                text = _read(file)
+                check(paths, text)
+            except ConfigError as error:
+                if not asks(str(error)):
+                    raise
+            else:
+                break
+        if text != before:
+            replace(paths, text, before)
+    except (KeyboardInterrupt, typer.Abort, ConfigError, CliError) as error:
+        if file.exists() and file.read_text(errors="replace") == before:
+            shutil.rmtree(folder)
+            raise
+        kept = f"{NOTHING}; your text is in {file}"
+        if not isinstance(error, ConfigError):
+            output.warn(kept)
+            raise
+        raise CliError(str(error), remedy=kept, code=USAGE) from error
+    shutil.rmtree(folder)
+    output.say(f"{paths.config_file} is as it was" if text == before else _written(invocation))
+
+
+def _read(file: Path) -> str:
+    """Return the text of a file. Raises ConfigError."""
+    try:
+        return file.read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"shoal.toml: {error}") from error
+
+
+def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str]) -> None:
+    """Change the file, and say from when on the changes count. Raises CliError."""
+    paths = find_paths(invocation.home)
+    try:
+        change(paths, put, drop)
+    except ConfigError as error:
+        remedy = f"{NOTHING}; `shoal config show` lists the settings"
+        raise CliError(str(error), remedy=remedy, code=USAGE) from error
+    output = invocation.output
+    settings = invocation.settings()
+    now = {key: (value, source) for key, value, source in settings.rows()}
+    ran = differing(paths, settings)
+    told: dict[str, Any] = {}
+    for key in (*put, *drop):
+        value, source = now[key]
+        told[key] = {"value": masked(key, value), "source": source, "restart": _waits(key, ran)}
+        output.say(f"{key} is {_plain(masked(key, value))}, from {source}")
+        if key in put and not source.startswith("file "):
+            output.warn(f"{source} goes before shoal.toml: {key} stays as it is there")
+        elif _waits(key, ran):
+            output.note(f"{key}: {_when(key)}")
+    output.document({"file": str(paths.config_file), "settings": told})
+
+
+def _written(invocation: Invocation) -> str:
+    """Return what a person is told whose text was written."""
+    settings = invocation.settings()
+    paths = settings.paths
+    waiting = [key for key in differing(paths, settings) if key not in HOT]
+    later = f"; `shoal restart` applies {', '.join(waiting)}" if waiting else ""
+    return f"{paths.config_file} was written{later}"
+
+
+def _waits(key: str, ran: Mapping[str, Any]) -> bool:
+    return key in ran and key not in HOT
+
+
+def _when(key: str) -> str:
+    return "running processes take it at once" if key in HOT else "`shoal restart` applies it"
 
 
 def _plain(value: object) -> str:

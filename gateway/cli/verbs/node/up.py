@@ -29,6 +29,7 @@ from bus.process.logs import end_of, file_of
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.blas import prepared_blas
+from conf.changing import readable_key, write_first
 from conf.paths import make_folders
 from conf.ports import PORTS
 from conf.settings import (
@@ -37,7 +38,6 @@ from conf.settings import (
     LAUNCHED_BY,
     Settings,
     load_settings,
-    readable_key,
 )
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
@@ -334,8 +334,10 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
 
 
 def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
-    """Make the folders and supervisord's configuration; the first time, measure this machine."""
+    """Make folders and supervisord's configuration; at the first start, settings, and a measure."""
     make_folders(settings.paths)
+    if write_first(settings.paths):
+        output.note(f"the settings may be changed in {settings.paths.config_file}")
     blas = prepared_blas(settings)
     if blas.trouble:
         output.note(f"BLAS: {blas.trouble}")

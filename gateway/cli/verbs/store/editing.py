@@ -6,10 +6,7 @@ The person's text lies in a file of its own for as long as it is not written.
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -18,9 +15,8 @@ import typer
 
 from bus.wire.model_cards import BadCard, read_card
 from gateway.cli.output.errors import USAGE, CliError
+from gateway.cli.output.own_editor import asker, open_editor
 from gateway.cli.output.terminal import Output
-
-USUAL_EDITOR = "vi"
 
 
 @contextlib.contextmanager
@@ -32,7 +28,7 @@ def edited(
     CliError."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-card-"))
     file = folder / f"{model.replace('/', '--')}.toml"
-    asks = again or _asker(output)
+    asks = again or asker(output)
     try:
         file.write_text(text)
         yield _until_valid(file, asks)
@@ -53,7 +49,7 @@ def edited(
 
 def _until_valid(file: Path, again: Callable[[str], bool]) -> str:
     while True:
-        _open_editor(file)
+        open_editor(file, "shoal card edit MODEL")
         data = file.read_bytes()
         try:
             read_card(data)
@@ -63,28 +59,3 @@ def _until_valid(file: Path, again: Callable[[str], bool]) -> str:
                 raise CliError(text, remedy="nothing was written", code=USAGE) from error
         else:
             return data.decode()
-
-
-def _asker(output: Output) -> Callable[[str], bool]:
-    def ask(why: str) -> bool:
-        """Return whether a person at a terminal wants to edit once more."""
-        if output.as_json or not output.err.is_terminal:
-            return False
-        output.warn(why)
-        return typer.confirm("Edit it again?", default=True, err=True)
-
-    return ask
-
-
-def _open_editor(file: Path) -> None:
-    """Have the person's editor change a file. Raises CliError."""
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL_EDITOR
-    remedy = "name yours in $EDITOR, as in `EDITOR=nano shoal card edit MODEL`"
-    try:
-        ended = subprocess.call([*shlex.split(editor), str(file)])
-    except (OSError, ValueError) as error:
-        raise CliError(
-            f"the editor {editor!r} could not be started: {error}", remedy=remedy
-        ) from error
-    if ended:
-        raise CliError(f"the editor {editor!r} ended with {ended}; nothing was written")

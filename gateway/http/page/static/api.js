@@ -1,4 +1,7 @@
-// The HTTP API that everybody has: requests with the key that this tab holds, and their streams.
+// The HTTP API that everybody has: requests with the key that this tab holds, their streams, and what
+// a chat asks of a model and how its answer fills a message.
+
+import { T } from "./texts.js";
 
 const KEPT = "shoal.key";
 let key = sessionStorage.getItem(KEPT);
@@ -86,4 +89,82 @@ export async function* events(answer) {
     else if (line.startsWith("event:")) name = line.slice(6).trim();
     else if (line.startsWith("data:")) data.push(line.slice(5).trim());
   }
+}
+
+// --- chats ----------------------------------------------------------------------------------------
+
+/** Return what is asked for. Throws SyntaxError where the tools are no JSON. */
+export function bodyOf(messages, parameters, model) {
+  const asked = { model, messages: [], stream: true, stream_options: { include_usage: true } };
+  if (parameters.system) asked.messages.push({ role: "system", content: parameters.system });
+  for (const message of messages) {
+    if (message.role === "user") asked.messages.push({ role: "user", content: message.content });
+    else {
+      const calls = message.calls.map((call) => ({
+        id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
+      }));
+      asked.messages.push({ role: "assistant", content: message.content, ...(calls.length && { tool_calls: calls }) });
+      for (const call of message.calls)
+        asked.messages.push({ role: "tool", tool_call_id: call.id, content: call.result ?? "" });
+    }
+  }
+  for (const name of ["temperature", "top_p", "max_tokens", "seed"])
+    if (parameters[name]) asked[name] = Number(parameters[name]);
+  if (parameters.reasoning_effort) asked.reasoning_effort = parameters.reasoning_effort;
+  if (parameters.tools?.trim()) asked.tools = JSON.parse(parameters.tools);
+  return asked;
+}
+
+/** Fill `message` with the answer as it comes, and call `changed` each time. What goes wrong is said
+ * in the message. */
+export async function stream(asked, message, signal, changed) {
+  const startedAt = performance.now();
+  let firstAt = null;
+  const noted = (chunk) => {
+    if (chunk.error) throw new ApiError(0, messageOf(chunk.error));
+    const now = performance.now();
+    if (take(message, chunk)) {
+      firstAt ??= now;
+      message.ttftS = (firstAt - startedAt) / 1000;
+      message.tokens += 1;
+      if (now > firstAt) message.rate = ((message.tokens - 1) * 1000) / (now - firstAt);
+    }
+  };
+  try {
+    const answer = await ask("POST", "/v1/chat/completions", { body: asked, signal });
+    let ended = false;
+    for await (const event of events(answer)) {
+      if (event.comment !== undefined) message.note = event.comment;
+      else if (event.data === "[DONE]") ended = true;
+      else noted(JSON.parse(event.data));
+      changed();
+    }
+    if (!ended) message.error = T.chat.broken;
+  } catch (error) {
+    if (signal.aborted) message.finish = "stopped";
+    else message.error = error instanceof ApiError ? error.message : T.chat.broken;
+  }
+  delete message.note;
+}
+
+/** Add a chunk to a message; return whether it has something that was generated. */
+function take(message, chunk) {
+  if (chunk.usage) {
+    message.usage = chunk.usage;
+    message.tokens = chunk.usage.completion_tokens;
+    message.rate = chunk.timing?.decode_tokens_per_sec ?? message.rate;
+  }
+  const [choice] = chunk.choices ?? [];
+  if (!choice) return false;
+  const { delta } = choice;
+  message.finish = choice.finish_reason ?? message.finish;
+  message.thinking += delta.reasoning_content ?? "";
+  message.content += delta.content ?? "";
+  for (const part of delta.tool_calls ?? []) {
+    const call = (message.calls[part.index] ??= { id: "", name: "", arguments: "" });
+    call.id ||= part.id ?? "";
+    call.name += part.function?.name ?? "";
+    call.arguments += part.function?.arguments ?? "";
+  }
+  return Boolean(delta.content || delta.reasoning_content || delta.tool_calls);
 }

@@ -1,8 +1,8 @@
 // Talking to a model: the stream of one answer at a time, its parameters, and chats that are kept in
 // this browser alone.
 
-import { bodyOf, prose, stream } from "./answer.js";
-import { h, number, show, span } from "./dom.js";
+import { bodyOf, stream } from "./api.js";
+import { h, number, prose, show, span } from "./dom.js";
 import { live, modelsKnown } from "./live.js";
 import { T } from "./texts.js";
 

@@ -1,5 +1,5 @@
-// Elements and numbers. A view is made anew as elements each time and then merged into what is
-// shown, so that focus, selection and what people typed stay.
+// Elements, numbers, curves, flame graphs and texts. A view is made anew as elements each time and
+// then merged into what is shown, so that focus, selection and what people typed stay.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "onsubmit", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave"];
@@ -115,3 +115,176 @@ export const clock = (atS) =>
 
 /** Return words in which `code` is set as code. */
 export const words = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+
+// --- curves --------------------------------------------------------------------------------------
+
+/** Return which point is the nearest to a time. */
+export function nearest(past, atS) {
+  let best = 0;
+  past.forEach((point, at) => {
+    if (Math.abs(point.at_s - atS) < Math.abs(past[best].at_s - atS)) best = at;
+  });
+  return best;
+}
+
+/** Return the path of a curve; where a value is not known it is broken. */
+export function pathOf(past, row, x, y) {
+  let path = "";
+  let isOn = false;
+  past.forEach((point, at) => {
+    if (row[at] === null) isOn = false;
+    else {
+      path += `${isOn ? "L" : "M"}${x(point.at_s).toFixed(1)} ${y(row[at]).toFixed(1)}`;
+      isOn = true;
+    }
+  });
+  return path;
+}
+
+/** Return the path of what is below a curve, down to `base`. */
+export function areaOf(past, row, x, y, base) {
+  return runsOf(row).map(([first, last]) => {
+    const points = past.slice(first, last + 1).map((point, at) => `L${x(point.at_s).toFixed(1)} ${y(row[first + at]).toFixed(1)}`);
+    return `M${x(past[first].at_s).toFixed(1)} ${base}${points.join("")}L${x(past[last].at_s).toFixed(1)} ${base}Z`;
+  }).join("");
+}
+
+/** Return where values stand side by side: first and last of each run. */
+function runsOf(row) {
+  const runs = [];
+  row.forEach((value, at) => {
+    if (value === null) return;
+    if (runs.length && runs.at(-1)[1] === at - 1) runs.at(-1)[1] = at;
+    else runs.push([at, at]);
+  });
+  return runs;
+}
+
+/** Return values that stand alone as dots: a line needs two. */
+export function dots(past, row, x, y, number) {
+  const lone = (at) => row[at] !== null && (row[at - 1] ?? null) === null && (row[at + 1] ?? null) === null;
+  return past.map((point, at) => lone(at) && s("circle", { class: `dot line-${number % 6}`, cx: x(point.at_s), cy: y(row[at]), r: 2 }));
+}
+
+/** Return a round number at or above `value`, `least` at least. */
+export function niceAbove(value, least) {
+  const wanted = Math.max(value, least);
+  const size = 10 ** Math.floor(Math.log10(wanted));
+  return [1, 2, 2.5, 5, 10].map((step) => step * size).find((step) => step >= wanted * 0.999);
+}
+
+// --- flame graphs ---------------------------------------------------------------------------------
+
+/** Return a sampled profile as one tree of calls, each with the seconds in it and in itself alone. */
+export function treeOf({ profiles, shared }, name) {
+  const all = { name, file: "", seconds: 0, own: 0, below: new Map() };
+  for (const { name: thread, samples, weights } of profiles)
+    samples.forEach((stack, at) => {
+      const calls = stack.map((index) => shared.frames[index]);
+      if (calls[0]?.name.startsWith("thread (")) calls.shift(); // its name again
+      const frames = [{ name: thread.match(/"(.*)"/)?.[1] || thread, file: "" }, ...calls];
+      let node = all;
+      node.seconds += weights[at];
+      for (const frame of frames) {
+        const key = `${frame.name} ${frame.file}`;
+        if (!node.below.has(key)) node.below.set(key, { name: frame.name, file: frame.file, seconds: 0, own: 0, below: new Map() });
+        node = node.below.get(key);
+        node.seconds += weights[at];
+      }
+      node.own += weights[at];
+    });
+  return all;
+}
+
+/** Return whose code a file is: shoal's, a library's, or Python's own. */
+export const ownerOf = (file) => (!file ? "thread" : file.includes("site-packages") ? "library" : /\/python3|^<frozen/.test(file) ? "python" : "shoal");
+
+/** Return the calls of a tree from its top on, each `{node, share, from, depth}`: how wide, where it
+ * begins as a share of the width, and in which row. What is too narrow to be seen is left out. */
+export function laidOut(top, least = 0.002) {
+  const rows = [];
+  const lay = (node, from, depth) => {
+    const share = node.seconds / top.seconds;
+    if (share < least) return;
+    rows.push({ node, share, from, depth });
+    let at = from;
+    for (const below of [...node.below.values()].sort((a, b) => b.seconds - a.seconds)) {
+      lay(below, at, depth + 1);
+      at += below.seconds / top.seconds;
+    }
+  };
+  lay(top, 0, 0);
+  return rows;
+}
+
+/** Return the functions in which the most time was spent without what they called: `{node, seconds}`. */
+export function hottestOf(tree) {
+  const own = new Map();
+  const walk = (node) => {
+    const key = `${node.name} ${node.file}`;
+    if (node.own) own.set(key, { node, seconds: (own.get(key)?.seconds ?? 0) + node.own });
+    node.below.forEach(walk);
+  };
+  walk(tree);
+  return [...own.values()].sort((a, b) => b.seconds - a.seconds);
+}
+
+// --- texts of models and lines of logs, as elements: made without markup, so that what a model writes stays text -----
+
+const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
+const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
+const ITEM = /^\s*(?:[-*+]|\d{1,3}[.)])\s+/;
+
+/** Return the elements of a text, which may be cut anywhere. */
+export function prose(text) {
+  const found = [];
+  const rows = text.split("\n");
+  for (let at = 0; at < rows.length; ) {
+    const fence = FENCE.exec(rows[at]);
+    if (fence) {
+      const code = [];
+      for (at += 1; at < rows.length && !rows[at].trimStart().startsWith(fence[1]); at += 1) code.push(rows[at]);
+      at += 1;
+      found.push(h("pre", { tabindex: "0" }, h("code", { "data-language": fence[2] || null }, code.join("\n"))));
+    } else if (!rows[at].trim()) at += 1;
+    else if (ITEM.test(rows[at])) {
+      const isNumbered = /^\s*\d/.test(rows[at]);
+      const items = [];
+      for (; at < rows.length && (ITEM.test(rows[at]) || (rows[at].startsWith("  ") && rows[at].trim())); at += 1)
+        if (ITEM.test(rows[at])) items.push(rows[at].replace(ITEM, ""));
+        else items[items.length - 1] += ` ${rows[at].trim()}`;
+      found.push(h(isNumbered ? "ol" : "ul", {}, items.map((item) => h("li", {}, inline(item)))));
+    } else if (/^#{1,6} /.test(rows[at])) {
+      found.push(h("p", { class: "heading" }, inline(rows[at].replace(/^#+ /, ""))));
+      at += 1;
+    } else {
+      const lines = [];
+      for (; at < rows.length && rows[at].trim() && !FENCE.test(rows[at]) && !ITEM.test(rows[at]); at += 1)
+        lines.push(rows[at]);
+      found.push(h("p", {}, lines.flatMap((line, index) => (index ? [h("br"), ...inline(line)] : inline(line)))));
+    }
+  }
+  return found;
+}
+
+function inline(text) {
+  return text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).filter(Boolean).map((part) => {
+    if (part.length > 2 && part.startsWith("`") && part.endsWith("`")) return h("code", {}, part.slice(1, -1));
+    if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return h("strong", {}, part.slice(2, -2));
+    return part;
+  });
+}
+
+/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
+export function lineOf(line) {
+  let told = null;
+  try {
+    told = JSON.parse(line);
+  } catch {
+    // not ours
+  }
+  if (!told?.message) return h("p", {}, line);
+  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
+  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
+}

@@ -4,6 +4,9 @@
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
 export const SPAN_S = 300;
+export const HOUR_S = 3600;
+const HOUR_MS = 10_000;
+const GAP_POINTS = 2.5;
 const MEAN_S = 5;
 const SILENT_S = 6;
 export const PAUSES_S = [0.3, 0.7, 1, 2];
@@ -17,12 +20,14 @@ export const live = {
   state: null,
   models: null,
   past: [],
+  hour: [],
   lostAt: null,
   keyRefused: false,
 };
 
 const listeners = new Set();
 let stopped = null;
+let hourTimer = null;
 let askedIndex = null;
 let askedAt = -Infinity;
 let wake = () => {};
@@ -104,7 +109,7 @@ export function enter(text) {
 export function leave() {
   setKey(null);
   become("connecting");
-  Object.assign(live, { snapshot: null, state: null, models: null, past: [], keyRefused: false, lostAt: null });
+  Object.assign(live, { snapshot: null, state: null, models: null, past: [], hour: [], keyRefused: false, lostAt: null });
   askedIndex = null;
   stopped?.abort();
   wake();
@@ -160,6 +165,26 @@ async function askModels() {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
   }
+}
+
+/** Ask for the figures of the last hour, again and again for as long as they are wanted. Where none
+ * were noted for a while the curves are broken. */
+export async function askHour(isWanted) {
+  clearTimeout(hourTimer);
+  if (!isWanted()) return;
+  try {
+    const { points, every_s: everyS } = await json("GET", "/metrics/history");
+    const nothing = { generated: null, prompts: null, ttft: null, itl: null, running: null, waiting: null, kv: null, errors: null, nodes: {} };
+    live.hour = points.flatMap((point, at) => {
+      const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
+      return isGap ? [{ ...nothing, at_s: points[at - 1].at_s + everyS }, point] : [point];
+    });
+    tell("hour");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
+  clearTimeout(hourTimer);
+  hourTimer = setTimeout(askHour, HOUR_MS, isWanted);
 }
 
 /** Wait until it is known which models are here, some seconds at most: a key that is new may not

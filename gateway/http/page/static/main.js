@@ -8,10 +8,11 @@ import { enter, follow, isSilent, leave, listen, live } from "./live.js";
 import { models } from "./models.js";
 import { pool } from "./pool.js";
 import { requests } from "./requests.js";
+import { settings } from "./settings.js";
 import { T } from "./texts.js";
 import { watch } from "./watch.js";
 
-const VIEWS = { chat, cluster, models, pool, requests, watch };
+const VIEWS = { chat, cluster, models, pool, requests, watch, settings };
 const ICONS = {
   chat: "M3 4h14v9H9l-4 4v-4H3z",
   cluster: "M10 3a2 2 0 1 0 .01 0M4 13a2 2 0 1 0 .01 0M16 13a2 2 0 1 0 .01 0M9 7l-4 6M11 7l4 6M6 15h8",
@@ -19,6 +20,7 @@ const ICONS = {
   pool: "M5 5h10v10H5zM8 2v3M12 2v3M8 15v3M12 15v3M2 8h3M2 12h3M15 8h3M15 12h3",
   requests: "M4 5h12M4 10h8M4 15h10",
   watch: "M3 16V4M3 16h14M5 13l4-5 3 3 5-7",
+  settings: "M3 5h8M15 5h2M13 3v4M3 10h2M9 10h8M7 8v4M3 15h7M14 15h3M12 13v4",
 };
 const THEMES = ["auto", "light", "dark"];
 const BACK_S = 6;

@@ -1,9 +1,9 @@
 // Plots of the last five minutes, drawn here from the stream's snapshots; the log's events as they
-// happen; what a process of this node logs.
+// happen; what a process of this node logs, where its threads are, and where its time goes.
 
 import { ApiError, ask, events, json } from "./api.js";
-import { bytes, clock, h, number, percent, s, show, span, words } from "./dom.js";
-import { PAUSES_S, SPAN_S, Watchdog, live, nameOf } from "./live.js";
+import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, treeOf, words } from "./dom.js";
+import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf } from "./live.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
 
@@ -12,6 +12,7 @@ const VIEW = { width: 420, height: 120, top: 8, bottom: 18, right: 46 };
 
 const E = W.events;
 const L = W.log;
+const D = W.doing;
 const KEPT = 200;
 const FEW = 12;
 const QUIET_S = 15;
@@ -23,12 +24,16 @@ const TONES = {
   runner_ready: "good", runner_ended: "bad", load_refused: "bad", instance_failed: "bad",
   generation_opened: "warn", instance_draining: "warn", instance_yields: "warn", node_forgotten: "warn", gap: "warn",
 };
-const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
-const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
+const SAMPLED_S = [2, 10];
+const FLAME = { width: 1100, row: 20, letter: 6.6 };
+const LEAST_REACHED = 0.02;
+const HOTTEST = 8;
+const LATEST = 3;
 
 let root = null;
 let parts = null;
 let pointed = null;
+let isHour = false;
 let happened = [];
 let upTo = null;
 let showsAll = false;
@@ -40,29 +45,38 @@ let process = "";
 let logged = null;
 let logProblem = null;
 let logTimer = null;
+let subjects = null;
+let subject = "";
+let asking = null;
+let seen = null;
+let seenProblem = null;
+let zoomed = null;
 
 export const watch = {
   open(main) {
     root = main;
-    parts = { plots: h("section", { class: "plots" }), events: h("section", {}), log: h("section", {}) };
+    parts = { head: h("header", { class: "head" }), plots: h("section", { class: "plots" }), events: h("section", {}), log: h("section", {}), doing: h("section", {}) };
     main.append(
-      h("header", { class: "head" }, h("h1", {}, W.title), h("p", { class: "dim" }, W.summary(span(SPAN_S)))),
-      h("div", { class: "body" }, parts.plots, parts.events, parts.log),
+      parts.head,
+      h("div", { class: "body" }, parts.plots, parts.events, parts.log, parts.doing),
     );
-    draw();
+    turnTo(isHour);
     drawEvents();
     drawLog();
+    drawDoing();
     followLog(parts);
     readLog();
+    readSubjects();
   },
   update(what) {
-    if (what === "snapshot") draw();
+    if (what === (isHour ? "hour" : "snapshot")) draw();
     if (what === "state") drawEvents();
   },
   close() {
     stopped?.abort();
     clearTimeout(logTimer);
     root = parts = pointed = stopped = upTo = logged = eventProblem = logProblem = null;
+    asking = seen = seenProblem = zoomed = null;
     happened = [];
     isHeard = false;
   },
@@ -86,14 +100,26 @@ function plots() {
 }
 
 function draw() {
-  if (root !== null) show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
+  if (root === null) return;
+  const choice = (hour) => h("button", { class: "plain", onclick: () => turnTo(hour), "aria-pressed": String(isHour === hour) }, W.spans[hour ? 1 : 0]);
+  show(parts.head, h("h1", {}, W.title), h("p", { class: "dim" }, isHour ? W.hour : W.summary(span(SPAN_S))), h("div", { class: "row choices" }, choice(false), choice(true)));
+  show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
+}
+
+/** Show the last five minutes, or the last hour, whose figures are asked for while they are shown. */
+function turnTo(hour) {
+  const mine = parts;
+  isHour = hour;
+  pointed = null;
+  draw();
+  askHour(() => isHour && parts === mine);
 }
 
 function plot(name, told, lines) {
   const [title, note] = W.plots[name];
-  const { past } = live;
+  const past = isHour ? live.hour : live.past;
   const endS = past.at(-1)?.at_s ?? 0;
-  const spanS = Math.min(SPAN_S, Math.max(60, Math.ceil((endS - (past[0]?.at_s ?? 0)) / 60) * 60));
+  const spanS = Math.min(isHour ? HOUR_S : SPAN_S, Math.max(60, Math.ceil((endS - (past[0]?.at_s ?? 0)) / 60) * 60));
   const values = lines.map(([, of]) => past.map(of));
   const known = values.flat().filter((value) => value !== null);
   const most = known.length ? Math.max(...known) : 0;
@@ -102,7 +128,7 @@ function plot(name, told, lines) {
   const x = (atS) => inner.width * (1 - (endS - atS) / spanS);
   const y = (value) => VIEW.top + inner.height * (1 - value / top);
   const at = pointed === null ? past.length - 1 : nearest(past, endS - (1 - pointed) * spanS);
-  const last = (row) => (pointed === null ? row.findLast((value) => value !== null) : row[at]) ?? null;
+  const last = (row) => (pointed === null ? row.slice(isHour ? -LATEST : 0).findLast((value) => value !== null) : row[at]) ?? null;
   const move = (event) => {
     const frame = event.currentTarget.getBoundingClientRect();
     pointed = Math.min(1, Math.max(0, ((event.clientX - frame.left) / frame.width) * (VIEW.width / inner.width)));
@@ -133,58 +159,6 @@ function plot(name, told, lines) {
       ]),
       pointed !== null && past[at] && s("line", { class: "cross", x1: x(past[at].at_s), x2: x(past[at].at_s), y1: VIEW.top, y2: y(0) })),
   );
-}
-
-/** Return values that stand alone as dots: a line needs two. */
-function dots(past, row, x, y, number) {
-  const lone = (at) => row[at] !== null && (row[at - 1] ?? null) === null && (row[at + 1] ?? null) === null;
-  return past.map((point, at) => lone(at) && s("circle", { class: `dot line-${number % 6}`, cx: x(point.at_s), cy: y(row[at]), r: 2 }));
-}
-
-function nearest(past, atS) {
-  let best = 0;
-  past.forEach((point, at) => {
-    if (Math.abs(point.at_s - atS) < Math.abs(past[best].at_s - atS)) best = at;
-  });
-  return best;
-}
-
-function pathOf(past, row, x, y) {
-  let path = "";
-  let isOn = false;
-  past.forEach((point, at) => {
-    if (row[at] === null) isOn = false;
-    else {
-      path += `${isOn ? "L" : "M"}${x(point.at_s).toFixed(1)} ${y(row[at]).toFixed(1)}`;
-      isOn = true;
-    }
-  });
-  return path;
-}
-
-function areaOf(past, row, x, y, base) {
-  return runsOf(row).map(([first, last]) => {
-    const points = past.slice(first, last + 1).map((point, at) => `L${x(point.at_s).toFixed(1)} ${y(row[first + at]).toFixed(1)}`);
-    return `M${x(past[first].at_s).toFixed(1)} ${base}${points.join("")}L${x(past[last].at_s).toFixed(1)} ${base}Z`;
-  }).join("");
-}
-
-/** Return where values stand side by side: first and last of each run. */
-function runsOf(row) {
-  const runs = [];
-  row.forEach((value, at) => {
-    if (value === null) return;
-    if (runs.length && runs.at(-1)[1] === at - 1) runs.at(-1)[1] = at;
-    else runs.push([at, at]);
-  });
-  return runs;
-}
-
-/** Return a round number at or above `value`, `least` at least. */
-function niceAbove(value, least) {
-  const wanted = Math.max(value, least);
-  const size = 10 ** Math.floor(Math.log10(wanted));
-  return [1, 2, 2.5, 5, 10].map((step) => step * size).find((step) => step >= wanted * 0.999);
 }
 
 // --- the log's events -----------------------------------------------------------------------------
@@ -309,15 +283,116 @@ function drawLog() {
   if (lines && wasAtEnd) lines.scrollTop = lines.scrollHeight;
 }
 
-/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
-function lineOf(line) {
-  let told = null;
+// --- what a process is doing ----------------------------------------------------------------------
+
+/** Ask which processes there are to look into. */
+async function readSubjects() {
+  const mine = parts;
   try {
-    told = JSON.parse(line);
-  } catch {
-    // not ours
+    subjects = (await json("GET", "/v1/diagnostics/node")).processes.map((one) => one.name);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    seenProblem = error.status === 0 ? null : error.message;
   }
-  if (!told?.message) return h("p", {}, line);
-  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
-  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
+  if (parts === mine) drawDoing();
+}
+
+/** Ask for stacks, or for a sample of some seconds, of the process that is chosen. */
+async function lookInto(seconds) {
+  const mine = parts;
+  const name = subject;
+  const path = `/v1/diagnostics/node/processes/${name}`;
+  asking = seconds ? D.sampling(seconds) : D.looking;
+  seen = seenProblem = zoomed = null;
+  drawDoing();
+  try {
+    const found = seconds ? await json("POST", `${path}/profile`, { seconds }) : await json("GET", `${path}/stacks`);
+    if (parts !== mine) return;
+    seen = seconds ? { name, flame: treeOf(found, D.all) } : { name, threads: found.threads };
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (parts !== mine) return;
+    seenProblem = error.message || D.unreached;
+  }
+  asking = null;
+  drawDoing();
+}
+
+function drawDoing() {
+  if (root === null) return;
+  const chosen = (event) => {
+    subject = event.target.value;
+    drawDoing();
+  };
+  const isIdle = asking === null && subject !== "";
+  show(
+    parts.doing,
+    h("div", { class: "bar" }, h("h2", {}, D.title),
+      h("div", { class: "row tools" },
+        h("select", { "aria-label": D.process, onchange: chosen },
+          h("option", { value: "" }, L.choose),
+          (subjects ?? []).map((name) => h("option", { value: name, selected: name === subject }, name))),
+        h("button", { onclick: () => lookInto(0), disabled: !isIdle }, D.stacks),
+        SAMPLED_S.map((seconds) => h("button", { onclick: () => lookInto(seconds), disabled: !isIdle }, D.sample(seconds))))),
+    h("p", { class: "dim", role: "status" }, asking ?? (seen ? D.of(seen.name) : D.note)),
+    seenProblem && h("p", { class: "bad", role: "alert" }, seenProblem),
+    seen?.threads && seen.threads.map(stackOf),
+    seen?.flame && flame(seen.flame),
+  );
+}
+
+const shortFile = (file) => file.split("/").slice(-2).join("/");
+
+function stackOf(thread) {
+  const marks = [thread.active && D.active, thread.owns_gil && D.gil].filter(Boolean);
+  return h(
+    "details", { class: "stack", open: thread.active, "data-key": String(thread.thread_id) },
+    h("summary", {}, h("strong", {}, thread.name || D.unnamed), marks.map((mark) => h("span", { class: "pill good" }, mark)), ` ${D.frames(thread.frames.length)}`),
+    h("ol", {}, thread.frames.map((frame) => h("li", {}, h("code", {}, frame.name), h("small", {}, ` ${shortFile(frame.filename)}:${frame.line}`)))),
+  );
+}
+
+function flame(whole) {
+  if (!whole.seconds) return h("p", { class: "dim" }, D.idle);
+  const top = zoomed ?? whole;
+  const rows = laidOut(top);
+  const height = (Math.max(...rows.map((row) => row.depth)) + 1) * FLAME.row;
+  return h(
+    "figure", { class: "flame" },
+    h("div", { class: "bar" },
+      h("p", { class: "legend" }, ["shoal", "library", "python", "thread"].map((kind) => h("span", {}, h("i", { class: `frame ${kind}` }), D.owners[kind]))),
+      zoomed && h("button", { class: "plain", onclick: () => zoom(null) }, D.whole)),
+    h("div", { class: "scroll" },
+      s("svg", { viewBox: `0 0 ${FLAME.width} ${height}`, role: "group", "aria-label": D.described(whole.seconds.toFixed(2)) }, rows.map((row) => box(row, whole)))),
+    hottest(whole),
+  );
+}
+
+function box({ node, share, from, depth }, whole) {
+  const x = from * FLAME.width;
+  const width = share * FLAME.width;
+  const letters = Math.floor((width - 6) / FLAME.letter);
+  const title = D.frame(node.name, shortFile(node.file), percent(node.seconds / whole.seconds), percent(node.own / whole.seconds));
+  const press = () => zoom(node === whole ? null : node);
+  const key = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), press());
+  const reached = share >= LEAST_REACHED ? { tabindex: "0", role: "button", onkeydown: key } : {};
+  return s(
+    "g", { class: `frame ${ownerOf(node.file)}`, onclick: press, ...reached },
+    s("title", {}, title),
+    s("rect", { x, y: depth * FLAME.row, width: Math.max(0.5, width - 1), height: FLAME.row - 1, rx: Math.min(3, width / 2) }),
+    letters > 2 && s("text", { x: x + 4, y: depth * FLAME.row + 14 }, node.name.length > letters ? `${node.name.slice(0, letters - 1)}…` : node.name),
+  );
+}
+
+function zoom(node) {
+  zoomed = node;
+  drawDoing();
+}
+
+/** Return the functions in which the most time was spent, without what they called. */
+function hottest(whole) {
+  const rows = hottestOf(whole).slice(0, HOTTEST).map(({ node, seconds }) =>
+    h("tr", { "data-key": `${node.name} ${node.file}` },
+      h("td", {}, h("code", {}, node.name)), h("td", { class: "wide-only" }, h("small", {}, shortFile(node.file))), h("td", { class: "n" }, percent(seconds / whole.seconds))));
+  return table([D.function, [D.file, "wide-only"], [D.own, "n"]], rows);
 }

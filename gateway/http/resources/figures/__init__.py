@@ -1,8 +1,13 @@
-"""Talks to clients: what the cluster does now, once or once a second, the log's events, and
-traces of requests."""
+"""Talks to clients: what the cluster does now, once or once a second, and did in the last hour;
+the log's events, and traces of requests."""
 
 from gateway.http.resources.figures.events import LogEvents
-from gateway.http.resources.figures.snapshots import MetricsSnapshot, MetricsStream
+from gateway.http.resources.figures.snapshots import (
+    MetricsHistory,
+    MetricsSnapshot,
+    MetricsStream,
+    keep_history,
+)
 from gateway.http.resources.figures.traces import (
     ClusterTraces,
     RawTrace,
@@ -16,6 +21,7 @@ from gateway.http.resources.figures.traces import (
 __all__ = [
     "ClusterTraces",
     "LogEvents",
+    "MetricsHistory",
     "MetricsSnapshot",
     "MetricsStream",
     "RawTrace",
@@ -24,4 +30,5 @@ __all__ = [
     "TraceStats",
     "Tracing",
     "TracingBody",
+    "keep_history",
 ]

@@ -1,15 +1,21 @@
-"""Talks to clients about what the cluster does now: as JSON, or as a stream of the same."""
+"""Talks to clients about what the cluster does now, as JSON or as a stream of the same; and, in
+threads, to the file of what it did in the last hour."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 
 from falcon.asgi import Request, Response
 
+from gateway.cluster.watch import EVERY_S, HistoryFile, HistoryKeeper
 from gateway.dialects import sse
-from gateway.http.middleware import Resource
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import Gone, answer_streamed
+from gateway.service import HttpService
 
 
 class MetricsSnapshot(Resource):
@@ -35,3 +41,47 @@ class MetricsStream(Resource):
                     yield sse.named_frame("snapshot", made)
 
         answer_streamed(req, resp, watch, frames)
+
+
+class MetricsHistory(Resource):
+    """`GET /metrics/history`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the points of the last hour, over restarts of the gateway. 503 where they
+        cannot be read."""
+        path = self.service.options.history_file
+        try:
+            points = await asyncio.to_thread(HistoryFile(Path(path)).points) if path else []
+        except OSError as error:
+            text = f"the history cannot be read: {error}"
+            raise HttpFaultRaised(HttpFault(503, "history_unreadable", text)) from error
+        answer_json(resp, {"node": self.service.options.node, "every_s": EVERY_S, "points": points})
+        resp.set_header("cache-control", "no-store")
+
+
+def keep_history(service: HttpService) -> None:
+    """Have one of a gateway's HTTP processes note what the cluster does, for as long as it lives.
+    What cannot be written is logged once."""
+    path = service.options.history_file
+    if not path or service.http_processes.number != 0:
+        return
+    keeper = HistoryKeeper(HistoryFile(Path(path)), service.watch.latest)
+    noting: set[asyncio.Task[None]] = set()
+    told: set[str] = set()
+
+    async def note() -> None:
+        """Note a point."""
+        try:
+            await keeper.note()
+        except OSError as error:
+            if str(error) not in told:
+                told.add(str(error))
+                service.log.warning(f"what was measured cannot be kept: {error}")
+
+    def begin() -> None:
+        """Begin to note a point; the task is held until it is done."""
+        task = asyncio.ensure_future(note())
+        noting.add(task)
+        task.add_done_callback(noting.discard)
+
+    service.reactor.every(EVERY_S, begin)

@@ -1,0 +1,170 @@
+"""Talks to the disk: changes `shoal.toml`, one change at a time, and to nothing that a node would
+not take."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import tomllib
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from bus.wire.errors import ConfigError
+from conf.changing.described import commented
+from conf.changing.text import changed, check_known, typed
+from conf.paths import PRIVATE, Paths
+from conf.sections import flat, hash_key, is_hash, words
+from conf.settings import DEFAULTS_FILE, Settings, settings_of_file
+
+OWNERS_ALONE = 0o600
+
+
+def defaults() -> Mapping[str, Any]:
+    """Return the default of each setting, by dotted key."""
+    return flat(tomllib.loads(DEFAULTS_FILE.read_text()))
+
+
+def _path_of(paths: Paths) -> Path:
+    """Return the file itself where `shoal.toml` is a link."""
+    return paths.config_file.resolve()
+
+
+def text_of(paths: Paths) -> str | None:
+    """Return the file's text, None where there is none. Raises ConfigError."""
+    try:
+        return _path_of(paths).read_text()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{paths.config_file}: {error}") from error
+
+
+def write_first(paths: Paths) -> bool:
+    """Write a file in which every setting is commented out, where there is none; return whether it
+    was written: a node needs none, so that a folder which cannot be written is no fault."""
+    try:
+        with _held(paths):
+            if paths.config_file.exists() or paths.config_file.is_symlink():
+                return False
+            _write(_path_of(paths), commented(DEFAULTS_FILE.read_text()))
+    except ConfigError:
+        return False
+    return True
+
+
+def change(paths: Paths, put: Mapping[str, Any], drop: Sequence[str]) -> None:
+    """Set and unset settings by dotted key: values as JSON or a person has them. API keys are
+    written as their hashes. Raises ConfigError, which names the setting and what it accepts; then
+    nothing is written."""
+    known = defaults()
+    for key in (*put, *drop):
+        check_known(key, known)
+    values = {key: _kept(key, typed(key, value, known[key])) for key, value in put.items()}
+    with _held(paths):
+        before = text_of(paths)
+        text = before if before is not None else commented(DEFAULTS_FILE.read_text())
+        try:
+            after = changed(text, values, drop, known)
+        except ConfigError as error:
+            raise ConfigError(f"{paths.config_file}: {error}") from None
+        _take(paths, after)
+
+
+def replace(paths: Paths, text: str, before: str) -> None:
+    """Write a person's text of the whole file, which was `before`. Raises ConfigError where a node
+    would not take it, or the file has been changed meanwhile."""
+    with _held(paths):
+        if (text_of(paths) or "") != before:
+            raise ConfigError(f"{paths.config_file} was changed by another meanwhile")
+        _take(paths, text)
+
+
+def check(paths: Paths, text: str) -> None:
+    """Raise ConfigError, which names the setting and its line, where a node would not take a text
+    as `shoal.toml`."""
+    with tempfile.TemporaryDirectory(prefix="shoal-settings-") as folder:
+        file = Path(folder) / "shoal.toml"
+        file.write_text(text)
+        try:
+            settings_of_file(paths, file, alone=True)
+        except ConfigError as error:
+            told = str(error).replace(f"file {file}", "shoal.toml").replace(str(file), "shoal.toml")
+            raise ConfigError(told) from None
+
+
+def differing(paths: Paths, now: Settings) -> Mapping[str, Any]:
+    """Return what the node was started with of the settings that it would be started with otherwise
+    now, by dotted key; nothing where no node is up, or its start cannot be read."""
+    if not paths.up_file.exists():
+        return {}
+    try:
+        ran = settings_of_file(paths, paths.up_config, alone=False)
+    except ConfigError:
+        return {}
+    wanted = {key: value for key, value, _ in now.rows()}
+    return {key: value for key, value, _ in ran.rows() if value != wanted.get(key)}
+
+
+def readable_key(path: Path) -> str | None:
+    """Return what is wrong where a settings file holds an API key in plain text and others than
+    its owner may read it, else None. Raises ConfigError."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    keys = words(found.get("api_keys", ()))
+    is_plain = isinstance(keys, list | tuple) and not all(
+        isinstance(key, str) and is_hash(key) for key in cast(list[Any], keys)
+    )
+    if not is_plain or not path.stat().st_mode & 0o077:
+        return None
+    return f"{path} holds an API key in plain text and other users may read it"
+
+
+def _kept(key: str, value: Any) -> Any:
+    if key != "api_keys":
+        return value
+    return [one if is_hash(one) else hash_key(one) for one in cast(list[str], value)]
+
+
+def _take(paths: Paths, text: str) -> None:
+    check(paths, text)
+    _write(_path_of(paths), text)
+
+
+def _write(file: Path, text: str) -> None:
+    """Put a text into a file, whole or not at all, with the rights that the file has. Raises
+    ConfigError."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        mode = file.stat().st_mode & 0o777 if file.exists() else OWNERS_ALONE
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
+            os.fchmod(out.fileno(), mode)
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(file)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ConfigError(f"{file} cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _held(paths: Paths) -> Generator[None]:
+    """Hold the lock of the folder of settings, which is made where it is missing. Raises
+    ConfigError."""
+    try:
+        paths.config.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        held = os.open(paths.config, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"{paths.config}: {error}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)

@@ -1,0 +1,113 @@
+"""Talks to the disk: what each setting is, what is in force, where that is from, and what runs; for
+those who ask a node over HTTP."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from conf.changing.described import descriptions
+from conf.changing.file import change, defaults
+from conf.sections import TABLES, masked
+from conf.settings import DEFAULTS_FILE, Settings, load_settings
+
+HOT = frozenset({"log_level"})
+"""What running processes take by themselves when the file changes."""
+HERE_ALONE: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "http_host",
+            "http_owner_only",
+            "http_names",
+            "cors_origins",
+            "trusted_proxies",
+            "api_keys",
+        ),
+        "it says who may use the HTTP API",
+    ),
+    **dict.fromkeys(
+        ("cluster.listen", "cluster.addresses", "cluster.peers", "cluster.namespace", "voters"),
+        "it says which nodes may meet this one",
+    ),
+    **dict.fromkeys(
+        ("http_tls_cert", "http_tls_key", "cluster_key_file", "model_folders", "runner.blas"),
+        "it names files of the machine",
+    ),
+    **dict.fromkeys(
+        ("offline", "fetch.enabled", "fetch.allow", "tools.search", "tools.search_url"),
+        "it says what this node asks of others",
+    ),
+    **dict.fromkeys(
+        ("pull_on_demand", "pull_names"), "it says what is brought here from a hub unasked"
+    ),
+}
+"""Settings that are changed on the machine alone, and why: who has a key to the HTTP API is not to
+get more by it than the API gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTold:
+    """The settings of a node, of which some parts run with `running`."""
+
+    running: Settings
+
+    def rows(self) -> dict[str, Any]:
+        """Return every setting as it may be shown, and what is wrong with the file. Blocks; raises
+        ConfigError where a node that starts now would find no settings."""
+        paths = self.running.paths
+        now = load_settings(home=paths.home if paths.chosen else None, flags=self.running.flags)
+        ran = {key: value for key, value, _ in self.running.rows()}
+        meanings, standard = descriptions(DEFAULTS_FILE.read_text()), defaults()
+        rows: list[dict[str, Any]] = []
+        for key, value, source in now.rows():
+            is_hot = key in HOT
+            runs = value if is_hot else ran[key]
+            rows.append(
+                {
+                    "key": key,
+                    "meaning": meanings.get(key, ""),
+                    **_kind(key, standard[key]),
+                    "default": standard[key],
+                    "value": masked(key, value),
+                    "source": source,
+                    "running": masked(key, runs),
+                    "differs": value != runs,
+                    "takes": "at once" if is_hot else "restart",
+                    "not_over_http": self.why_not_over_http(key),
+                }
+            )
+        return {"file": str(paths.config_file), "trouble": now.trouble, "settings": rows}
+
+    def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
+        """Set and unset settings in `shoal.toml`. Blocks; raises ConfigError."""
+        change(self.running.paths, put, drop)
+
+    def why_not_over_http(self, key: str) -> str:
+        """Return why a setting is not changed over HTTP; "" where it is."""
+        return HERE_ALONE.get(key, "")
+
+
+def _kind(key: str, default: Any) -> dict[str, Any]:
+    table, _, name = key.rpartition(".")
+    fields = TABLES.get(table, Settings).model_fields
+    choices = _choices(fields[name].annotation)
+    if choices:
+        return {"kind": "choice", "choices": choices}
+    kinds = ((bool, "truth"), (int, "whole"), (float, "number"), (list, "words"))
+    kind = next((word for kind, word in kinds if isinstance(default, kind)), "text")
+    return {"kind": kind, "choices": []}
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Return the words that a setting may be; none where it may be others, too."""
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return [str(word) for word in typing.get_args(annotation)]
+    if origin in (types.UnionType, typing.Union):
+        parts = typing.get_args(annotation)
+        words = [_choices(part) if part is not bool else ["true", "false"] for part in parts]
+        return [word for part in words for word in part] if all(words) else []
+    return []

@@ -1,0 +1,45 @@
+"""Talks to the person's own editor, and asks whether a text that is refused is edited once more."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
+
+USUAL_EDITOR = "vi"
+
+
+def asker(output: Output) -> Callable[[str], bool]:
+    """Return what says why a text is refused, and asks a person at a terminal whether it is edited
+    again; without one the answer is no."""
+
+    def ask(why: str) -> bool:
+        """Return whether a person at a terminal wants to edit once more."""
+        if output.as_json or not output.err.is_terminal:
+            return False
+        output.warn(why)
+        return typer.confirm("Edit it again?", default=True, err=True)
+
+    return ask
+
+
+def open_editor(file: Path, verb: str) -> None:
+    """Have the person's editor change a file; `verb` is the command that asks for it. Raises
+    CliError."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL_EDITOR
+    remedy = f"name yours in $EDITOR, as in `EDITOR=nano {verb}`"
+    try:
+        ended = subprocess.call([*shlex.split(editor), str(file)])
+    except (OSError, ValueError) as error:
+        raise CliError(
+            f"the editor {editor!r} could not be started: {error}", remedy=remedy
+        ) from error
+    if ended:
+        raise CliError(f"the editor {editor!r} ended with {ended}; nothing was written")

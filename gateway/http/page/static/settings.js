@@ -1,0 +1,184 @@
+// The settings of the node that is asked: what is in force and from where, what runs instead until a
+// restart, and changes, which are written into its shoal.toml.
+
+import { ApiError, json } from "./api.js";
+import { h, show, words } from "./dom.js";
+import { T } from "./texts.js";
+
+const S = T.settings;
+const LOOK_MS = 5000;
+
+let root = null;
+let timer = null;
+let found = null;
+let problem = null;
+let told = null;
+let wanted = "";
+let changedOnly = false;
+let opened = null;
+let refused = null;
+
+export const settings = {
+  open(main) {
+    root = main;
+    draw();
+    look();
+  },
+  close() {
+    clearTimeout(timer);
+    root = opened = problem = told = refused = null;
+  },
+};
+
+async function look() {
+  clearTimeout(timer);
+  const mine = root;
+  try {
+    const now = await json("GET", "/settings");
+    if (root !== mine || root === null) return;
+    found = now;
+    problem = null;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status !== 0) problem = error.message;
+  }
+  if (root !== mine || root === null) return;
+  draw();
+  timer = setTimeout(look, LOOK_MS);
+}
+
+function draw() {
+  if (root === null) return;
+  show(
+    root,
+    h("header", { class: "head" }, h("h1", {}, S.title), found && h("p", { class: "dim" }, summary())),
+    h("div", { class: "body" },
+      problem && h("p", { class: "bad", role: "alert" }, problem),
+      found?.trouble && h("p", { class: "bad", role: "alert" }, S.trouble(found.trouble)),
+      h("p", { class: "good", role: "status", hidden: told === null }, told ?? ""),
+      found ? [h("p", { class: "dim" }, words(S.file(found.file))), tools(), groups()] : h("p", { class: "dim" }, T.loading)),
+  );
+}
+
+const isChanged = (row) => row.source !== "default";
+
+const summary = () =>
+  S.summary(found.name, found.settings.filter(isChanged).length, found.settings.filter((row) => row.differs).length);
+
+function tools() {
+  const typed = (event) => {
+    wanted = event.target.value.trim().toLowerCase();
+    draw();
+  };
+  const turned = (event) => {
+    changedOnly = event.target.checked;
+    draw();
+  };
+  return h(
+    "div", { class: "row tools" },
+    h("input", { type: "search", id: "find", value: wanted, placeholder: S.find, "aria-label": S.find, oninput: typed }),
+    h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turned, checked: changedOnly }), S.changedOnly),
+  );
+}
+
+/** Return the settings that are looked for, under the headings of their tables. */
+function groups() {
+  const isWanted = (row) =>
+    row.key === opened || ((!changedOnly || isChanged(row)) && `${row.key} ${row.meaning}`.toLowerCase().includes(wanted));
+  const rows = found.settings.filter(isWanted);
+  if (!rows.length) return h("p", { class: "dim" }, S.noneFound);
+  const tableOf = ({ key }) => (key.includes(".") ? key.split(".")[0] : "");
+  return [...new Set(rows.map(tableOf))].map((table) =>
+    h("section", { "data-key": `table ${table}` },
+      h("h2", {}, S.groups[table] ?? table),
+      h("ul", { class: "settings" }, rows.filter((row) => tableOf(row) === table).map(setting))));
+}
+
+function setting(row) {
+  const isOpen = opened === row.key;
+  const turn = () => {
+    opened = isOpen ? null : row.key;
+    refused = told = null;
+    draw();
+    root.querySelector(opened ? ".settings form [name=value]" : `[data-key="${row.key}"] button`)?.focus();
+  };
+  return h(
+    "li", { class: isOpen ? "setting open" : "setting", "data-key": row.key },
+    h("div", { class: "what" },
+      h("h3", {}, h("code", {}, row.key)),
+      h("p", { class: "dim" }, words(row.meaning))),
+    h("div", { class: "now" },
+      h("span", { class: "value" }, plain(row.value)),
+      h("span", { class: isChanged(row) ? "pill" : "pill quiet" }, isChanged(row) ? S.origin(row.source) : S.standard),
+      row.differs && h("span", { class: "pill warn" }, words(S.differs(plain(row.running)))),
+      !row.not_over_http && h("button", { onclick: turn, "aria-expanded": String(isOpen), "aria-label": `${isOpen ? S.notNow : S.change} ${row.key}` }, isOpen ? S.notNow : S.change)),
+    row.not_over_http && h("p", { class: "dim alone" }, words(S.hereAlone(row.key, row.not_over_http))),
+    isOpen && editor(row),
+  );
+}
+
+function editor(row) {
+  const isAloof = isChanged(row) && !row.source.startsWith("file ");
+  const sent = (event) => {
+    event.preventDefault();
+    const value = valueOf(row, event.target.elements.value);
+    if (value === undefined) {
+      refused = S.noNumber(row.key);
+      draw();
+    } else change({ set: { [row.key]: value } }, S.saved(row.key));
+  };
+  return h(
+    "form", { onsubmit: sent, "data-key": `edit ${row.key}` },
+    field(row),
+    h("p", { class: "dim", id: "about-value" },
+      row.kind === "words" && `${S.words} `, S.standardIs(plain(row.default)), " ", row.takes === "at once" ? S.atOnce : S.atRestart,
+      isAloof && ` ${S.overruled(row.source)}`),
+    h("p", { class: "bad", role: "alert", hidden: refused === null }, refused ?? ""),
+    h("div", { class: "row" },
+      h("button", { class: "main" }, S.save),
+      row.source.startsWith("file ") && h("button", { type: "button", onclick: () => change({ unset: [row.key] }, S.unsaved(row.key)) }, S.reset)),
+  );
+}
+
+/** Return what a value of its kind is entered with. */
+function field(row) {
+  const is = { name: "value", "aria-label": row.key, "aria-describedby": "about-value" };
+  if (row.kind === "truth" || row.kind === "choice") {
+    const choices = row.kind === "truth" ? ["true", "false"] : row.choices;
+    return h("select", is, choices.map((one) => h("option", { value: one, selected: one === String(row.value) }, row.kind === "truth" ? S.truth[one] : one || S.none)));
+  }
+  if (row.kind === "words") return h("textarea", { ...is, rows: 3, spellcheck: "false" }, row.value.join("\n"));
+  const number = row.kind === "text" ? {} : { inputmode: "decimal" };
+  return h("input", { ...is, ...number, value: String(row.value), autocomplete: "off", spellcheck: "false" });
+}
+
+/** Return what was entered, as JSON has it; undefined where it is no number. */
+function valueOf(row, input) {
+  const text = input.value.trim();
+  if (row.kind === "truth") return text === "true";
+  if (row.kind === "words") return text.split("\n").map((line) => line.trim()).filter(Boolean);
+  if (row.kind !== "whole" && row.kind !== "number") return text;
+  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
+}
+
+/** Ask for a change, and say what has come of it. */
+async function change(body, done) {
+  refused = told = null;
+  const key = opened;
+  try {
+    found = await json("PUT", "/settings", body);
+    told = done;
+    opened = null;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    refused = error.message;
+  }
+  draw();
+  if (opened === null) root?.querySelector(`[data-key="${key}"] button`)?.focus();
+}
+
+/** Return a value as people read it. */
+function plain(value) {
+  if (Array.isArray(value)) return value.join(", ") || S.none;
+  return typeof value === "boolean" ? S.truth[value] : value === "" ? S.empty : String(value);
+}

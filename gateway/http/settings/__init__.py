@@ -1,0 +1,6 @@
+"""Talks to clients about the settings of the node that is asked: what is in force, what runs, and
+changes for those who may do everything."""
+
+from gateway.http.settings.resource import SettingsBody, SettingsResource
+
+__all__ = ["SettingsBody", "SettingsResource"]

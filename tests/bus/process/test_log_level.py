@@ -1,0 +1,49 @@
+"""The level of a log follows the settings, and no file that is wrong changes it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from bus.process.logs import LevelFollower, LevelSource, Log
+from bus.wire.errors import ConfigError
+
+
+def test_a_log_and_what_is_bound_to_it_follow_the_level(tmp_path: Path) -> None:
+    file, out = tmp_path / "shoal.toml", io.StringIO()
+    asked: list[str] = []
+
+    def now() -> tuple[str, str]:
+        """Return the file's first word; `bad` cannot be read, `odd` has trouble."""
+        word = file.read_text().strip() if file.exists() else "info"
+        asked.append(word)
+        if word == "bad":
+            raise ConfigError("shoal.toml: no such level")
+        return ("info", "shoal.toml is odd") if word == "odd" else (word, "")
+
+    log = Log(node="n1", process="worker", stream=out)
+    bound = log.bind(request="r1")
+    follower = LevelFollower(log, LevelSource(file, now))
+    bound.debug("not told")
+    file.write_text("bad\n")
+    follower.look()
+    for word in ("debug", "bad", "odd", "error"):
+        file.write_text(word + "\n")
+        follower.look()
+        follower.look()
+        bound.debug(f"debug after {word}")
+        bound.warning(f"warning after {word}")
+    assert asked == ["bad", "debug", "bad", "odd", "error"], "the file is read once for each change"
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [one["message"] for one in told] == [
+        "the log level was changed",
+        "debug after debug",
+        "warning after debug",
+        "shoal.toml: no such level (the log level stays as it is)",
+        "debug after bad",
+        "warning after bad",
+        "shoal.toml is odd (the log level stays as it is)",
+        "debug after odd",
+        "warning after odd",
+    ]
