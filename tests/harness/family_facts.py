@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,8 +33,10 @@ from runner.engine import NotMade
 from runner.mlx.engine import UnloadableModel, load_engine
 from runner.mlx.model.load import load_weights
 from runner.mlx.model.quantize import ModelMaker
+from runner.mlx.ranks.family_shards import OWN_SHARDS
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
+from runner.mlx.ranks.shard import shard
 from tests.harness.families import write_model
 from tests.harness.family_settings import can_be_built, known_families, settings_of
 from tests.harness.lora import draw_adapter
@@ -145,8 +147,8 @@ def facts_of(family: str, folder: Path, tensor: str) -> FamilyFacts:
 # --- tensor ranks: two processes, joined by MLX's ring on loopback ------------------------------
 
 
-def tensor_facts(families: Sequence[str]) -> dict[str, str]:
-    """Whether two tensor ranks say what one says, by family."""
+def tensor_facts(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Whether two tensor ranks say what one says, of models of these settings."""
     ports = []
     for _ in range(RANKS):
         with socket.socket() as probe:
@@ -155,9 +157,11 @@ def tensor_facts(families: Sequence[str]) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="shoal-families-") as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
+        asked = Path(folder) / "models.json"
+        asked.write_text(json.dumps(models))
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.family_facts", "--rank", *families],
+                [sys.executable, "-m", "tests.harness.family_facts", "--rank", asked],
                 env={**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -173,29 +177,31 @@ def tensor_facts(families: Sequence[str]) -> dict[str, str]:
     return json.loads(said.strip().splitlines()[-1])
 
 
-def _rank(families: Sequence[str]) -> None:
+def _rank(models: Mapping[str, dict[str, Any]]) -> None:
     """Be one of the ranks: both shard each model, compute, and compare with the whole."""
     group = mx.distributed.init(strict=True, backend="ring")
     found: dict[str, str] = {}
-    for family in families:
+    for name, settings in models.items():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            model = write_model(Path(folder) / family, settings_of(family))
-            found[family] = _tensor_fact(model, group)
+            model = write_model(Path(folder) / "model", settings)
+            found[name] = _tensor_fact(model, group)
     if group.rank() == 0:
         print(json.dumps(found))
 
 
 def _tensor_fact(folder: Path, group: Any) -> str:
     whole, _ = load_model(folder)
-    part, _ = load_model(folder, lazy=True)
+    part, config = load_model(folder, lazy=True)
     try:
-        part.shard(group)
+        shard(part, config, group)
         caches = make_prompt_cache(whole), make_prompt_cache(part)
         for step in range(STEPS):
             tokens = _tokens(step)
             wanted, found = whole(tokens, cache=caches[0]), part(tokens, cache=caches[1])
             if not _alike(wanted, found):
                 return "the ranks say something else than the whole"
+    except Unsplittable as error:
+        return str(error)
     except Exception as error:
         return _said(error)
     return YES
@@ -228,12 +234,12 @@ def _without_numbers(text: str) -> str:
 def measured(families: Sequence[str] | None = None) -> dict[str, FamilyFacts]:
     """Measure families, or all that can be built."""
     names = [one for one in families or known_families() if can_be_built(one)]
-    sharded = [name for name in names if _shards(name)]
+    sharded = {name: settings_of(name) for name in names if _shards(name)}
     tensor = tensor_facts(sharded) if sharded else {}
     found: dict[str, FamilyFacts] = {}
     for name in names:
         with tempfile.TemporaryDirectory(prefix="shoal-families-") as folder:
-            why = "mlx-lm shards it not"
+            why = "nothing shards it"
             found[name] = facts_of(name, Path(folder), tensor.get(name, why))
     return found
 
@@ -242,13 +248,13 @@ def _shards(family: str) -> bool:
     from tests.harness.family_settings import model_classes
 
     classes = model_classes(family)
-    return classes is not None and hasattr(classes[0], "shard")
+    return classes is not None and (hasattr(classes[0], "shard") or family in OWN_SHARDS)
 
 
 def main() -> None:
     """Measure all, or those that are named, and write the file."""
     if "--rank" in sys.argv:
-        _rank(sys.argv[sys.argv.index("--rank") + 1 :])
+        _rank(json.loads(Path(sys.argv[sys.argv.index("--rank") + 1]).read_text()))
         return
     names = sys.argv[1:]
     found = {name: asdict(facts) for name, facts in measured(names or None).items()}
