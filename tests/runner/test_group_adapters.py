@@ -1,10 +1,11 @@
-"""Adapters on groups of real ranks: a pipeline says what one rank says, a tensor group refuses."""
+"""Adapters on groups of real ranks: a pipeline and a tensor group say what one rank says."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from bus.wire.messages.tokens import Refused
 from tests.harness.families import MODELS, write_model
 from tests.harness.group_requests import play
 from tests.harness.lora import draw_adapter
-from tests.harness.ranks import one_gateway, ready_group
+from tests.harness.ranks import Layers, one_gateway, ready_group
 from tests.harness.slot import FakeGateway, request
 
 pytestmark = pytest.mark.slow
@@ -28,6 +29,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = json.loads((spoilt / "adapter_config.json").read_text())
     (spoilt / "adapter_config.json").write_text(json.dumps({**config, "fine_tune_type": "dora"}))
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_rank(model: Path) -> dict[str, Any]:
+    """What one rank says to the hand."""
+    with one_gateway(model) as gateway:
+        said = play(gateway, hand())
+        assert "dora" in refusal(gateway, "spoilt")
+        assert "load it anew" in refusal(gateway, "unheard-of")
+    return said
 
 
 def hand() -> list[GenerationRequest]:
@@ -47,35 +58,33 @@ def refusal(gateway: FakeGateway, adapter: str) -> str:
     return asked.answer.refusal.message
 
 
-def test_a_pipeline_applies_adapters_by_row_as_one_rank_does(model: Path) -> None:
-    with one_gateway(model) as gateway:
-        wanted = play(gateway, hand())
-        assert "dora" in refusal(gateway, "spoilt")
-        assert "load it anew" in refusal(gateway, "unheard-of")
-    texts = {name: tuple(wanted[f"{name}0"]["text"]) for name in ("", "one", "two")}
+PIPELINE, TENSOR = ("pipeline", [(2, 4), (0, 2)]), ("tensor", [(0, 4)] * 2)
+SHAPES = pytest.mark.parametrize(("sharding", "layers"), [PIPELINE, TENSOR])
+
+
+@SHAPES
+def test_a_group_applies_adapters_by_row_as_one_rank_does(
+    model: Path, one_rank: dict[str, Any], sharding: str, layers: Layers
+) -> None:
+    texts = {name: tuple(one_rank[f"{name}0"]["text"]) for name in ("", "one", "two")}
     assert len(set(texts.values())) == 3
-    with ready_group(model, "pipeline", [(2, 4), (0, 2)]) as (_, gateway):
+    with ready_group(model, sharding, layers) as (_, gateway):
         got = play(gateway, hand())
         assert {key: one["text"] for key, one in got.items()} == {
-            key: one["text"] for key, one in wanted.items()
+            key: one["text"] for key, one in one_rank.items()
         }
         assert "dora" in refusal(gateway, "spoilt")
 
 
-def test_a_tensor_group_refuses_adapters_by_name_and_serves_the_model(model: Path) -> None:
-    with ready_group(model, "tensor", [(0, 4)] * 2) as (_, gateway):
-        assert "tensor group" in refusal(gateway, "one")
-        plain = gateway.submit(request("plain"))
-        gateway.ended(plain)
-        assert plain.tokens == 8
-
-
-def test_an_adapter_that_one_rank_lacks_is_refused_by_all(model: Path, tmp_path: Path) -> None:
+@SHAPES
+def test_an_adapter_that_one_rank_lacks_is_refused_by_all(
+    model: Path, tmp_path: Path, sharding: str, layers: Layers
+) -> None:
     other = tmp_path / "llama"
     shutil.copytree(model, other)
     shutil.rmtree(other / "adapters" / "two")
     draw_adapter(other, other / "adapters" / "two", seed=9, rank=8, scale=12.0)
-    with ready_group(model, "pipeline", [(2, 4), (0, 2)], models={1: other}) as (_, gateway):
+    with ready_group(model, sharding, layers, models={1: other}) as (_, gateway):
         assert "not every node" in refusal(gateway, "two")
         asked = gateway.submit(request("one", adapter="one"))
         gateway.ended(asked)

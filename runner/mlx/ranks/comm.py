@@ -41,6 +41,9 @@ LISTENS_S = 0.1
 """The last rank of a ring dials rank 0 first of all, and tries again only after a second. It waits
 so long first, for all ranks are told to form at the same time and rank 0 may not listen yet."""
 
+MARK_BYTES = 16
+"""Of what `held_by_all` compares."""
+
 _sockets: list[int] = []
 """The ring's, for the life of the process, like MLX's group itself."""
 
@@ -135,6 +138,11 @@ class Comm:
         all that was built. OutOfOrder while something is being built."""
         return mine
 
+    def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
+        """Return of each mark whether every rank has it; a mark has `MARK_BYTES`, and no rank more
+        than `most`. As `least`, it is called by all between the same two steps."""
+        return [True] * len(marks)
+
     def submit(self, arrays: list[mx.array]) -> None:
         """Give the device what is held, then `arrays` with what arrives for them."""
         mx.async_eval(arrays)
@@ -210,6 +218,18 @@ class GroupComm(Comm):
         self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
+
+    def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
+        """Return of each mark whether every rank has it; an exchange like others, waited for."""
+        self.settle()
+        mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
+        said: list[list[int]] = (
+            mx.distributed.all_gather(mine, group=self.group).reshape(self.size, -1).tolist()
+        )  # pyright: ignore[reportAssignmentType]
+        ranks = [bytes(one) for one in said]
+        starts = range(0, most * MARK_BYTES, MARK_BYTES)
+        held = [{rank[at : at + MARK_BYTES] for at in starts} for rank in ranks]
+        return [all(mark in rank for rank in held) for mark in marks]
 
     def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
         """Return the hidden states of the stage before, (rows, tokens, width), on their way. What

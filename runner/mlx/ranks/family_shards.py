@@ -1,4 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: tensor shards of families that mlx-lm does not shard: Qwen3-Next and Nemotron-H.
 
@@ -113,8 +114,8 @@ def _mamba2(mixer: Any, group: Any) -> None:
 
 
 def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, the shared ones too. What is added behind the last cut is added by each
-    rank, so each adds its part."""
+    """Cut every expert, the shared ones too. Biases behind the last cut are added by each rank, so
+    each adds its part of them."""
     _columns_within(mixture.switch_mlp, ("fc1",), group)
     _rows_within(mixture.switch_mlp, "fc2", group)
     behind: list[Any] = []
@@ -124,9 +125,8 @@ def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
         behind.append(mixture.shared_experts.down_proj)
     if "fc2_latent_proj" in mixture:
         behind.append(mixture.fc2_latent_proj)
-    for layer in behind:
-        if "bias" in layer:
-            layer.bias = layer.bias / group.size()
+    for layer in behind if mixture.config.mlp_bias else ():
+        layer.bias = layer.bias / group.size()
     plain = type(mixture).__call__
 
     def called(self: Any, x: mx.array) -> mx.array:

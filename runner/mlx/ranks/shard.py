@@ -20,6 +20,7 @@ from mlx.utils import tree_flatten
 from runner.mlx.ranks.comm import GroupComm
 from runner.mlx.ranks.family_shards import divided, own_shard
 from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.linear_shares import LinearShare, numbered, shares_of
 from runner.mlx.ranks.pipeline_stage import StageModel
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
@@ -86,3 +87,11 @@ def shard(module: Any, config: dict[str, Any], group: Any) -> None:
         module.shard(group)
     else:
         own(module, group)
+
+
+def tensor_shares(module: Any, config: dict[str, Any], group: Any) -> dict[str, LinearShare]:
+    """Return this rank's shares of a model's linear layers, by path, given a copy of the model of
+    which nothing was read; it is used up. The model itself was cut, so the copy can be."""
+    wholes = numbered(module)
+    shard(module, config, group)
+    return shares_of(module, wholes, group.rank(), group.size())
