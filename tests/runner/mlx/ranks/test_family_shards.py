@@ -12,6 +12,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
+from runner.mlx.model.load import bring_in
 from runner.mlx.ranks.family_shards import OWN_SHARDS
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.shard import shard, tensor_shares
@@ -133,3 +134,21 @@ def test_a_rank_is_told_its_outputs_in_whatever_segments_they_are_cut(tmp_path: 
             wanted += range(first + rank * half, first + (rank + 1) * half)
         assert share.outputs is not None and share.outputs.tolist() == wanted
         assert share.inputs is None and (share.width_in, share.width_out) == (64, 324)
+
+
+@pytest.mark.parametrize("settings", [QWEN | WIDE, NEMOTRON | MIXTURE], ids=["qwen", "nemotron"])
+def test_a_rank_reads_one_tensor_beside_its_part_at_most(tmp_path: Path, settings: Any) -> None:
+    bigger = {"hidden_size": 256, "intermediate_size": 1024, "moe_intermediate_size": 512}
+    model, config = load_model(write_model(tmp_path / "model", settings | bigger), lazy=True)
+    sizes = [one.nbytes for _, one in tree_flatten(model.parameters())]
+    shard(model, config, Member(1, 2))
+    own = [one for _, one in tree_flatten(model.parameters())]
+    kept = mx.set_cache_limit(0)
+    try:
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        part = bring_in(own, lambda _: None)
+        assert mx.get_peak_memory() - before <= part + 1.1 * max(sizes)
+    finally:
+        mx.set_cache_limit(kept)
+    assert part < 0.6 * sum(sizes)
