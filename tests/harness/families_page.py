@@ -33,7 +33,7 @@ What shoal does with each family of models that mlx-lm {mlx_lm} knows and that c
 engine does is what the real one found when it loaded that model; it looks again at each load, so a
 model of a family may do less. Tensor groups had {ranks} ranks. A family is named by `model_type` in
 `config.json`; some names are others' (mlx-lm's `MODEL_REMAPPING`: `mistral` is `llama`)."""
-NOT_BUILT = """Tensor shards are mlx-lm's own; those of {own} are shoal's. A pipeline
+BELOW = """Tensor shards are mlx-lm's own; those of {own} are shoal's. A pipeline
 applies the adapters that one node applies. A family that is not listed may run, too; those were not
 tried, for the table of settings makes no small model of them: """
 MEANING = """| column | yes means |
@@ -57,7 +57,7 @@ def text(said: dict[str, Any]) -> str:
     lines = ["# Families", "", HEAD.format(**said, count=len(rows), ranks=RANKS), "", MEANING, ""]
     lines += [*table, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
     own = " and ".join(f"`{name}`" for name in sorted(OWN_SHARDS))
-    lines += [NOT_BUILT.format(own=own) + ", ".join(said["not_built"]) + "."]
+    lines += [BELOW.format(own=own) + ", ".join(said["not_built"]) + "."]
     return "\n".join(lines) + "\n"
 
 

@@ -54,10 +54,10 @@ _DIVIDED_INPUTS = {
     "shared_expert_intermediate_size": "shared expert",
     "moe_shared_expert_intermediate_size": "shared expert",
 }
-_DIVIDED_HEADS = {
+_DIVIDED_COUNTS = {
     "linear_num_key_heads": "linear key heads",
     "linear_num_value_heads": "linear value heads",
-    "mamba_num_heads": "mixer heads",
+    "n_groups": "mixer groups",
 }
 _MIXER_INPUTS = (
     ("linear_num_value_heads", "linear_value_head_dim"),
@@ -202,14 +202,12 @@ def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, 
     for field, name in _DIVIDED_INPUTS.items():
         if text.get(field):
             inputs[name] = int(text[field])
-    for field, name in _DIVIDED_HEADS.items():
+    for field, name in _DIVIDED_COUNTS.items():
         if text.get(field):
             found[name] = int(text[field])
     for count, width in _MIXER_INPUTS:
         if text.get(count) and text.get(width):
             inputs["mixer"] = int(text[count]) * int(text[width])
-    if family == "nemotron_h":
-        found["mixer groups"] = int(text.get("n_groups") or 1)
     for name, size in inputs.items():
         if not group:
             found[f"{name} inputs"] = size

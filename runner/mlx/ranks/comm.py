@@ -138,11 +138,6 @@ class Comm:
         all that was built. OutOfOrder while something is being built."""
         return mine
 
-    def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return of each mark whether every rank has it; a mark has `MARK_BYTES`, and no rank more
-        than `most`. As `least`, it is called by all between the same two steps."""
-        return [True] * len(marks)
-
     def submit(self, arrays: list[mx.array]) -> None:
         """Give the device what is held, then `arrays` with what arrives for them."""
         mx.async_eval(arrays)
@@ -220,7 +215,8 @@ class GroupComm(Comm):
         return least[0]
 
     def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return of each mark whether every rank has it; an exchange like others, waited for."""
+        """Return of each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
+        `most`; an exchange like others, waited for, which all ranks make."""
         self.settle()
         mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
         said: list[list[int]] = (

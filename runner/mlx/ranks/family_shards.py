@@ -100,7 +100,6 @@ def _mamba2(mixer: Any, group: Any) -> None:
     projection makes the gate, x, B, C and dt, behind each other."""
     size = group.size()
     groups = divided("n_groups", mixer.n_groups, size)
-    heads = divided("mamba_num_heads", mixer.num_heads, size)
     inner, state = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
     ends = [inner, 2 * inner, 2 * inner + state, 2 * (inner + state)]
     _columns(mixer, ("in_proj",), group, ends)
@@ -108,7 +107,8 @@ def _mamba2(mixer: Any, group: Any) -> None:
     _values(mixer, ("dt_bias", "A_log", "D"), group)
     _values(mixer.norm, ("weight",), group)
     _rows(mixer, "out_proj", group)
-    mixer.num_heads, mixer.n_groups = heads, groups
+    mixer.n_groups = groups
+    mixer.num_heads //= size
     mixer.intermediate_size //= size
     mixer.conv_dim //= size
 
