@@ -5,7 +5,7 @@
 
 How a family cuts its layers stands in its `shard` alone, so it is found out by cutting a second
 copy, of which no weight is read: in it each layer's bias is the numbers of its outputs, which are
-cut as the outputs are, in whatever segments. Inputs are cut into even parts in the order of ranks,
+cut as the outputs are, segment by segment. Inputs are cut into even parts in the order of ranks,
 as all sharded layers of MLX's are.
 """
 
