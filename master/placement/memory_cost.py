@@ -68,6 +68,7 @@ class LayerCosts:
     `active` are the weights that one token reads; `needs` are weights with overhead and KV for
     the promised context. `embedding` comes with the first layer, `head` with the last; a rank
     that has both holds `whole_weights`. `activation` is what one token sends between stages.
+    `adapters` are, of the weights, at most those of adapters.
     """
 
     layers: int
@@ -83,6 +84,7 @@ class LayerCosts:
     whole_weights: int
     activation: int
     kv_kind: KvKind = "full"
+    adapters: int = 0
 
     def read_bytes_of(self, first: int, last: int) -> int:
         """Return the bytes that a token reads of layers [first, last), the head with the last."""
@@ -107,10 +109,12 @@ class LayerCosts:
 
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
         """Return the cost of one of `ranks` tensor-parallel ranks: a share of every layer, all of
-        the embedding and the head, and all of the KV unless the ranks split it."""
+        the embedding, the head and the adapters (of a layer's two matrices one is whole on each),
+        and all of the KV unless the ranks split it."""
         parts = ranks if splits_kv else 1
+        shared = -(-(self.weights[-1] - self.adapters) // ranks)
         return MemoryCost(
-            weights=-(-self.weights[-1] // ranks) + self.embedding + self.head,
+            weights=shared + self.adapters + self.embedding + self.head,
             overhead=self.overhead,
             kv_per_token=-(-self.kv_per_token[-1] // parts),
             kv_per_row=-(-self.kv_per_row[-1] // parts),
@@ -181,7 +185,17 @@ def layer_costs(
         whole_weights=card.weights_bytes,
         activation=card.activation_bytes,
         kv_kind=kind,
+        adapters=min(_adapter_bytes(card), sum(each)),
     )
+
+
+def _adapter_bytes(card: ModelCard) -> int:
+    """Return the most that a model's adapters take in memory, where each layer's matrices lie
+    behind each other, as wide as the widest, with one of zeros; from what their files take."""
+    widest = max((one.rank for one in card.adapters), default=0)
+    each = [ceil(one.size_bytes * widest / max(1, one.rank)) for one in card.adapters]
+    cast = 2 if card.dtype == "float32" else 1
+    return cast * (len(each) + 1) * max(each, default=0)
 
 
 def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: float) -> int:

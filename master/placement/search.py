@@ -179,8 +179,6 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
         if size > card.layers:
             return f"{size} stages, but {card.model} has {card.layers} layers"
         return None
-    if card.adapters:
-        return f"{card.model} has adapters, which ranks of a tensor group do not apply"
     if not card.tensor_sizes:
         return f"{card.family} does not shard by tensors"
     for name, count in card.tensor_sizes.items():

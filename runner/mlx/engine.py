@@ -28,6 +28,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from bus.process.memory import give_back, hold
 from bus.wire.kv import KvKind
+from bus.wire.lora import MAX_ADAPTERS
 from runner.engine import (
     EngineFacts,
     EngineMemory,
@@ -37,8 +38,8 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import RankContext, RankFacts
-from runner.mlx.adapters import AdapterBank, load_adapters
+from runner.group.lockstep import NOT_EVERYWHERE, RankContext, RankFacts
+from runner.mlx.adapters import AdapterBank, adapter_folders, load_adapters
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape, adapters_agree, measure, try_out
@@ -53,19 +54,17 @@ from runner.mlx.model.load import (
     context_of,
     end_tokens,
     load_weights,
+    open_model,
 )
 from runner.mlx.ranks.comm import Comm, GroupComm, meet
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
-from runner.mlx.ranks.shard import own_part
+from runner.mlx.ranks.shard import own_part, tensor_shares
 from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
 _BLOCK_BYTES = 512 << 10
-NO_TENSOR_ADAPTERS = (
-    "ranks of a tensor group apply no adapters; have the model on one node, or as a pipeline"
-)
 NO_ROWS_APART = "this family's layers do not keep rows apart, so adapters cannot be told by row"
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
@@ -97,7 +96,7 @@ def load_engine(
     else:
         comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
-    adapters = _adapters(path, loaded, rank_context)
+    adapters = _adapters(path, loaded, comm)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
@@ -332,14 +331,18 @@ def _come_and_go() -> None:
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
-def _adapters(path: Path, loaded: LoadedWeights, context: RankContext | None) -> AdapterBank:
-    is_tensor = context is not None and context.sharding == "tensor"
-    return load_adapters(
-        path,
-        loaded.module,
-        float32=loaded.precision == "float32",
-        because=NO_TENSOR_ADAPTERS if is_tensor else "",
-    )
+def _adapters(path: Path, loaded: LoadedWeights, comm: Comm) -> AdapterBank:
+    """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
+    those that try adapters out too, so first they settle on those that all of them have."""
+    is_float32 = loaded.precision == "float32"
+    if not isinstance(comm, GroupComm) or comm.pipes:
+        return load_adapters(path, loaded.module, float32=is_float32)
+    shares = tensor_shares(*open_model(path), comm.group) if adapter_folders(path) else {}
+    bank = load_adapters(path, loaded.module, float32=is_float32, shares=shares)
+    held = comm.held_by_all([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
+    lacking = [name for name, is_held in zip(bank.names, held, strict=True) if not is_held]
+    bank.refuse(dict.fromkeys(lacking, NOT_EVERYWHERE))
+    return bank
 
 
 def _found(

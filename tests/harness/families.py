@@ -140,7 +140,7 @@ ODD: dict[str, dict[str, Any]] = {
         "mamba_proj_bias": False,
         "ssm_state_size": 16,
         "conv_kernel": 4,
-        "n_groups": 1,
+        "n_groups": 2,
         "mlp_bias": False,
         "layer_norm_epsilon": 1e-5,
         "use_bias": False,

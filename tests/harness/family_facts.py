@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,14 +30,17 @@ from mlx_lm.utils import load_model
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import Quantizing
 from runner.engine import NotMade
+from runner.mlx.adapters import load_adapters
 from runner.mlx.engine import UnloadableModel, load_engine
 from runner.mlx.model.load import load_weights
 from runner.mlx.model.quantize import ModelMaker
+from runner.mlx.ranks.family_shards import OWN_SHARDS
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
+from runner.mlx.ranks.shard import shard, tensor_shares
 from tests.harness.families import write_model
 from tests.harness.family_settings import can_be_built, known_families, settings_of
-from tests.harness.lora import draw_adapter
+from tests.harness.lora import adapted, draw_adapter
 from tests.runner.mlx.ranks.test_pipeline_stage import Neighbours
 
 FILE = Path(__file__).with_name("families.json")
@@ -46,6 +49,11 @@ PROMPT, STEPS = 37, 8
 """More tokens than the window of the families that have one."""
 RANKS = 2
 YES = "yes"
+NOT_SHARDED = "nothing shards it"
+NO_LAYERS = "it has no linear layers"
+DRAWN = "drawn"
+"""The adapter that is drawn for a model."""
+NONE_SHARDED = {"tensor": NOT_SHARDED, "tensor_adapters": NOT_SHARDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +66,34 @@ class FamilyFacts:
     pipeline: str
     tensor: str
     adapters: str
+    tensor_adapters: str
     fewer_bits: str
 
 
 def engine_facts(folder: Path) -> dict[str, str]:
     """What the engine finds of a model and of an adapter for all of its linear layers."""
-    module, _ = load_model(folder)
-    modules = [found for layer in module.layers for found in layer.named_modules()]
-    keys = sorted({name for name, one in modules if type(one) is nn.Linear})
-    adapter = folder / "adapters" / "drawn"
-    drawn = ""
-    try:
-        draw_adapter(folder, adapter, seed=5, keys=keys)
-    except Exception as error:
-        drawn = f"mlx-lm trains none: {_said(error)}"
+    undrawn = _draw_adapter(folder)
     engine = load_engine(folder, memory_limit_bytes=LIMIT_BYTES)
     facts = engine.facts
-    refused = drawn or dict(facts.refused_adapters).get("drawn", "")
+    refused = undrawn or dict(facts.refused_adapters).get(DRAWN, "")
     return {
         "batches": YES if facts.batches_ragged else "one row at a time",
         "prefixes": YES if facts.trims else "whole prompts alone",
         "drafts": YES if facts.trims else "what it keeps cannot step back",
-        "adapters": refused or (YES if "drawn" in facts.adapters else "it has no linear layers"),
+        "adapters": refused or (YES if DRAWN in facts.adapters else NO_LAYERS),
     }
+
+
+def _draw_adapter(folder: Path) -> str:
+    """Put an adapter of all of a model's linear layers beside it. Return why not, or nothing."""
+    module, _ = load_model(folder)
+    modules = [found for layer in module.layers for found in layer.named_modules()]
+    keys = sorted({name for name, one in modules if type(one) in (nn.Linear, nn.QuantizedLinear)})
+    try:
+        draw_adapter(folder, folder / "adapters" / DRAWN, seed=5, keys=keys)
+    except Exception as error:
+        return f"mlx-lm trains none: {_said(error)}"
+    return ""
 
 
 def pipeline_fact(folder: Path) -> str:
@@ -132,21 +145,22 @@ def fewer_bits_fact(folder: Path, into: Path) -> str:
         return "what is made does not compute"
 
 
-def facts_of(family: str, folder: Path, tensor: str) -> FamilyFacts:
+def facts_of(family: str, folder: Path, tensor: Mapping[str, str]) -> FamilyFacts:
     """Measure one family in an empty folder; what is known of its tensor ranks is given."""
     with contextlib.redirect_stdout(io.StringIO()):
         model = write_model(folder / family, settings_of(family))
         pipeline = pipeline_fact(model)
         fewer_bits = fewer_bits_fact(model, folder)
         engine = engine_facts(model)
-    return FamilyFacts(pipeline=pipeline, tensor=tensor, fewer_bits=fewer_bits, **engine)
+    return FamilyFacts(pipeline=pipeline, fewer_bits=fewer_bits, **engine, **tensor)
 
 
 # --- tensor ranks: two processes, joined by MLX's ring on loopback ------------------------------
 
 
-def tensor_facts(families: Sequence[str]) -> dict[str, str]:
-    """Whether two tensor ranks say what one says, by family."""
+def tensor_facts(models: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Whether two tensor ranks say what one says, of models of these settings: of the models
+    alone, and with an adapter."""
     ports = []
     for _ in range(RANKS):
         with socket.socket() as probe:
@@ -155,9 +169,11 @@ def tensor_facts(families: Sequence[str]) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="shoal-families-") as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
+        asked = Path(folder) / "models.json"
+        asked.write_text(json.dumps(models))
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.family_facts", "--rank", *families],
+                [sys.executable, "-m", "tests.harness.family_facts", "--rank", asked],
                 env={**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -173,29 +189,41 @@ def tensor_facts(families: Sequence[str]) -> dict[str, str]:
     return json.loads(said.strip().splitlines()[-1])
 
 
-def _rank(families: Sequence[str]) -> None:
+def _rank(models: Mapping[str, dict[str, Any]]) -> None:
     """Be one of the ranks: both shard each model, compute, and compare with the whole."""
     group = mx.distributed.init(strict=True, backend="ring")
-    found: dict[str, str] = {}
-    for family in families:
+    found: dict[str, dict[str, str]] = {}
+    for name, settings in models.items():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            model = write_model(Path(folder) / family, settings_of(family))
-            found[family] = _tensor_fact(model, group)
+            model = write_model(Path(folder) / "model", settings)
+            alone = _tensor_fact(model, group, "")
+            undrawn = _draw_adapter(model)
+            also = alone if alone != YES else undrawn or _tensor_fact(model, group, DRAWN)
+            found[name] = {"tensor": alone, "tensor_adapters": also}
     if group.rank() == 0:
         print(json.dumps(found))
 
 
-def _tensor_fact(folder: Path, group: Any) -> str:
-    whole, _ = load_model(folder)
-    part, _ = load_model(folder, lazy=True)
+def _tensor_fact(folder: Path, group: Any, adapter: str) -> str:
+    whole = adapted(folder, folder / "adapters" / adapter if adapter else None)
+    part, config = load_model(folder, lazy=True)
+    part.eval()
     try:
-        part.shard(group)
+        shard(part, config, group)
+        shares = tensor_shares(*load_model(folder, lazy=True), group)
+        bank = load_adapters(folder, part, float32=True, shares=shares)
+        if adapter not in ("", *bank.names):
+            return bank.refused.get(adapter, NO_LAYERS)
         caches = make_prompt_cache(whole), make_prompt_cache(part)
         for step in range(STEPS):
             tokens = _tokens(step)
-            wanted, found = whole(tokens, cache=caches[0]), part(tokens, cache=caches[1])
+            wanted = whole(tokens, cache=caches[0])
+            with bank.applied([adapter]):
+                found = part(tokens, cache=caches[1])
             if not _alike(wanted, found):
                 return "the ranks say something else than the whole"
+    except Unsplittable as error:
+        return str(error)
     except Exception as error:
         return _said(error)
     return YES
@@ -228,13 +256,12 @@ def _without_numbers(text: str) -> str:
 def measured(families: Sequence[str] | None = None) -> dict[str, FamilyFacts]:
     """Measure families, or all that can be built."""
     names = [one for one in families or known_families() if can_be_built(one)]
-    sharded = [name for name in names if _shards(name)]
+    sharded = {name: settings_of(name) for name in names if _shards(name)}
     tensor = tensor_facts(sharded) if sharded else {}
     found: dict[str, FamilyFacts] = {}
     for name in names:
         with tempfile.TemporaryDirectory(prefix="shoal-families-") as folder:
-            why = "mlx-lm shards it not"
-            found[name] = facts_of(name, Path(folder), tensor.get(name, why))
+            found[name] = facts_of(name, Path(folder), tensor.get(name, NONE_SHARDED))
     return found
 
 
@@ -242,13 +269,13 @@ def _shards(family: str) -> bool:
     from tests.harness.family_settings import model_classes
 
     classes = model_classes(family)
-    return classes is not None and hasattr(classes[0], "shard")
+    return classes is not None and (hasattr(classes[0], "shard") or family in OWN_SHARDS)
 
 
 def main() -> None:
     """Measure all, or those that are named, and write the file."""
     if "--rank" in sys.argv:
-        _rank(sys.argv[sys.argv.index("--rank") + 1 :])
+        _rank(json.loads(Path(sys.argv[sys.argv.index("--rank") + 1]).read_text()))
         return
     names = sys.argv[1:]
     found = {name: asdict(facts) for name, facts in measured(names or None).items()}

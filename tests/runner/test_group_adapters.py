@@ -1,10 +1,12 @@
-"""Adapters on groups of real ranks: a pipeline says what one rank says, a tensor group refuses."""
+"""Adapters on groups of real ranks: a pipeline and a tensor group say what one rank says."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,19 +14,47 @@ from bus.wire.messages.requests import GenerationRequest, TokensPrompt
 from bus.wire.messages.tokens import Refused
 from tests.harness.families import MODELS, write_model
 from tests.harness.group_requests import play
-from tests.harness.lora import draw_adapter
-from tests.harness.ranks import one_gateway, ready_group
+from tests.harness.lora import KEYS, draw_adapter
+from tests.harness.ranks import Layers, one_gateway, ready_group
 from tests.harness.slot import FakeGateway, request
 
 pytestmark = pytest.mark.slow
 
 
+QWEN_KEYS = (
+    *("linear_attn.in_proj_qkvz", "linear_attn.out_proj", "self_attn.k_proj", "self_attn.o_proj"),
+    *("mlp.gate", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"),
+)
+ADAPTED = {"llama": KEYS, "qwen3_next": QWEN_KEYS}
+"""Which layers the adapters are of: cut by outputs, by inputs, or not at all."""
+
+OneRank = Callable[[str], tuple[Path, dict[str, Any]]]
+
+
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_model(tmp_path_factory.mktemp("group") / "llama", MODELS["llama"])
-    draw_adapter(folder, folder / "adapters" / "one", seed=1, rank=4, scale=20.0)
-    draw_adapter(folder, folder / "adapters" / "two", seed=2, rank=8, scale=12.0)
-    spoilt = draw_adapter(folder, folder / "adapters" / "spoilt", seed=3)
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> OneRank:
+    """A model of a family, and what one rank says to the hand."""
+    known: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def said(family: str) -> tuple[Path, dict[str, Any]]:
+        if family not in known:
+            folder = adapted(tmp_path_factory.mktemp("group") / family, family)
+            with one_gateway(folder) as gateway:
+                known[family] = folder, play(gateway, hand())
+                assert "dora" in refusal(gateway, "spoilt")
+                assert "load it anew" in refusal(gateway, "unheard-of")
+        return known[family]
+
+    return said
+
+
+def adapted(folder: Path, family: str) -> Path:
+    """A model with two adapters, and one that cannot be applied."""
+    write_model(folder, MODELS[family])
+    keys = ADAPTED[family]
+    draw_adapter(folder, folder / "adapters" / "one", seed=1, rank=4, scale=20.0, keys=keys)
+    draw_adapter(folder, folder / "adapters" / "two", seed=2, rank=8, scale=12.0, keys=keys)
+    spoilt = draw_adapter(folder, folder / "adapters" / "spoilt", seed=3, keys=keys)
     config = json.loads((spoilt / "adapter_config.json").read_text())
     (spoilt / "adapter_config.json").write_text(json.dumps({**config, "fine_tune_type": "dora"}))
     return folder
@@ -47,14 +77,20 @@ def refusal(gateway: FakeGateway, adapter: str) -> str:
     return asked.answer.refusal.message
 
 
-def test_a_pipeline_applies_adapters_by_row_as_one_rank_does(model: Path) -> None:
-    with one_gateway(model) as gateway:
-        wanted = play(gateway, hand())
-        assert "dora" in refusal(gateway, "spoilt")
-        assert "load it anew" in refusal(gateway, "unheard-of")
+PIPELINE, TENSOR = ("pipeline", [(2, 4), (0, 2)]), ("tensor", [(0, 4)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "sharding", "layers"),
+    [("llama", *PIPELINE), ("llama", *TENSOR), ("qwen3_next", *TENSOR)],
+)
+def test_a_group_applies_adapters_by_row_as_one_rank_does(
+    one_rank: OneRank, family: str, sharding: str, layers: Layers
+) -> None:
+    model, wanted = one_rank(family)
     texts = {name: tuple(wanted[f"{name}0"]["text"]) for name in ("", "one", "two")}
     assert len(set(texts.values())) == 3
-    with ready_group(model, "pipeline", [(2, 4), (0, 2)]) as (_, gateway):
+    with ready_group(model, sharding, layers) as (_, gateway):
         got = play(gateway, hand())
         assert {key: one["text"] for key, one in got.items()} == {
             key: one["text"] for key, one in wanted.items()
@@ -62,20 +98,16 @@ def test_a_pipeline_applies_adapters_by_row_as_one_rank_does(model: Path) -> Non
         assert "dora" in refusal(gateway, "spoilt")
 
 
-def test_a_tensor_group_refuses_adapters_by_name_and_serves_the_model(model: Path) -> None:
-    with ready_group(model, "tensor", [(0, 4)] * 2) as (_, gateway):
-        assert "tensor group" in refusal(gateway, "one")
-        plain = gateway.submit(request("plain"))
-        gateway.ended(plain)
-        assert plain.tokens == 8
-
-
-def test_an_adapter_that_one_rank_lacks_is_refused_by_all(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sharding", "layers"), [PIPELINE, TENSOR])
+def test_an_adapter_that_one_rank_lacks_is_refused_by_all(
+    one_rank: OneRank, tmp_path: Path, sharding: str, layers: Layers
+) -> None:
+    model, _ = one_rank("llama")
     other = tmp_path / "llama"
     shutil.copytree(model, other)
     shutil.rmtree(other / "adapters" / "two")
     draw_adapter(other, other / "adapters" / "two", seed=9, rank=8, scale=12.0)
-    with ready_group(model, "pipeline", [(2, 4), (0, 2)], models={1: other}) as (_, gateway):
+    with ready_group(model, sharding, layers, models={1: other}) as (_, gateway):
         assert "not every node" in refusal(gateway, "two")
         asked = gateway.submit(request("one", adapter="one"))
         gateway.ended(asked)

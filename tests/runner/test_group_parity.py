@@ -151,6 +151,7 @@ PACKED = ["llama, 4 bits", "qwen3_moe, 4 bits"]
 PIPELINES = ["llama", "qwen3_moe", "gemma3_text", "qwen3_next", "deepseek_v3", "mamba2", *PACKED]
 PIPELINES += ["gemma4_text", "muse_glimmer", "nemotron_h", "talkie"]
 TENSOR = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama, 4 bits"]
+TENSOR += ["qwen3_next", "nemotron_h"]
 SHAPES = [("tensor", 2), ("pipeline", 2), ("pipeline", 3)]
 OTHERS = [
     pytest.param(name, sharding, ranks, id=f"{name}, {sharding} {ranks}")

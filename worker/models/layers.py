@@ -24,11 +24,11 @@ TENSOR_FAMILIES = frozenset({
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41", "exaone_moe", "glm4_moe",
     "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "iquestloopcoder", "kimi_k25", "kimi_k3", "llama",
     "mistral", "iquestcoder", "xverse", "longcat_flash", "longcat_flash_ngram", "minimax",
-    "minimax_m2", "minimax_m3_vl", "ministral3", "mistral4", "muse_spark",
+    "minimax_m2", "minimax_m3_vl", "ministral3", "mistral4", "muse_spark", "nemotron_h",
     "prism_hadamard_qwen35", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe",
-    "solar_open", "step3p5",
+    "qwen3_next", "solar_open", "step3p5",
 })  # fmt: skip
-"""Families whose mlx-lm 0.32.2 model has a `shard` method."""
+"""Families whose mlx-lm 0.32.2 model has a `shard` method, or that the runner shards itself."""
 FETCHED_IN_PARTS = frozenset({
     "deepseek_v3", "gemma3_text", "llama", "mamba2", "mistral", "qwen2", "qwen3", "qwen3_moe",
     "qwen3_next",
@@ -48,6 +48,22 @@ UNSPLIT: Mapping[str, str] = {
 by the runner when it loads its stage, and refused with the reason."""
 STATES_ONLY = frozenset({"mamba", "mamba2", "rwkv7"})
 """Families without attention."""
+_DIVIDED_INPUTS = {
+    "intermediate_size": "MLP",
+    "moe_intermediate_size": "expert",
+    "shared_expert_intermediate_size": "shared expert",
+    "moe_shared_expert_intermediate_size": "shared expert",
+}
+_DIVIDED_COUNTS = {
+    "linear_num_key_heads": "linear key heads",
+    "linear_num_value_heads": "linear value heads",
+    "n_groups": "mixer groups",
+}
+_MIXER_INPUTS = (
+    ("linear_num_value_heads", "linear_value_head_dim"),
+    ("mamba_num_heads", "mamba_head_dim"),
+)
+"""What the output projection of a state mixer takes in: heads, and how wide they are."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -183,12 +199,15 @@ def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, 
     if not text.get("kv_lora_rank"):
         found["KV heads"] = int(text.get("num_key_value_heads") or heads)
     inputs = {"attention": heads * _head_dim(text, heads)}
-    for field, name in (("intermediate_size", "MLP"), ("moe_intermediate_size", "expert")):
+    for field, name in _DIVIDED_INPUTS.items():
         if text.get(field):
             inputs[name] = int(text[field])
-    for field in ("linear_num_key_heads", "linear_num_value_heads"):
+    for field, name in _DIVIDED_COUNTS.items():
         if text.get(field):
-            found[field.removesuffix("_heads").replace("_num_", " ") + " heads"] = int(text[field])
+            found[name] = int(text[field])
+    for count, width in _MIXER_INPUTS:
+        if text.get(count) and text.get(width):
+            inputs["mixer"] = int(text[count]) * int(text[width])
     for name, size in inputs.items():
         if not group:
             found[f"{name} inputs"] = size

@@ -5,6 +5,6 @@ none has one, layers compute what they compute without adapters, by the same ker
 """
 
 from runner.mlx.adapters.bank import AdapterBank
-from runner.mlx.adapters.load import load_adapters
+from runner.mlx.adapters.load import adapter_folders, load_adapters
 
-__all__ = ["AdapterBank", "load_adapters"]
+__all__ = ["AdapterBank", "adapter_folders", "load_adapters"]

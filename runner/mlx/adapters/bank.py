@@ -5,6 +5,7 @@
 Each adapted layer has its matrices of all adapters behind each other, those of number 0 zeros: rows
 without an adapter, or with one that does not adapt this layer. Rows of several adapters are one
 gathered product, each row with its own matrices; where all rows have one adapter it is a plain one.
+A layer that sums over the ranks of a tensor group has its adapters' parts in that one sum.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import mlx.core as mx
 
+from runner.mlx.ranks.comm import MARK_BYTES
 from runner.mlx.ranks.layer_probe import retype
+from runner.mlx.ranks.linear_shares import SUMMED, summed_with
 
 KEPT_CHOICES = 64
 
@@ -69,6 +73,10 @@ class AdapterBank:
     def nbytes(self) -> int:
         """Return the bytes of all matrices."""
         return sum(layer.nbytes for layer in self._layers.values())
+
+    def mark(self, name: str) -> bytes:
+        """Return what tells an adapter, name and content, from any other: `MARK_BYTES`."""
+        return sha256(f"{name} {self.digests[name]}".encode()).digest()[:MARK_BYTES]
 
     def hold(
         self,
@@ -124,9 +132,17 @@ class AdapterBank:
 
         def called(module: Any, x: mx.array) -> mx.array:
             """Return the layer's output, with what each row's adapter adds to it."""
-            out = plain(module, x)
             choice = self._choice
-            return out if choice is None else out + _added(choice, self._layers[path], x, out)
+            if choice is None:
+                return plain(module, x)
+
+            def with_adapters(out: mx.array) -> mx.array:
+                """Return an output for `x`, or a part of one, with the adapters' of its kind."""
+                return out + _added(choice, self._layers[path], x, out)
+
+            if isinstance(module, SUMMED):
+                return summed_with(module, x, with_adapters)
+            return with_adapters(plain(module, x))
 
         return called
 

@@ -5,7 +5,7 @@
 
 They are read when the model is loaded, before it serves. One that cannot be applied is refused with
 the reason, and the model serves on with the others. A rank of a pipeline holds those matrices that
-belong to its own layers.
+belong to its own layers, one of a tensor group of each layer's matrices what goes with its part.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from bus.wire.lora import (
     shapes_in,
 )
 from runner.mlx.adapters.bank import AdapterBank, LayerMatrices
+from runner.mlx.ranks.linear_shares import CUT, LINEAR, LinearShare, whole_share
+
+Shares = Mapping[str, LinearShare]
+"""What a rank of a tensor group computes of each linear layer, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +52,20 @@ class _Read:
 
 
 def load_adapters(
-    folder: Path, module: nn.Module, *, float32: bool, because: str = ""
+    folder: Path, module: nn.Module, *, float32: bool, shares: Shares | None = None
 ) -> AdapterBank:
     """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
-    cast as the model was. All are refused where there is a reason, `because`."""
+    cast as the model was. `shares` are those of a rank of a tensor group."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
     found: dict[str, _Read] = {}
     for place in adapter_folders(folder):
         try:
-            if because:
-                raise BadAdapter(because)
             if not is_adapter_name(place.name):
                 raise BadAdapter("no request could say its name")
             if len(found) == MAX_ADAPTERS:
                 raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
-            found[place.name] = _read(place, modules, float32=float32)
+            found[place.name] = _read(place, modules, shares, float32=float32)
         except BadAdapter as error:
             bank.refused[place.name] = str(error)
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
@@ -84,7 +86,9 @@ def adapter_folders(folder: Path) -> list[Path]:
     return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
 
 
-def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
+def _read(
+    folder: Path, modules: Mapping[str, Any], shares: Shares | None, *, float32: bool
+) -> _Read:
     with open(folder / CONFIG_FILE, "rb") as file:
         said = file.read(MAX_CONFIG_BYTES + 1)
     config = config_in(said)
@@ -101,7 +105,8 @@ def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
         at = _layer(name, modules)
         if "weight" not in modules[at]:
             continue  # another rank's
-        _check(name, pair, modules[at])
+        share = _share(name, at, modules[at], shares)
+        _check(name, pair, share)
         if at in matrices:
             raise BadAdapter(f"{name} is adapted twice")
         a, b = arrays[pair.a], arrays[pair.b]
@@ -111,7 +116,7 @@ def _read(folder: Path, modules: Mapping[str, Any], *, float32: bool) -> _Read:
             a, b = a.astype(mx.float32), b.astype(mx.float32)
         if not (mx.isfinite(a).all() & mx.isfinite(b).all()).item():
             raise BadAdapter(f"the matrices of {name} hold what is no finite number")
-        matrices[at] = a, b
+        matrices[at] = share.cut(a, b)
     with open(path, "rb") as file:
         digest = hashlib.sha256(said + hashlib.file_digest(file, "sha256").digest())
     return _Read(files, matrices, digest.hexdigest()[:32])
@@ -129,17 +134,25 @@ def _layer(name: str, modules: Mapping[str, Any]) -> str:
     return alike[0]
 
 
-def _check(name: str, pair: Pair, module: Any) -> None:
-    if not isinstance(module, nn.Linear | nn.QuantizedLinear):
+def _share(name: str, path: str, module: Any, shares: Shares | None) -> LinearShare:
+    if not isinstance(module, LINEAR | CUT):
         kind = type(module).__name__
         raise BadAdapter(f"{name} is a {kind}; linear layers alone are adapted, no experts")
-    width_out, width_in = module.weight.shape
-    if isinstance(module, nn.QuantizedLinear):
-        width_in = module.scales.shape[-1] * module.group_size
-    if (pair.width_in, pair.width_out) != (width_in, width_out):
+    if shares is None:
+        return whole_share(module)
+    if path not in shares:
         raise BadAdapter(
-            f"{name} makes {width_out} numbers of {width_in}, and its adapter {pair.width_out} of "
-            f"{pair.width_in}: it is of another model"
+            f"how the ranks of a tensor group share {name} cannot be told; have the model on one "
+            "node, or as a pipeline"
+        )
+    return shares[path]
+
+
+def _check(name: str, pair: Pair, share: LinearShare) -> None:
+    if (pair.width_in, pair.width_out) != (share.width_in, share.width_out):
+        raise BadAdapter(
+            f"{name} makes {share.width_out} numbers of {share.width_in}, and its adapter "
+            f"{pair.width_out} of {pair.width_in}: it is of another model"
         )
 
 

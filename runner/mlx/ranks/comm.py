@@ -41,6 +41,9 @@ LISTENS_S = 0.1
 """The last rank of a ring dials rank 0 first of all, and tries again only after a second. It waits
 so long first, for all ranks are told to form at the same time and rank 0 may not listen yet."""
 
+MARK_BYTES = 16
+"""Of what `held_by_all` compares."""
+
 _sockets: list[int] = []
 """The ring's, for the life of the process, like MLX's group itself."""
 
@@ -210,6 +213,19 @@ class GroupComm(Comm):
         self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
+
+    def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
+        """Return of each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
+        `most`; an exchange like others, waited for, which all ranks make."""
+        self.settle()
+        mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
+        said: list[list[int]] = (
+            mx.distributed.all_gather(mine, group=self.group).reshape(self.size, -1).tolist()
+        )  # pyright: ignore[reportAssignmentType]
+        ranks = [bytes(one) for one in said]
+        starts = range(0, most * MARK_BYTES, MARK_BYTES)
+        held = [{rank[at : at + MARK_BYTES] for at in starts} for rank in ranks]
+        return [all(mark in rank for rank in held) for mark in marks]
 
     def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
         """Return the hidden states of the stage before, (rows, tokens, width), on their way. What

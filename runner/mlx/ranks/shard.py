@@ -4,8 +4,9 @@
 """Talks to MLX: one rank's part of a lazily loaded model, and the weights it needs.
 
 A pipeline works for any family whose layers pass hidden states on. Tensor sharding is the
-family's own (`model.shard`), and every size that it divides must divide. Weights are brought in
-for the part alone; what turns out to be needed besides is read when it is first used.
+family's own (`model.shard`) or, where mlx-lm has none, that of `family_shards`, and every size that
+it divides must divide. Weights are brought in for the part alone; what turns out to be needed
+besides is read when it is first used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from runner.mlx.ranks.comm import GroupComm
+from runner.mlx.ranks.family_shards import divided, own_shard
 from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.linear_shares import LinearShare, numbered, shares_of
 from runner.mlx.ranks.pipeline_stage import StageModel
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
@@ -37,7 +40,7 @@ def _part(comm: GroupComm, module: nn.Module, config: dict[str, Any]) -> StageMo
     context = comm.context
     try:
         if context.sharding == "tensor":
-            _shard(module, config, comm)
+            shard(module, config, comm.group)
             return StageModel(module, comm, 0, len(cast(list[Any], module.layers)))
         return StageModel(module, comm, context.first_layer, context.last_layer)
     except Unsplittable as error:
@@ -70,13 +73,28 @@ def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
     return comm.is_first_stage and is_embedding
 
 
-def _shard(module: Any, config: dict[str, Any], comm: GroupComm) -> None:
-    size = comm.context.size
-    if not hasattr(module, "shard"):
+def shard(module: Any, config: dict[str, Any], group: Any) -> None:
+    """Cut a lazily loaded model to this rank's tensor shards. Unsplittable says why it cannot be
+    cut, as do errors of mlx-lm's own."""
+    own = own_shard(module)
+    if own is None and not hasattr(module, "shard"):
         raise Unsplittable("the family has no tensor sharding; a pipeline can run it")
     for source in (config, config.get("text_config") or {}):
         for name in HEADS:
-            heads = source.get(name)
-            if isinstance(heads, int) and heads % size:
-                raise Unsplittable(f"{name} = {heads} is not divisible by {size} ranks")
-    module.shard(comm.group)
+            if isinstance(source.get(name), int):
+                divided(name, source[name], group.size())
+    if own is None:
+        module.shard(group)
+    else:
+        own(module, group)
+
+
+def tensor_shares(module: Any, config: dict[str, Any], group: Any) -> dict[str, LinearShare]:
+    """Return this rank's shares of a model's linear layers, by path, given a copy of the model of
+    which nothing was read; it is used up. Layers of which it cannot be told are left out."""
+    wholes = numbered(module)
+    try:
+        shard(module, config, group)
+    except Exception:  # The model itself was cut: it is the numbers that its family cannot cut.
+        return {}
+    return shares_of(module, wholes, group.rank(), group.size())

@@ -124,6 +124,15 @@ def test_layers_remember_in_their_own_ways() -> None:
         ),
         ("deepseek_v3", {**QWEN, "kv_lora_rank": 8}, 0,
          {"heads": 8, "attention inputs": 128, "MLP inputs": 192}),
+        ("nemotron_h", {**QWEN, "mamba_num_heads": 4, "mamba_head_dim": 32, "n_groups": 2,
+                        "moe_shared_expert_intermediate_size": 64}, 0,
+         {"heads": 8, "KV heads": 4, "attention inputs": 128, "MLP inputs": 192,
+          "mixer groups": 2, "mixer inputs": 128, "shared expert inputs": 64}),
+        ("qwen3_next", {**QWEN, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+                        "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32}, 32,
+         {"heads": 8, "KV heads": 4, "linear value heads": 4, "linear key heads": 2,
+          "attention quantization groups": 4, "MLP quantization groups": 6,
+          "mixer quantization groups": 2, "shared expert quantization groups": 1}),
     ],
 )  # fmt: skip
 def test_a_tensor_degree_has_to_divide_heads_and_inputs(

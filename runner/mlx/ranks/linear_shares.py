@@ -1,0 +1,109 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (mlx.nn is partially typed)
+"""Talks to MLX: which part of each linear layer a rank computes.
+
+How a family cuts its layers stands in its `shard` alone, so it is found out by cutting a second
+copy, of which no weight is read: in it each layer's bias is the numbers of its outputs, which are
+cut as the outputs are, segment by segment. Inputs are cut into even parts in the order of ranks,
+as all sharded layers of MLX's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+LINEAR = nn.Linear | nn.QuantizedLinear
+SUMMED = nn.ShardedToAllLinear | nn.QuantizedShardedToAllLinear
+"""Layers that compute a part of a sum over all ranks, and make the sum."""
+CUT = SUMMED | nn.AllToShardedLinear | nn.QuantizedAllToShardedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShare:
+    """A layer of (`width_in`, `width_out`), and what is computed of it here: `outputs`, by
+    number, from the inputs from one to before another. None: all."""
+
+    width_in: int
+    width_out: int
+    inputs: tuple[int, int] | None = None
+    outputs: mx.array | None = None
+
+    def cut(self, a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
+        """Return the parts of an adapter's matrices, (in, rank) and (rank, out), for this share:
+        what they make is added to what is computed here, before any sum over ranks."""
+        if self.inputs is not None:
+            a = a[slice(*self.inputs)]
+        return a, b if self.outputs is None else b[:, self.outputs]
+
+
+def whole_share(layer: Any) -> LinearShare:
+    """Return the share of a linear layer that is not cut: all of it."""
+    return LinearShare(_width_in(layer), layer.weight.shape[0])
+
+
+def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
+    """Have the biases of a copy's linear layers be the numbers of their outputs. Return the layers'
+    whole shares, by path. The copy computes nothing of use from then on."""
+    found = {path: one for path, one in module.named_modules() if isinstance(one, LINEAR)}
+    wholes = {path: whole_share(layer) for path, layer in found.items()}
+    for path, layer in found.items():
+        layer.bias = mx.arange(wholes[path].width_out, dtype=mx.int32)
+    return wholes
+
+
+def shares_of(
+    module: nn.Module, wholes: Mapping[str, LinearShare], rank: int, size: int
+) -> dict[str, LinearShare]:
+    """Return a rank's shares by path, of a numbered copy that was cut for it. A layer that was cut
+    in a way that cannot be told is left out."""
+    layers = dict(module.named_modules())
+    known = {path: _share(layers.get(path), whole, rank, size) for path, whole in wholes.items()}
+    return {path: share for path, share in known.items() if share is not None}
+
+
+def summed_with(layer: Any, x: mx.array, more: Callable[[mx.array], mx.array]) -> mx.array:
+    """Return what a `SUMMED` layer makes of `x`, where `more` is put on each rank's part before
+    the one sum."""
+    if "scales" in layer:
+        part = mx.quantized_matmul(
+            x,
+            layer["weight"],
+            scales=layer["scales"],
+            biases=layer.get("biases"),
+            transpose=True,
+            group_size=layer.group_size,
+            bits=layer.bits,
+            mode=layer.mode,
+        )
+    else:
+        part = x @ layer["weight"].T
+    out = mx.distributed.all_sum(more(part), group=layer.group)
+    return out + layer["bias"] if "bias" in layer else out
+
+
+def _share(layer: Any, whole: LinearShare, rank: int, size: int) -> LinearShare | None:
+    if not isinstance(layer, LINEAR | CUT):
+        return None
+    outputs, width_in = layer.bias, _width_in(layer)
+    if outputs.dtype != mx.int32 or outputs.shape[0] != layer.weight.shape[0]:
+        return None
+    inputs = None
+    if width_in != whole.width_in:
+        if width_in * size != whole.width_in:
+            return None
+        inputs = rank * width_in, (rank + 1) * width_in
+    everything = mx.arange(whole.width_out, dtype=mx.int32)
+    is_whole = mx.array_equal(outputs, everything).item()
+    return LinearShare(whole.width_in, whole.width_out, inputs, None if is_whole else outputs)
+
+
+def _width_in(layer: Any) -> int:
+    if "scales" in layer:
+        return layer.scales.shape[-1] * layer.group_size
+    return layer.weight.shape[1]
