@@ -49,6 +49,7 @@ def load_engine(
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         kv=spec.kv,
+        adapters=spec.adapters,
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,7 @@ def load_engine(
     memory_limit_bytes: int,
     context_tokens: int | None = None,
     kv: KvKind = "full",
+    adapters: Collection[str] | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
@@ -86,10 +87,10 @@ def load_engine(
     UnloadableModel says why not.
 
     With a `rank_context`, load that rank's part and agree with the others; the group has been
-    formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
-    and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
-    `kv` says how KV that grows is held where the model's can be. `threads` are those of the
-    processor's BLAS.
+    formed. Of the adapters beside the model those named in `adapters` are loaded with it, None:
+    all. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower,
+    never raise, what the model was made for. `kv` says how KV that grows is held where the model's
+    can be. `threads` are those of the processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -97,13 +98,13 @@ def load_engine(
     else:
         comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
-    adapters = _adapters(path, loaded, rank_context)
+    bank = _adapters(path, loaded, rank_context, adapters)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
         engine = MlxEngine(
-            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads, kv
+            path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
@@ -332,13 +333,16 @@ def _come_and_go() -> None:
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
-def _adapters(path: Path, loaded: LoadedWeights, context: RankContext | None) -> AdapterBank:
+def _adapters(
+    path: Path, loaded: LoadedWeights, context: RankContext | None, only: Collection[str] | None
+) -> AdapterBank:
     is_tensor = context is not None and context.sharding == "tensor"
     return load_adapters(
         path,
         loaded.module,
         float32=loaded.precision == "float32",
         because=NO_TENSOR_ADAPTERS if is_tensor else "",
+        only=only,
     )
 
 

@@ -123,13 +123,44 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     mine.write_text('aliases = ["mine"]\n')
     try:
         (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-        assert kept["why"] == "card.toml in its folder was put there by a person"
+        assert "first does not grant it: its copy has no card.toml" in kept["why"]
         assert mine.exists()
     finally:
         mine.unlink()
+    notes = models / REPOSITORY / "notes.txt"
+    notes.write_text("mine")
+    try:
+        (kept,) = purged(first, node="second")["nodes"][0]["stays"]
+        assert kept["why"] == "notes.txt in its folder was put there by a person"
+    finally:
+        notes.unlink()
     told = first.http.get("/store/storage").json()["nodes"]
     what = {one["model"]: one["what"] for one in told[0]["models"]}
     assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
+
+
+def test_what_has_a_card_goes_once_another_copy_has_the_same(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    folders = [node.home / "data" / "models" / REPOSITORY for node in nodes]
+    made = first.shoal("card", "add", REPOSITORY, 'summary="ours"')
+    assert made.returncode == 0, made.stdout + made.stderr
+    text = (folders[0] / "card.toml").read_text()
+    assert "ours" in text and (folders[1] / "card.toml").read_text() == text
+    (folders[1] / "card.toml").write_text('summary = "of the second alone"')
+    (kept,) = purged(first, node="second")["nodes"][0]["stays"]
+    assert "first does not grant it: its copy has another card.toml" in kept["why"]
+    assert (folders[1] / "card.toml").exists()
+    answered(
+        lambda: first.shoal("card", "add", REPOSITORY, 'summary="ours"'),
+        lambda said: said.returncode == 0,
+        "the card that was written by hand is known, and gives way",
+    )
+    went = purged(first, node="second")["nodes"][0]["let_go"]
+    assert [one["model"] for one in went] == [REPOSITORY]
+    assert not folders[1].exists() and "ours" in (folders[0] / "card.toml").read_text()
+    assert first.shoal("card", "rm", REPOSITORY).returncode == 0
 
 
 def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:

@@ -11,7 +11,7 @@ belong to its own layers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,22 @@ class _Read:
 
 
 def load_adapters(
-    folder: Path, module: nn.Module, *, float32: bool, because: str = ""
+    folder: Path,
+    module: nn.Module,
+    *,
+    float32: bool,
+    because: str = "",
+    only: Collection[str] | None = None,
 ) -> AdapterBank:
     """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
-    cast as the model was. All are refused where there is a reason, `because`."""
+    cast as the model was. All are refused where there is a reason, `because`. `only`: those of
+    these names; None: all."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
     found: dict[str, _Read] = {}
     for place in adapter_folders(folder):
+        if only is not None and place.name not in only:
+            continue
         try:
             if because:
                 raise BadAdapter(because)
