@@ -94,10 +94,10 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
 
 def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
     """Open the model's tokenizer, and MLX's library for it only then. Raises TokenizerError."""
-    from runner.text import ModelTokenizer, Text
+    from runner.text import ModelTokenizer, Parsers, Text
 
     return Text(
-        ModelTokenizer(Path(spec.path)),
+        ModelTokenizer(Path(spec.path), parsers=Parsers(spec.tool_parser, spec.reasoning_parser)),
         thinking_by_default=spec.thinking,
         constrain_tools=constrain_tools,
     )

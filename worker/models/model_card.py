@@ -118,6 +118,8 @@ def model_card(
         noted=notes.said,
         pin=notes.pin,
         memory_bytes=notes.memory_bytes,
+        tool_parser=notes.tool_parser,
+        reasoning_parser=notes.reasoning_parser,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,

@@ -157,6 +157,8 @@ class RunnerSpecs:
             quantizes=instance.quantizes,
             metal_fast_synch=card is not None and card.metal_fast_synch,
             adapters=_adapters(card),
+            tool_parser="" if card is None else card.tool_parser,
+            reasoning_parser="" if card is None else card.reasoning_parser,
             into="" if instance.quantizes is None else str(self.models.folder),
         )
 

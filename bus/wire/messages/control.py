@@ -200,7 +200,8 @@ class RunnerSpec(Message):
     how KV that grows is held.
     `quantizes`: `model` is to be made, in the folder `into` of all models, of the one in `path`.
     `metal_fast_synch` is what MLX is told of that before it is imported. `adapters` are those that
-    are loaded with the model; None: all that lie beside it.
+    are loaded with the model; None: all that lie beside it. The parsers are the card's; empty: as
+    the model's template says.
     Times in seconds, sizes in bytes.
     """
 
@@ -234,6 +235,8 @@ class RunnerSpec(Message):
     into: str = ""
     metal_fast_synch: bool = False
     adapters: tuple[str, ...] | None = None
+    tool_parser: str = ""
+    reasoning_parser: str = ""
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

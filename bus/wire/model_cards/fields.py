@@ -25,6 +25,7 @@ from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
+from bus.wire.model_cards.parsers import REASONING_PARSERS, TOOL_PARSERS
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
@@ -35,9 +36,7 @@ MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
-NOT_YET = frozenset({
-    "draft_model", "reasoning_parser", "tool_parser",
-})  # fmt: skip
+NOT_YET = frozenset({"draft_model"})
 """Keys that are to come with the code that obeys them."""
 MEANT = {
     "alias": "aliases", "num_ctx": "context_tokens", "context": "context_tokens",
@@ -47,7 +46,7 @@ MEANT = {
     "think": "thinking_default", "thinking": "thinking_default",
     "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv", "pinned": "pin",
     "x_priority": "priority", "fast_synch": "metal_fast_synch", "lora": "adapters",
-    "storage_size": "memory_bytes",
+    "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
 }  # fmt: skip
 """What others call our keys, where spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
@@ -80,7 +79,9 @@ class Notes:
     `kv` is how its KV is held, and goes before the node's setting. `pin` keeps it in memory.
     `priority` is that of requests that name none. `memory_bytes` are what its weights take in
     memory, whatever its files say. `adapters` are those that are loaded (None: all that lie beside
-    it), `adapter` the one of requests that name none. `said` are the keys that the card has.
+    it), `adapter` the one of requests that name none. The parsers are
+    those of `bus.wire.model_cards.parsers` (empty: as its template says). `said` are the keys that
+    the card has.
     """
 
     thinking_default: bool | None = None
@@ -102,6 +103,8 @@ class Notes:
     metal_fast_synch: bool | None = None
     adapters: tuple[str, ...] | None = None
     adapter: str = ""
+    tool_parser: str = ""
+    reasoning_parser: str = ""
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return what a request for the model gets where it says nothing itself; None: nothing."""
@@ -256,6 +259,20 @@ def _adapters(key: str, value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_adapter(key, one) for one in _texts(key, value)))
 
 
+def _tool_parser(key: str, value: object) -> str:
+    return _one_of(TOOL_PARSERS, key, value)
+
+
+def _reasoning_parser(key: str, value: object) -> str:
+    return _one_of(REASONING_PARSERS, key, value)
+
+
+def _one_of(words: tuple[str, ...], key: str, value: object) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{key} is one of {', '.join(words)}")
+    return value
+
+
 def _kv(key: str, value: object) -> KvKind:
     if (wrong := not_a_kind(value)) is not None:
         raise ValueError(f"{key} = {str(value)[:80]}: {wrong.replace(';', ',')}")
@@ -320,6 +337,8 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "metal_fast_synch": _switch,
     "adapters": _adapters,
     "adapter": _adapter,
+    "tool_parser": _tool_parser,
+    "reasoning_parser": _reasoning_parser,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

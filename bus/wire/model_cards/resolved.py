@@ -15,6 +15,7 @@ from bus.wire.shares import PRIORITIES
 CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
 DEFAULT = "shoal's default"
 AT_LOAD = "counts from the next load on"
+PARSERS = ("tool_parser", "reasoning_parser")
 
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
@@ -37,6 +38,9 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         yield "metal_fast_synch", card.metal_fast_synch, by, AT_LOAD
     if "adapters" in card.noted:
         yield "adapters", [one.name for one in card.adapters], CARD, AT_LOAD
+    for name in PARSERS:
+        if value := getattr(card, name):
+            yield name, value, CARD, AT_LOAD
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
@@ -80,6 +84,13 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         return
     if "template" not in said:
         yield "template", None, FILES, ""
+    if "adapters" not in said:
+        yield "adapters", [one.name for one in card.adapters] or None, FILES, AT_LOAD
+    if "adapter" not in said:
+        yield "adapter", None, DEFAULT, ""
+    for name in PARSERS:
+        if name not in said:
+            yield name, None, FILES, AT_LOAD
     for key in ("system", "stop", *NUMBERS):
         if key not in said:
             yield key, getattr(NEUTRAL, key, None), DEFAULT, ""

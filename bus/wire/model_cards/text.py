@@ -40,6 +40,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "kv": ('"8bit"', "how its KV is held: full, 8bit or 4bit; from the next load on"),
     "memory_bytes": ("5_000_000_000", "what its weights take in memory, for the bill of a load"),
     "metal_fast_synch": ("true", "Metal's fast synchronisation; from the next load on"),
+    "tool_parser": ('"qwen3_coder"', "how calls are read; none: not; from the next load on"),
+    "reasoning_parser": ('"think"', "how thinking is read; none: not; from the next load on"),
     "compatible_backends": ('["mlx-metal", "mlx-cpu"]', "those that can run it"),
     "backend_preference": ('["mlx-metal"]', "the better ones, in order"),
     "name": ('"A model"', "for people"),

@@ -61,6 +61,8 @@ class CardBody(Closed):
     kv: str | None = None
     memory_bytes: int | None = None
     metal_fast_synch: bool | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
     name: str | None = None
