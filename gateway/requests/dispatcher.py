@@ -105,7 +105,7 @@ class Dispatcher:
         own = None if card is None else card.defaults
         adapters = self._catalog.adapters
         adapter = adapters.meant(parsed.model, self._catalog.names(), derived)
-        if adapter is None and own is not None and own.adapter in adapters.of(model):
+        if adapter is None and own is not None and own.adapter in adapters.beside(model):
             adapter = own.adapter
         told = {"key_id": key_id, "adapter": adapter, "trace": traced}
         said = parsed.extras.says_priority

@@ -125,8 +125,15 @@ def test_a_request_that_names_no_priority_has_the_cards(node: Node) -> None:
 
 def test_a_card_says_by_which_rules_output_is_read(node: Node) -> None:
     loaded_with(node, "temperature = 0\n")
-    thinks = told(node, "Think about the sea.", chat_template_kwargs={"enable_thinking": True})
+    thinks = told(node, "Hello")
+    assert thinks["reasoning_content"].strip() and thinks["content"], thinks
+    loaded_with(node, 'temperature = 0\nreasoning_parser = "mistral"\n')
+    unread = told(node, "Hello")
+    assert not unread.get("reasoning_content"), "the marks that the model writes are others"
+    assert thinks["reasoning_content"].strip() in unread["content"], unread
     loaded_with(node, 'temperature = 0\nreasoning_parser = "none"\n')
-    plain = told(node, "Think about the sea.", chat_template_kwargs={"enable_thinking": True})
-    assert thinks.get("reasoning_content") and not plain.get("reasoning_content"), (thinks, plain)
-    assert thinks["reasoning_content"].strip()[:20] in plain["content"]
+    unasked = told(node, "Hello")
+    assert not unasked.get("reasoning_content") and unasked["content"].strip(), unasked
+    assert thinks["reasoning_content"].strip() not in unasked["content"], (
+        "it was not asked to think"
+    )

@@ -92,7 +92,10 @@ def test_what_this_node_has_is_copied_and_what_is_there_is_said(nodes: tuple[Nod
     rest = first.shoal("sync", "--to", "all")
     assert rest.returncode == 0, rest.stdout + rest.stderr
     assert f"copied {B} to second" in rest.stdout and same(first, second, B)
-    assert f"{A} is on second already" in rest.stdout and f"{A} is on first already" in rest.stdout
+    assert (
+        f"{A} is on second already" in rest.stdout
+        and f"{B}, {A} are on first already" in rest.stdout
+    )
     assert MODEL not in rest.stdout, "what comes with shoal is on each node"
     known(first, A, B)
     checked = first.shoal("verify", B, "--node", "second", "--json")
@@ -195,6 +198,21 @@ def test_what_cannot_be_is_refused_by_name_before_anything_moves(nodes: tuple[No
     finally:
         config.write_bytes(right)
     assert not folder(second, A).exists()
+
+
+def test_a_post_to_a_model_of_the_store_has_a_node_get_it(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    have_copies(nodes)
+    told = first.http.post(f"/store/models/{A}/download", json={"to": "second", "stream": False})
+    assert told.status_code == 200, told.text
+    assert told.json()["status"] == "done" and told.json()["sources"] == [first.node_id()]
+    assert same(first, second, A)
+    here = first.http.post(f"/store/models/{A}")
+    assert here.status_code == 200 and "is here already" in here.text
+    for name, status in (("no-repository", 400), ("no/where", 409), ("", 404)):
+        refused = first.http.post(f"/store/models/{name}")
+        assert refused.status_code == status, refused.text
+    assert first.http.post(f"/store/models/{A}", json={"too": "second"}).status_code == 400
 
 
 def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:

@@ -61,6 +61,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     sync.SyncBody: (sync, None),
     verify.VerifyBody: (verify, None),
     card.CardBody: (card, card.CardBody),
+    store.DownloadBody: (store, None),
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),

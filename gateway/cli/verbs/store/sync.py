@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.pull import REMARK_S, PaceColumn
 
 ENDED = ("done", "failed")
+MOST_NAMED = 5
 
 
 def sync(
@@ -54,8 +56,19 @@ def sync(
     if last.get("status") != "done":
         raise CliError("the node ended the copying without a word", remedy="see `shoal logs`")
     output.document(last)
-    for one in last["there"]:
-        output.say(f"{one['model']} is on {names.get(one['node'], one['node'])} already")
+    for node in dict.fromkeys(one["node"] for one in last["there"]):
+        there = [one["model"] for one in last["there"] if one["node"] == node]
+        output.say(f"{_listed(there)} {_is(there)} on {names.get(node, node)} already")
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return the first of some words, and how many more there are."""
+    more = len(words) - MOST_NAMED
+    return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is(words: Sequence[str]) -> str:
+    return "is" if len(words) == 1 else "are"
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from gateway.http.resources.pulls.pull import (
 )
 from gateway.http.resources.pulls.search import SearchAnswer, SearchModels
 from gateway.http.resources.pulls.store import (
+    DownloadBody,
     ModelInStore,
     PurgeBody,
     PurgeStaging,
@@ -25,6 +26,7 @@ from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyM
 
 __all__ = [
     "CardBody",
+    "DownloadBody",
     "ModelCardResource",
     "ModelInStore",
     "ModelToFetch",
