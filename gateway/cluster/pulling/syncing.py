@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 
-from bus.wire.ids import NodeId
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.sync_plan import Copy
-from gateway.cluster.pulling.workers import Workers
 
 AT_ONCE = 2
 """Copies that a node is asked for at a time: its worker makes no more."""
+
+AskForCopy = Callable[[NodeId, ModelId], AsyncGenerator[PullState]]
+"""Has a node copy a model, for as long as what it returns is not closed. Raises OwnerSilent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class CopyState:
     state: PullState
 
 
-async def copied(workers: Workers, wanted: Iterable[Copy]) -> AsyncGenerator[CopyState]:
+async def copied(ask: AskForCopy, wanted: Iterable[Copy]) -> AsyncGenerator[CopyState]:
     """Have everything copied that is wanted, and yield how far each is until all have ended.
     Leaving it early stops those that have not."""
     told: asyncio.Queue[CopyState | None] = asyncio.Queue()
@@ -37,7 +39,7 @@ async def copied(workers: Workers, wanted: Iterable[Copy]) -> AsyncGenerator[Cop
     for one in wanted:
         left.setdefault(one.node, deque()).append(one)
     tasks = [
-        asyncio.ensure_future(_some(workers, copies, told))
+        asyncio.ensure_future(_some(ask, copies, told))
         for copies in left.values()
         for _ in range(min(AT_ONCE, len(copies)))
     ]
@@ -56,21 +58,21 @@ async def copied(workers: Workers, wanted: Iterable[Copy]) -> AsyncGenerator[Cop
 
 
 async def _some(
-    workers: Workers, copies: deque[Copy], told: asyncio.Queue[CopyState | None]
+    ask: AskForCopy, copies: deque[Copy], told: asyncio.Queue[CopyState | None]
 ) -> None:
     """Take one copy after the other, while there are any."""
     try:
         while copies:
             one = copies.popleft()
-            async for state in _one(workers, one):
+            async for state in _one(ask, one):
                 told.put_nowait(CopyState(one, state))
     finally:
         told.put_nowait(None)
 
 
-async def _one(workers: Workers, one: Copy) -> AsyncGenerator[PullState]:
+async def _one(ask: AskForCopy, one: Copy) -> AsyncGenerator[PullState]:
     try:
-        async with contextlib.aclosing(workers.copy(one.node, one.model)) as states:
+        async with contextlib.aclosing(ask(one.node, one.model)) as states:
             async for state in states:
                 yield state
     except OwnerSilent as silent:

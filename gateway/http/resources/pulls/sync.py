@@ -19,7 +19,15 @@ from pydantic import Field, RootModel
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading, PullPhase, PullState
-from gateway.cluster.pulling import Copy, CopyState, SyncPlan, Workers, copied, sync_plan
+from gateway.cluster.pulling import (
+    AskForCopy,
+    Copy,
+    CopyState,
+    SyncPlan,
+    Workers,
+    copied,
+    sync_plan,
+)
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
@@ -117,7 +125,8 @@ class SyncModels(Resource):
             while not _is_known(service, plan) and service.reactor.now() < give_up_at:
                 await asyncio.sleep(LISTED_LOOK_S)
 
-        steps = _steps(Workers(service.bus, service.readings), plan, _names(service))
+        ask = Workers(service.bus, service.readings).copy
+        steps = _steps(ask, plan, _names(service))
         running = RunningWork(req, steps, Telling(_fault, _line, error_line, listed=listed))
         if asked.stream:
             await running.stream(resp)
@@ -157,7 +166,7 @@ class SyncModels(Resource):
 
 
 async def _steps(
-    workers: Workers, plan: SyncPlan, names: dict[NodeId, str]
+    ask: AskForCopy, plan: SyncPlan, names: dict[NodeId, str]
 ) -> AsyncGenerator[_Step]:
     """Have it done, and yield each line; the last is the end."""
     there = [_told(one) for one in plan.there]
@@ -166,7 +175,7 @@ async def _steps(
     yield _Step("copying", planned)
     came: list[Copy] = []
     failed: list[CopyState] = []
-    async with contextlib.aclosing(copied(workers, plan.wanted)) as told:
+    async with contextlib.aclosing(copied(ask, plan.wanted)) as told:
         async for one in told:
             if one.state.phase == "done":
                 came.append(one.copy)
