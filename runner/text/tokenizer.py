@@ -23,7 +23,7 @@ from mlx_lm.utils import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
-from bus.wire.model_cards import LIBRARY_TOOL_PARSERS
+from bus.wire.parsers import LIBRARY_TOOL_PARSERS
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
 from runner.text.families import (
     FOUND,

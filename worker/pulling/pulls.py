@@ -209,7 +209,7 @@ class Pulls:
                     told = {"forecast": PullForecast(), "sources": givers}
                     pull.state = pull.state.model_copy(update=told)
                     return
-                if self._copying() >= AT_ONCE:
+                if sum(one.state.phase == "copying" for one in self._live()) >= AT_ONCE:
                     return
                 self._client.log.info("copies a model that it is to pull", model=pull.model)
                 self._downloads.hold(pull.model, now)
@@ -218,21 +218,13 @@ class Pulls:
                 )
                 return
         if pull.copies:
-            self._wait_for_giver(pull, now)
+            if (why := _no_giver(pull, now)) is not None:
+                self._fail(pull, "no_giver", f"{pull.model} could not be copied: {why}")
         elif self._settings.offline:
             text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
             self._fail(pull, "offline", text)
         elif self._has_turn(pull):
             self._pull(pull)
-
-    def _wait_for_giver(self, pull: _Pull, now: float) -> None:
-        """Fail a pull that is to come from other nodes alone, once none gives it."""
-        if pull.no_copy or now - pull.asked_at > GIVER_S:
-            why = pull.state.note or "no other node that is here gives it"
-            self._fail(pull, "no_giver", f"{pull.model} could not be copied: {why}")
-
-    def _copying(self) -> int:
-        return sum(one.state.phase == "copying" for one in self._live())
 
     def _has_turn(self, pull: _Pull) -> bool:
         """Return whether a pull may have a process: those that hold take no turn of the others."""
@@ -350,6 +342,13 @@ class Pulls:
             self._published, self._published_at = pulls, now
             node = self._client.speaker.node
             self._client.publish(reading_topic("pulls", node), PullReading(node=node, pulls=pulls))
+
+
+def _no_giver(pull: _Pull, now: float) -> str | None:
+    """Return why no other node gives what is to come from one; None while one may yet."""
+    if not pull.no_copy and now - pull.asked_at <= GIVER_S:
+        return None
+    return pull.state.note or "no other node that is here gives it"
 
 
 def _is_repository(model: ModelId) -> bool:

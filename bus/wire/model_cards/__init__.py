@@ -13,13 +13,6 @@ from bus.wire.model_cards.fields import (
     notes_from,
     read_card,
 )
-from bus.wire.model_cards.parsers import (
-    LIBRARY_TOOL_PARSERS,
-    NONE,
-    REASONING_PARSERS,
-    THINKING_MARKS,
-    TOOL_PARSERS,
-)
 from bus.wire.model_cards.resolved import CARD, DEFAULT, all_settings, resolved
 from bus.wire.model_cards.text import EXAMPLES, beginning, card_text, with_setting
 
@@ -30,12 +23,7 @@ __all__ = [
     "DEFAULT",
     "EXAMPLES",
     "KNOWN_KEYS",
-    "LIBRARY_TOOL_PARSERS",
     "MOST_ALIASES",
-    "NONE",
-    "REASONING_PARSERS",
-    "THINKING_MARKS",
-    "TOOL_PARSERS",
     "BadCard",
     "Notes",
     "all_settings",

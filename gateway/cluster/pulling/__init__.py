@@ -16,14 +16,14 @@ from gateway.cluster.pulling.names import (
     pull_target,
 )
 from gateway.cluster.pulling.on_demand import PullsOnDemand, pulling_text
-from gateway.cluster.pulling.sync_plan import Copy, SyncPlan, sync_plan
+from gateway.cluster.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
 from gateway.cluster.pulling.syncing import AskForCopy, CopyState, copied
 from gateway.cluster.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
     "AskForCopy",
-    "Copy",
+    "CopyAt",
     "CopyState",
     "Fit",
     "Fitting",

@@ -16,8 +16,8 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A model that is to come to a node, or lies there already."""
+class CopyAt:
+    """A model at a node, to which it is to come, or where it lies already."""
 
     model: ModelId
     node: NodeId
@@ -28,8 +28,8 @@ class Copy:
 class SyncPlan:
     """What is to come, by node, and what is there already."""
 
-    wanted: tuple[Copy, ...] = ()
-    there: tuple[Copy, ...] = ()
+    wanted: tuple[CopyAt, ...] = ()
+    there: tuple[CopyAt, ...] = ()
 
 
 def sync_plan(
@@ -41,14 +41,16 @@ def sync_plan(
     """Return what is to be copied for each of the `targets` to have each of the `models`, or why
     not. Each model lies on the disk of some node; `free_bytes` are of the disks that are known."""
     by_node = {card.node: card for card in cards}
-    wanted: list[Copy] = []
-    there: list[Copy] = []
+    wanted: list[CopyAt] = []
+    there: list[CopyAt] = []
     for model in dict.fromkeys(models):
         having = {card.node: one for card in cards if (one := _copy_of(card, model)) is not None}
         size_bytes = max(one.size_bytes for one in having.values())
         lacking = [node for node in targets if node not in having]
-        there += [Copy(model, node, having[node].size_bytes) for node in targets if node in having]
-        wanted += [Copy(model, node, size_bytes) for node in lacking]
+        there += [
+            CopyAt(model, node, having[node].size_bytes) for node in targets if node in having
+        ]
+        wanted += [CopyAt(model, node, size_bytes) for node in lacking]
         refusal = _other_content(model, targets, having, by_node) or (
             _not_given(model, having, by_node) if lacking else None
         )
@@ -96,7 +98,7 @@ def _other_content(
 
 
 def _no_room(
-    wanted: Sequence[Copy], by_node: Mapping[NodeId, NodeCard], free_bytes: Mapping[NodeId, int]
+    wanted: Sequence[CopyAt], by_node: Mapping[NodeId, NodeCard], free_bytes: Mapping[NodeId, int]
 ) -> Refusal | None:
     """Return why a disk does not take all that is to come to it; None where each does."""
     for node in dict.fromkeys(one.node for one in wanted):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling.sync_plan import Copy
+from gateway.cluster.pulling.sync_plan import CopyAt
 
 AT_ONCE = 2
 """Copies that a node is asked for at a time: its worker makes no more."""
@@ -27,15 +27,15 @@ AskForCopy = Callable[[NodeId, ModelId], AsyncGenerator[PullState]]
 class CopyState:
     """How far a copy is."""
 
-    copy: Copy
+    copy: CopyAt
     state: PullState
 
 
-async def copied(ask: AskForCopy, wanted: Iterable[Copy]) -> AsyncGenerator[CopyState]:
+async def copied(ask: AskForCopy, wanted: Iterable[CopyAt]) -> AsyncGenerator[CopyState]:
     """Have everything copied that is wanted, and yield how far each is until all have ended.
     Leaving it early stops those that have not."""
     told: asyncio.Queue[CopyState | None] = asyncio.Queue()
-    left: dict[NodeId, deque[Copy]] = {}
+    left: dict[NodeId, deque[CopyAt]] = {}
     for one in wanted:
         left.setdefault(one.node, deque()).append(one)
     tasks = [
@@ -58,7 +58,7 @@ async def copied(ask: AskForCopy, wanted: Iterable[Copy]) -> AsyncGenerator[Copy
 
 
 async def _some(
-    ask: AskForCopy, copies: deque[Copy], told: asyncio.Queue[CopyState | None]
+    ask: AskForCopy, copies: deque[CopyAt], told: asyncio.Queue[CopyState | None]
 ) -> None:
     """Take one copy after the other, while there are any."""
     try:
@@ -70,7 +70,7 @@ async def _some(
         told.put_nowait(None)
 
 
-async def _one(ask: AskForCopy, one: Copy) -> AsyncGenerator[PullState]:
+async def _one(ask: AskForCopy, one: CopyAt) -> AsyncGenerator[PullState]:
     try:
         async with contextlib.aclosing(ask(one.node, one.model)) as states:
             async for state in states:

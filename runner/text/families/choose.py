@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from bus.wire.model_cards import LIBRARY_TOOL_PARSERS, NONE, THINKING_MARKS
+from bus.wire.parsers import LIBRARY_TOOL_PARSERS, NONE, THINKING_MARKS
 from runner.text.families.call_forms import call_form
 from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
@@ -37,7 +37,7 @@ first that fits."""
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """By which rules output is read, in a card's words (`bus.wire.model_cards`): of `calls`, and of
+    """By which rules output is read, in a card's words (`bus.wire.parsers`): of `calls`, and of
     `thinking`. Empty: as the template and the vocabulary say."""
 
     calls: str = ""

@@ -21,7 +21,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading, PullPhase, PullState
 from gateway.cluster.pulling import (
     AskForCopy,
-    Copy,
+    CopyAt,
     CopyState,
     SyncPlan,
     Workers,
@@ -173,7 +173,7 @@ async def _steps(
     total = sum(one.size_bytes for one in plan.wanted)
     planned = SyncPlanned(copies=[_told(one) for one in plan.wanted], there=there, total=total)
     yield _Step("copying", planned)
-    came: list[Copy] = []
+    came: list[CopyAt] = []
     failed: list[CopyState] = []
     async with contextlib.aclosing(copied(ask, plan.wanted)) as told:
         async for one in told:
@@ -217,7 +217,7 @@ def _line(step: _Step) -> bytes:
     return json_bytes(step.line.model_dump(mode="json")) + b"\n"
 
 
-def _told(one: Copy) -> SyncedModel:
+def _told(one: CopyAt) -> SyncedModel:
     return SyncedModel(model=one.model, node=one.node, bytes=one.size_bytes)
 
 

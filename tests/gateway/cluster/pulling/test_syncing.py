@@ -11,7 +11,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
 from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling import Copy, CopyState, SyncPlan, copied, sync_plan
+from gateway.cluster.pulling import CopyAt, CopyState, SyncPlan, copied, sync_plan
 from gateway.cluster.pulling.syncing import AT_ONCE
 from tests.recorded.specimens import least
 
@@ -84,7 +84,7 @@ class Asked:
         self.most = 0
 
     async def ask(self, node: NodeId, model: ModelId) -> AsyncGenerator[PullState]:
-        """Copy."""
+        """CopyAt."""
         key = node, model
         self.open[key] = asyncio.get_running_loop().create_future()
         self.most = max(self.most, sum(one == node for one, _ in self.open))
@@ -96,8 +96,8 @@ class Asked:
             del self.open[key]
 
 
-def wanted(*nodes: NodeId, count: int = 5) -> list[Copy]:
-    return [Copy(ModelId(f"m{number}"), node, 1) for node in nodes for number in range(count)]
+def wanted(*nodes: NodeId, count: int = 5) -> list[CopyAt]:
+    return [CopyAt(ModelId(f"m{number}"), node, 1) for node in nodes for number in range(count)]
 
 
 def test_a_node_copies_a_few_at_a_time_and_one_that_fails_ends_no_other() -> None:
@@ -108,7 +108,7 @@ def test_a_node_copies_a_few_at_a_time_and_one_that_fails_ends_no_other() -> Non
             async for one in states:
                 told.append(one)
                 if one.state.phase == "copying":
-                    fails = one.copy == Copy(ModelId("m1"), A, 1)
+                    fails = one.copy == CopyAt(ModelId("m1"), A, 1)
                     end = PullState(model=one.copy.model, phase="failed" if fails else "done")
                     asked.open[one.copy.node, one.copy.model].set_result(end)
 
