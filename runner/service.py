@@ -134,8 +134,9 @@ class RunnerService:
         self._spec = spec
         self._since = self._reactor.now()
         self._log = self._log.bind(instance=spec.instance, generation=spec.generation)
-        # MLX reads it once: nothing of a runner imports MLX before it has a spec
-        os.environ[FAST_SYNCH] = "1" if spec.metal_fast_synch else "0"
+        if spec.test is None:
+            # MLX reads it once: nothing of a runner imports MLX before it has a spec
+            os.environ[FAST_SYNCH] = "1" if spec.metal_fast_synch else "0"
         self._log.info("has a spec", model=spec.model, metal_fast_synch=spec.metal_fast_synch)
         try:
             self._role = self._make_role(spec)

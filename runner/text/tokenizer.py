@@ -52,8 +52,8 @@ class ModelTokenizer:
         self, path: Path, *, vocabulary: int | None = None, parsers: Parsers = FOUND
     ) -> None:
         """Open `path`. `vocabulary` None means what `config.json` says. `parsers` read its output.
-        Nothing is fetched from
-        anywhere, and no code that lies there is run. Raises TokenizerError."""
+        Nothing is fetched from anywhere, and no code that lies there is run. Raises
+        TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
         files = [path / "chat_template.jinja", *path.glob("additional_chat_templates/*.jinja")]
