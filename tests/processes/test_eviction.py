@@ -7,6 +7,7 @@ import json
 import shlex
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,12 +140,16 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
 
 
-def test_what_has_a_card_goes_once_another_copy_has_the_same(nodes: tuple[Node, Node]) -> None:
+def test_what_has_a_card_goes_once_another_copy_has_the_same(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
     first, second = nodes
+    ours = tmp_path / "card.toml"
+    ours.write_text('summary = "ours"\n')
     get_both(first, second)
     eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
     folders = [node.home / "data" / "models" / REPOSITORY for node in nodes]
-    made = first.shoal("card", "add", REPOSITORY, 'summary="ours"')
+    made = first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace")
     assert made.returncode == 0, made.stdout + made.stderr
     text = (folders[0] / "card.toml").read_text()
     assert "ours" in text and (folders[1] / "card.toml").read_text() == text
@@ -153,7 +158,7 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(nodes: tuple[Node, 
     assert "first does not grant it: its copy has another card.toml" in kept["why"]
     assert (folders[1] / "card.toml").exists()
     answered(
-        lambda: first.shoal("card", "add", REPOSITORY, 'summary="ours"'),
+        lambda: first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace"),
         lambda said: said.returncode == 0,
         "the card that was written by hand is known, and gives way",
     )
