@@ -23,7 +23,6 @@ from mlx_lm.utils import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
-from bus.wire.parsers import LIBRARY_TOOL_PARSERS
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
 from runner.text.families import (
     FOUND,
@@ -242,8 +241,7 @@ class ModelTokenizer:
 
 def _told(parsers: Parsers) -> dict[str, str]:
     """Return what mlx-lm is told of a parser of its own, in the place of what it would find."""
-    is_its_own = parsers.calls in LIBRARY_TOOL_PARSERS
-    return {"tool_parser_type": parsers.calls} if is_its_own else {}
+    return {"tool_parser_type": parsers.library} if parsers.library else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -63,7 +63,6 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.go_templates": (),
     "bus.wire.kv": (),
     "bus.wire.lora": (),
-    "bus.wire.parsers": (),
     "bus.wire.accelerators": ("pydantic",),
     "bus.wire.model_cards": ("msgpack", "pydantic"),
     "bus.wire.pool": ("pydantic",),

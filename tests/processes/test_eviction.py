@@ -149,19 +149,19 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(
     get_both(first, second)
     eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
     folders = [node.home / "data" / "models" / REPOSITORY for node in nodes]
-    made = first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace")
-    assert made.returncode == 0, made.stdout + made.stderr
-    text = (folders[0] / "card.toml").read_text()
-    assert "ours" in text and (folders[1] / "card.toml").read_text() == text
+    cards = [folder / "card.toml" for folder in folders]
+
+    def both() -> list[str]:
+        """Write the card; a process that has not heard of the second copy writes none there."""
+        first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace")
+        return [card.read_text() if card.exists() else "" for card in cards]
+
+    answered(both, lambda texts: texts == [ours.read_text()] * 2, "both copies have the card")
     (folders[1] / "card.toml").write_text('summary = "of the second alone"')
     (kept,) = purged(first, node="second")["nodes"][0]["stays"]
     assert "first does not grant it: its copy has another card.toml" in kept["why"]
     assert (folders[1] / "card.toml").exists()
-    answered(
-        lambda: first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace"),
-        lambda said: said.returncode == 0,
-        "the card that was written by hand is known, and gives way",
-    )
+    answered(both, lambda texts: texts == [ours.read_text()] * 2, "the card by hand gives way")
     went = purged(first, node="second")["nodes"][0]["let_go"]
     assert [one["model"] for one in went] == [REPOSITORY]
     assert not folders[1].exists() and "ours" in (folders[0] / "card.toml").read_text()

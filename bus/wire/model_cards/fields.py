@@ -25,7 +25,7 @@ from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
-from bus.wire.parsers import REASONING_PARSERS, TOOL_PARSERS
+from bus.wire.model_cards.parsers import REASONING_PARSERS, TOOL_PARSERS
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
@@ -80,7 +80,8 @@ class Notes:
     `priority` is that of requests that name none. `memory_bytes` are what its weights take in
     memory, before what its files say. `adapters` are those that are loaded (None: all that lie
     beside it), `adapter` the one of requests that name none. The parsers are those of
-    `bus.wire.parsers` (empty: as its template says). `said` are the keys that the card has.
+    `bus.wire.model_cards.parsers` (empty: as its template says). `said` are the keys that the card
+    has.
     """
 
     thinking_default: bool | None = None

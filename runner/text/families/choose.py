@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from bus.wire.parsers import LIBRARY_TOOL_PARSERS, NONE, THINKING_MARKS
 from runner.text.families.call_forms import call_form
 from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.spans import Marks
 
-_THINKING = {name: Marks(*marks) for name, marks in THINKING_MARKS.items()}
+_THINKING = {
+    "think": Marks("<think>", "</think>"),
+    "mistral": Marks("[THINK]", "[/THINK]"),
+    "seed": Marks("<seed:think>", "</seed:think>"),
+    "cohere": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+}
+"""By what a card calls them."""
 _KIMI = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
 _DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_BARE, _NONE = "llama", "none"
 _LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
 _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
     ("deepseek", "<｜tool▁calls▁begin｜>", "deepseek",
@@ -37,11 +43,16 @@ first that fits."""
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """By which rules output is read, in a card's words (`bus.wire.parsers`): of `calls`, and of
-    `thinking`. Empty: as the template and the vocabulary say."""
+    """By which rules output is read, in a card's words: of `calls`, and of `thinking`. Empty: as
+    the template and the vocabulary say; `none`: it is not."""
 
     calls: str = ""
     thinking: str = ""
+
+    @property
+    def library(self) -> str:
+        """Return the name of mlx-lm's parser of calls, where it is one of those; else ""."""
+        return "" if self.calls in (*(row[0] for row in _CALLS), _BARE, _NONE) else self.calls
 
 
 FOUND = Parsers()
@@ -58,7 +69,7 @@ def family_of(
     if parsers.thinking:
         think = _THINKING.get(parsers.thinking)
     behind = "" if think is None else _behind(think.end, template)
-    if parsers.calls and parsers.calls not in LIBRARY_TOOL_PARSERS:
+    if parsers.calls and not parsers.library:
         return replace(_named(parsers.calls, template), think=think, behind_thinking=behind)
     if library.calls is not None:
         inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
@@ -87,13 +98,13 @@ def _calling(template: str) -> Family:
         if written in template:
             return _family(form, marks, parse, template)
     if any(words in template for words in _LLAMA):
-        return _named("llama", template)
-    return _named(NONE, template)
+        return _named(_BARE, template)
+    return _named(_NONE, template)
 
 
 def _named(parser: str, template: str) -> Family:
     """Return a family that only calls, by the card's word for how; none where it is none."""
-    if parser == "llama":
+    if parser == _BARE:
         return _family("bare_json", Marks("{", "", leads=True), bare_json_calls, template)
     for name, _, form, marks, parse in _CALLS:
         if name == parser:

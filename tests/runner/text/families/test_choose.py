@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mlx_lm import tool_parsers
 
-from bus.wire.parsers import LIBRARY_TOOL_PARSERS, REASONING_PARSERS, TOOL_PARSERS
+from bus.wire.model_cards import LIBRARY_TOOL_PARSERS, REASONING_PARSERS, TOOL_PARSERS
 from runner.text.families import LibraryMarks, Parsers, family_of
 from runner.text.families.harmony import MARKERS, HarmonyFamily
 from runner.text.families.spans import Call, Marks, Span
@@ -150,6 +150,8 @@ def test_every_word_for_a_parser_means_one() -> None:
     folder = Path(tool_parsers.__file__).parent
     theirs = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert set(LIBRARY_TOOL_PARSERS) == theirs, "those of the mlx-lm that is installed"
+    for word in TOOL_PARSERS:
+        assert bool(Parsers(word).library) == (word in theirs), word
     for word in set(TOOL_PARSERS) - theirs - {"none"}:
         assert family_of("", (), NOTHING, Parsers(word)).calls is not None, word
     for word in REASONING_PARSERS:
