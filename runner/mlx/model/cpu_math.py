@@ -96,26 +96,30 @@ def attention(
     rows, heads, _, width = queries.shape
     groups = keys.shape[1]
     queries = (queries * scale).reshape(rows, groups, heads // groups, count, width)
-    keys, values = keys[:, :, None], values[:, :, None]
-    at_once = max(LEAST_QUERIES, SCORES_AT_ONCE // (rows * heads * keys.shape[3]))
+    at_once = max(LEAST_QUERIES, SCORES_AT_ONCE // (rows * heads * keys.shape[2]))
     blocks: list[mx.array] = []
     for start in range(0, count, at_once):
         end = min(start + at_once, count)
-        seen = before + end if causal else keys.shape[3]
-        scores = queries[..., start:end, :] @ keys[..., :seen, :].swapaxes(-1, -2)
-        if causal and end - start > 1:
-            scores = scores + _later(start, end, before)
-        elif bias is not None:
-            scores = scores + (bias if bias.shape[-2] == 1 else bias[..., start:end, :])
+        seen = before + end if causal else keys.shape[2]
+        # Heads of a group read the same keys: as rows of one product they read them once.
+        block = queries[..., start:end, :]
+        scores = block.flatten(2, 3) @ keys[..., :seen, :].swapaxes(-1, -2)
+        hides = _later(start, end, before) if causal and end - start > 1 else bias
+        if hides is not None:
+            if not causal and hides.shape[-2] > 1:
+                hides = hides[..., start:end, :]
+            scores = (scores.reshape(*block.shape[:-1], seen) + hides).flatten(2, 3)
         shares = exp_below(scores, scores.max(axis=-1, keepdims=True))
-        blocks.append(shares @ values[..., :seen, :] / shares.sum(axis=-1, keepdims=True))
+        found = shares @ values[..., :seen, :] / shares.sum(axis=-1, keepdims=True)
+        blocks.append(found.reshape(*block.shape[:-1], -1))
     joined = blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=-2)
     return joined.reshape(rows, heads, count, values.shape[-1])
 
 
 def exp_below(values: mx.array, top: mx.array) -> mx.array:
     """Return exp(values - top), where no value is above its top."""
-    mantissa, exponent = _halves(values, top)
+    # One operand each, so that there is one compiled form of them whatever the shapes.
+    mantissa, exponent = _halves(values - top)
     bits = _joined(mx.view(mantissa, mx.int32), mx.view(exponent, mx.int32))
     return mx.view(bits, mx.float32)
 
@@ -168,10 +172,10 @@ def _odd_ratio(x: mx.array, end: float, parts: tuple[Sequence[float], Sequence[f
 
 
 @partial(mx.compile, shapeless=True)
-def _halves(values: mx.array, top: mx.array) -> tuple[mx.array, mx.array]:
+def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
     """Return 2 to a fraction, and the whole part of the exponent in the lowest bits."""
     # Lower than this the result would be no normal number: it is as good as nothing.
-    scaled = mx.maximum(values - top, -87.0) * _LOG2_E
+    scaled = mx.maximum(x, -87.0) * _LOG2_E
     rounded = scaled + _ROUNDING
     return _polynomial(scaled - (rounded - _ROUNDING), _POWER_OF_TWO), rounded
 
