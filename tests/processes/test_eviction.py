@@ -166,7 +166,7 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(
     assert [one["model"] for one in went] == [REPOSITORY]
     assert not folders[1].exists() and "ours" in (folders[0] / "card.toml").read_text()
     answered(
-        lambda: first.shoal("card", "rm", REPOSITORY),
+        lambda: first.shoal("card", "rm", REPOSITORY, "--yes"),
         lambda _: not cards[0].exists(),
         "the copy that is gone is known, and the card goes",
     )
