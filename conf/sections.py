@@ -146,6 +146,7 @@ class RunnerSettings(BaseModel):
     parity: Literal["exact", "fast"]
     spare: bool
     kv: KvKind
+    metal_fast_synch: Literal["card", "on", "off"]
 
     @field_validator("kv", mode="before")
     @classmethod

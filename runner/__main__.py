@@ -49,6 +49,7 @@ def load_engine(
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         kv=spec.kv,
+        adapters=spec.adapters,
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
@@ -93,10 +94,10 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
 
 def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
     """Open the model's tokenizer, and MLX's library for it only then. Raises TokenizerError."""
-    from runner.text import ModelTokenizer, Text
+    from runner.text import ModelTokenizer, Parsers, Text
 
     return Text(
-        ModelTokenizer(Path(spec.path)),
+        ModelTokenizer(Path(spec.path), parsers=Parsers(spec.tool_parser, spec.reasoning_parser)),
         thinking_by_default=spec.thinking,
         constrain_tools=constrain_tools,
     )

@@ -25,6 +25,7 @@ from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import (
+    FAST_SYNCH,
     AskRunner,
     Phase,
     RunnerReport,
@@ -134,6 +135,10 @@ class RunnerService:
         self._spec = spec
         self._since = self._reactor.now()
         self._log = self._log.bind(instance=spec.instance, generation=spec.generation)
+        if spec.test is None:
+            # MLX reads it once: nothing of a runner imports MLX before it has a spec
+            os.environ[FAST_SYNCH] = "1" if spec.metal_fast_synch else "0"
+        self._log.info("has a spec", model=spec.model, metal_fast_synch=spec.metal_fast_synch)
         try:
             self._role = self._make_role(spec)
         except CannotForm as error:

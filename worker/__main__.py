@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
+from bus.wire.messages.control import FAST_SYNCH
 from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
@@ -23,7 +24,7 @@ from worker.transfer.thread import WeightsSettings
 
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
-    *("group_connect_s", "spare", "kv"),
+    *("group_connect_s", "spare", "kv", "metal_fast_synch"),
 }
 """Settings of runners that reach them in another way."""
 STILL_S = 1.0
@@ -80,9 +81,18 @@ def shelf(settings: Settings) -> Shelf:
         hugging_face=hugging_face_cache(),
         float32=_float32(),
         kv=settings.runner.kv,
+        metal_fast_synch=_fast_synch(settings.runner.metal_fast_synch),
         families=installed_families(),
         still_s=STILL_S,
     )
+
+
+def _fast_synch(said: str) -> bool | None:
+    """Return what the operator says of Metal's fast synchronisation; None: nothing."""
+    if said != "card":
+        return said == "on"
+    exported = os.environ.get(FAST_SYNCH)
+    return None if not exported else exported != "0"
 
 
 def _float32() -> bool:

@@ -82,7 +82,10 @@ class ModelCard(Message):
     goes by another. `sources` are the nodes, or the repository, that it came from. `last_used_at_s`
     is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
     `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
-    the keys that it has; `pin`: it keeps the model in memory.
+    the keys that it has; `pin`: it keeps the model in memory. `memory_bytes` is what its weights
+    take, by that card; 0: it does not say. `metal_fast_synch` is what runners of this node are
+    started with, and `metal_fast_synch_by` who says so. `tool_parser` and `reasoning_parser` are
+    those by which its output is read; empty: as its template says.
     `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
     took on this node, from an empty runner to a ready one; 0: not known.
     """
@@ -133,6 +136,11 @@ class ModelCard(Message):
     card_at_s: float = 0.0
     noted: tuple[str, ...] = ()
     pin: bool = False
+    memory_bytes: int = 0
+    metal_fast_synch: bool = False
+    metal_fast_synch_by: Literal["", "card", "node"] = ""
+    tool_parser: str = ""
+    reasoning_parser: str = ""
     made_from: str = ""
     load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()

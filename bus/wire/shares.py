@@ -10,9 +10,12 @@ wait for a place at a runner the one with the best standing has it, and that get
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Sharer = tuple[str, ...]
+PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
+"""Words for priorities; the smaller number goes first."""
+MAX_PRIORITY = 1000
 AGED_S = 15.0
 """Who has waited for a place at a runner for so long stands before all who have not."""
 

@@ -64,6 +64,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
     "search": Verb("Find models of the Hugging Face hub by words.", "verbs.store.search"),
     "pull": Verb("Get a model from the Hugging Face hub.", "verbs.store.pull"),
+    "sync": Verb("Copy models to another node, or to all.", "verbs.store.sync"),
     "quantize": Verb("Make a model in fewer bits of another.", "verbs.store.pull"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
     "show": Verb("Show what is known of a model.", "verbs.models.models"),
@@ -165,6 +166,8 @@ MEANT = {
     "top": "monitor",
     "check": "doctor",
     "find": "search",
+    "copy": "sync",
+    "mirror": "sync",
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {

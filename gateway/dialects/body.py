@@ -20,6 +20,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 
 from bus.wire.errors import BadRequest
+from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 from gateway.dialects.dialect import Extras, Limits
 from gateway.dialects.unknown_fields import (
     MAX_NAMED,
@@ -30,7 +31,6 @@ from gateway.dialects.unknown_fields import (
     unknown_within,
 )
 
-PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
 _BY_FIELD = "union_by_"
 """Begins the type of an error that lies in a field which tells a union's members apart."""
 MAX_PATH = 200
@@ -47,7 +47,6 @@ EXTRAS: Mapping[str, str] = {
     "x_trace": "true: what is done for the request when is kept as a trace",
 }
 """Fields of ours that every body may have -> what they say."""
-MAX_PRIORITY = 1000
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
 """The bytes of JSON that neither separate values nor open anything."""
@@ -199,6 +198,7 @@ def take_extras(fields: dict[str, Any]) -> Extras:
             raise BadRequest(f"{name} is not there yet: {advice}", field=name)
     return Extras(
         client_id=client_id,
+        says_priority=fields.get("x_priority") is not None,
         priority=_priority(fields.pop("x_priority", None)),
         stay_warm_s=_seconds("x_stay_warm", fields),
         timeout_s=_seconds("x_timeout_s", fields, above=0.0),

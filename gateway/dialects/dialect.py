@@ -70,11 +70,12 @@ class Extras:
 
     `keep_alive_s` is infinite for "for ever". `ignored` are the paths of fields that no type knows,
     which had no effect; `for_thinking` of those that have one in models that think, and in no
-    others.
+    others. `says_priority`: the client named its `priority`, which no model's card changes then.
     """
 
     client_id: str | None = None
     priority: int = 10
+    says_priority: bool = False
     stay_warm_s: float | None = None
     timeout_s: float | None = None
     trace: bool = False

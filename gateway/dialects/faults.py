@@ -94,6 +94,7 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "unfit": _Row(400, "unsupported"),
     "conflict": _Row(409, "conflict"),
     "disk_full": _Row(507, "insufficient_storage"),
+    "no_giver": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
     "too_large": _Row(507, "model_too_large"),
     "spoilt": _Row(502, "hub_spoilt"),
     "changed": _Row(502, "hub_changed"),

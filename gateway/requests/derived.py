@@ -23,6 +23,7 @@ from bus.wire.messages.requests import (
     TextPart,
     TextPrompt,
 )
+from bus.wire.shares import PRIORITIES
 
 
 def completed(
@@ -45,6 +46,14 @@ def completed(
     if isinstance(request.prompt, ChatPrompt) and not request.history:
         added["prompt"] = _conversation(request.prompt, derived)
     return request.model_copy(update=added)
+
+
+def priority_of(request: GenerationRequest, own: DerivedModel | None, *, said: bool) -> int:
+    """Return a request's priority: that of its model's card where the client has not `said` one,
+    neither as such nor by a tier."""
+    if said or own is None or own.priority is None or request.priority != PRIORITIES["normal"]:
+        return request.priority
+    return own.priority
 
 
 def _makes(template: str, prompt: Prompt) -> bool:

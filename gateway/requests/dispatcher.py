@@ -25,7 +25,7 @@ from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.derived import completed, in_manner
+from gateway.requests.derived import completed, in_manner, priority_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_room import WaitingRoom
@@ -106,10 +106,19 @@ class Dispatcher:
         self._catalog.check_makes(model, parsed.requests)
         card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
         own = None if card is None else card.defaults
-        adapter = self._catalog.adapters.meant(parsed.model, self._catalog.names(), derived)
+        adapters = self._catalog.adapters
+        adapter = adapters.meant(parsed.model, self._catalog.names(), derived)
+        if adapter is None and own is not None and own.adapter in adapters.beside(model):
+            adapter = own.adapter
         told = {"key_id": key_id, "adapter": adapter, "trace": traced}
+        said = parsed.extras.says_priority
         whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
-        wires = tuple(in_manner(one, parsed.manner).model_copy(update=told) for one in whole)
+        wires = tuple(
+            in_manner(one, parsed.manner).model_copy(
+                update={**told, "priority": priority_of(one, own, said=said)}
+            )
+            for one in whole
+        )
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(

@@ -4,9 +4,10 @@ Pure. A rank that holds a share of a model needs
 
     its weights x 1.30 + KV of its layers for the context promised + 256 MB
 
-at least (1.10 for llama.cpp's engines). What it is given beyond that, for more rows and its
-prefix cache, is at most a quarter of what then remains. The context that was promised is stamped
-on the instance and read from there by every rank and gateway.
+at least (1.10 for llama.cpp's engines; 1.00 where a `card.toml` says what the weights take in
+memory, which then goes before what their files say). What it is given beyond that, for more rows
+and its prefix cache, is at most a quarter of what then remains. The context that was promised is
+stamped on the instance and read from there by every rank and gateway.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class MemoryCost:
 
     `weights` are those of its layers as stored, `overhead` their factor. Its KV cache holds
     `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context;
-    what grows is held as `kv_kind`.
+    what grows is held as `kv_kind`. `by_card`: its `card.toml` says what the weights take.
     """
 
     weights: int
@@ -49,6 +50,7 @@ class MemoryCost:
     kv_per_row: int
     context_tokens: int
     kv_kind: KvKind = "full"
+    by_card: bool = False
 
     @property
     def kv(self) -> int:
@@ -85,6 +87,7 @@ class LayerCosts:
     activation: int
     kv_kind: KvKind = "full"
     adapters: int = 0
+    by_card: bool = False
 
     def read_bytes_of(self, first: int, last: int) -> int:
         """Return the bytes that a token reads of layers [first, last), the head with the last."""
@@ -105,6 +108,7 @@ class LayerCosts:
             kv_per_row=self.kv_per_row[last] - self.kv_per_row[first],
             context_tokens=self.context_tokens,
             kv_kind=self.kv_kind,
+            by_card=self.by_card,
         )
 
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
@@ -120,6 +124,7 @@ class LayerCosts:
             kv_per_row=-(-self.kv_per_row[-1] // parts),
             context_tokens=self.context_tokens,
             kv_kind=self.kv_kind,
+            by_card=self.by_card,
         )
 
     def stage_limit(self, weights: int) -> int:
@@ -163,9 +168,17 @@ def layer_costs(
     """
     count = card.layers
     overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
-    edges = card.embedding_bytes + card.head_bytes
-    each = _by_layer(card.layer_bytes, max(0, card.weights_bytes - edges), count)
-    active = card.layer_active_bytes if len(card.layer_active_bytes) == count else each
+    stored = _by_layer(
+        card.layer_bytes,
+        max(0, card.weights_bytes - card.embedding_bytes - card.head_bytes),
+        count,
+    )
+    active = card.layer_active_bytes if len(card.layer_active_bytes) == count else stored
+    each, edges = stored, (card.embedding_bytes, card.head_bytes)
+    if card.memory_bytes:
+        overhead = 1.0
+        each = tuple(_said_bytes(card, one) for one in stored)
+        edges = _said_bytes(card, edges[0]), _said_bytes(card, edges[1])
     in_full = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
     kv = [held_bytes(one, kind, card.kv_value_bytes, card.kv_group) for one in in_full]
     fixed = _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count)
@@ -180,12 +193,13 @@ def layer_costs(
         kv_per_token=_prefix_sums(kv),
         kv_per_row=_prefix_sums(fixed),
         needs=_prefix_sums(needs),
-        embedding=card.embedding_bytes,
-        head=card.head_bytes,
-        whole_weights=card.weights_bytes,
+        embedding=edges[0],
+        head=edges[1],
+        whole_weights=card.memory_bytes or card.weights_bytes,
         activation=card.activation_bytes,
         kv_kind=kind,
         adapters=min(_adapter_bytes(card), sum(each)),
+        by_card=card.memory_bytes > 0,
     )
 
 
@@ -222,8 +236,9 @@ def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
 def cost_text(need: MemoryCost) -> str:
     """Return the sum as text: `1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
     held = "" if need.kv_kind == "full" else f" in {need.kv_kind}"
+    source = " (memory_bytes of its card.toml)" if need.by_card else ""
     return (
-        f"{gb(need.total)} GB = weights {gb(need.weights)} x {need.overhead:.2f} + "
+        f"{gb(need.total)} GB = weights {gb(need.weights)}{source} x {need.overhead:.2f} + "
         f"KV {gb(need.kv)} for {need.context_tokens:,} tokens{held} + {gb(FIXED_BYTES)}"
     )
 
@@ -238,6 +253,11 @@ def _by_layer(known: tuple[int, ...], total: int, layers: int) -> tuple[int, ...
     if len(known) == layers:
         return known
     return tuple(total * (i + 1) // layers - total * i // layers for i in range(layers))
+
+
+def _said_bytes(card: ModelCard, part: int) -> int:
+    """Return what a part of the weights takes where the card says what all of them do."""
+    return -(-part * card.memory_bytes // max(1, card.weights_bytes))
 
 
 def _prefix_sums(values: tuple[int, ...] | list[int]) -> tuple[int, ...]:

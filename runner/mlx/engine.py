@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,7 @@ def load_engine(
     memory_limit_bytes: int,
     context_tokens: int | None = None,
     kv: KvKind = "full",
+    adapters: Collection[str] | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
@@ -85,10 +86,10 @@ def load_engine(
     UnloadableModel says why not.
 
     With a `rank_context`, load that rank's part and agree with the others; the group has been
-    formed. Adapters beside the model are loaded with it. `dtype` "auto" is float32 without Metal
-    and as stored with it. `context_tokens` may lower, never raise, what the model was made for.
-    `kv` says how KV that grows is held where the model's can be. `threads` are those of the
-    processor's BLAS.
+    formed. Of the adapters beside the model those named in `adapters` are loaded with it, None:
+    all. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower,
+    never raise, what the model was made for. `kv` says how KV that grows is held where the model's
+    can be. `threads` are those of the processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -96,13 +97,13 @@ def load_engine(
     else:
         comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
-    adapters = _adapters(path, loaded, comm)
+    bank = _adapters(path, loaded, comm, adapters)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
         engine = MlxEngine(
-            path, loaded, memory_limit_bytes, context_tokens, comm, adapters, threads, kv
+            path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
@@ -331,14 +332,18 @@ def _come_and_go() -> None:
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
-def _adapters(path: Path, loaded: LoadedWeights, comm: Comm) -> AdapterBank:
+def _adapters(
+    path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
+) -> AdapterBank:
     """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
     those that try adapters out too, so first they settle on those that all of them have."""
-    is_float32 = loaded.precision == "float32"
+    load = partial(
+        load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
+    )
     if not isinstance(comm, GroupComm) or comm.pipes:
-        return load_adapters(path, loaded.module, float32=is_float32)
+        return load()
     shares = tensor_shares(*open_model(path), comm.group) if adapter_folders(path) else {}
-    bank = load_adapters(path, loaded.module, float32=is_float32, shares=shares)
+    bank = load(shares=shares)
     held = comm.held_by_all([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
     lacking = [name for name, is_held in zip(bank.names, held, strict=True) if not is_held]
     bank.refuse(dict.fromkeys(lacking, NOT_EVERYWHERE))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         EmbeddingPrompt,
         open_embedding_folder,
     )
+    from runner.text.families import Parsers
     from runner.text.grammar import open_matcher
     from runner.text.text import Text
     from runner.text.thread import Answer, TextThread, text_size
@@ -42,6 +43,7 @@ __all__ = [
     "EmbeddingInputs",
     "EmbeddingPrompt",
     "ModelTokenizer",
+    "Parsers",
     "Piece",
     "PreparedChoice",
     "PreparedRequest",
@@ -67,6 +69,7 @@ _HOMES = {
     "EmbeddingInputs": "runner.text.embedding",
     "EmbeddingPrompt": "runner.text.embedding",
     "ModelTokenizer": "runner.text.tokenizer",
+    "Parsers": "runner.text.families",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
     "TokenizerError": "runner.text.tokenizer",

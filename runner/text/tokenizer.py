@@ -24,7 +24,15 @@ from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
-from runner.text.families import Family, LibraryMarks, Marks, effort_levels, family_of
+from runner.text.families import (
+    FOUND,
+    Family,
+    LibraryMarks,
+    Marks,
+    Parsers,
+    effort_levels,
+    family_of,
+)
 from runner.text.rendering import Renderer
 from runner.text.template import marked, up_to_mark
 
@@ -39,9 +47,12 @@ class ModelTokenizer:
     """The tokenizer of one model. `vocabulary` is the width of the model's logits, `added_ids` are
     the ids of added tokens by their text."""
 
-    def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
-        """Open `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
-        anywhere, and no code that lies there is run. Raises TokenizerError."""
+    def __init__(
+        self, path: Path, *, vocabulary: int | None = None, parsers: Parsers = FOUND
+    ) -> None:
+        """Open `path`. `vocabulary` None means what `config.json` says. `parsers` read its output.
+        Nothing is fetched from anywhere, and no code that lies there is run. Raises
+        TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
         files = [path / "chat_template.jinja", *path.glob("additional_chat_templates/*.jinja")]
@@ -52,7 +63,7 @@ class ModelTokenizer:
         try:
             self._wrapper: Any = load_tokenizer(
                 path,
-                {"trust_remote_code": False, "local_files_only": True},
+                {"trust_remote_code": False, "local_files_only": True, **_told(parsers)},
                 eos_token_ids=_ids(eos) or None,
             )
         except Exception as problem:  # foreign code, any of whose errors mean the same here
@@ -76,7 +87,9 @@ class ModelTokenizer:
         found = hf.chat_template
         templates = [*found.values()] if isinstance(found, dict) else [found or ""]
         _check_templates(sum(map(len, templates)), path)
-        self.family: Family = family_of("\n".join(templates), self.added_ids, self._found())
+        self.family: Family = family_of(
+            "\n".join(templates), self.added_ids, self._found(), parsers
+        )
         self.efforts = effort_levels("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
@@ -224,6 +237,11 @@ class ModelTokenizer:
             added={index: text.encode() for index, text in self._contents.items()},
             hidden=self._hidden(),
         )
+
+
+def _told(parsers: Parsers) -> dict[str, str]:
+    """Return what mlx-lm is told of a parser of its own, in the place of what it would find."""
+    return {"tool_parser_type": parsers.library} if parsers.library else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

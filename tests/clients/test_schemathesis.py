@@ -58,7 +58,8 @@ def test_every_answer_to_what_schemathesis_asks_is_a_documented_one(
     (tmp_path / "schemathesis.toml").write_text(WORDED)
     ran = subprocess.run(
         [python.parent / "schemathesis", "run", f"{node.url}/openapi.json",
-         "--exclude-path-regex", ELSEWHERE, "--checks", CHECKS, "--phases", PHASES,
+         "--exclude-path-regex", ELSEWHERE, "--exclude-operation-id", "post_store_models_name",
+         "--checks", CHECKS, "--phases", PHASES,
          "-n", str(EXAMPLES), "--max-time", str(MOST_S), "--request-timeout", str(PATIENCE_S),
          "--suppress-health-check", "filter_too_much",
          "--continue-on-failure", "--no-shrink", "--no-color", "--report-json-path", report],

@@ -60,6 +60,7 @@ VARIABLES: Mapping[str, str] = {
     "KMP_BLOCKTIME": "given to runners: how soon MKL's threads sleep",
     "SHOAL_LEASE": "given to the program of `shoal lease run`: the lease that it has",
     "LD_PRELOAD": "given to runners: what multiplies matrices, see `runner.blas`",
+    "MLX_METAL_FAST_SYNCH": "given to runners before they import MLX: `runner.metal_fast_synch`",
     "MKL_DYNAMIC": "given to runners: MKL takes the threads that it is told",
     "MKL_INTERFACE_LAYER": "given to runners: MKL's interface with 32-bit integers, as MLX has",
     "MKL_NUM_THREADS": "given to runners: `runner.blas_threads`",

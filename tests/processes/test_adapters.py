@@ -154,3 +154,30 @@ def test_one_that_comes_while_the_model_is_loaded_is_refused_until_it_is_loaded_
         "it is loaded anew",
     )
     assert SAYS["formal"] in said.json()["choices"][0]["message"]["content"]
+
+
+def test_a_card_says_which_are_loaded_and_which_answers_for_the_models_name(node: Node) -> None:
+    chosen, other = list(SAYS)[:2]
+    text = f'adapters = ["{chosen}"]\nadapter = "{chosen}"\n'
+    assert node.shoal("stop", "parrot").returncode == 0
+    put = node.http.put("/models/card/parrot", content=text.encode(), timeout=60)
+    assert put.status_code == 200, put.text
+    try:
+        answered(
+            lambda: openai(node, "parrot")["choices"][0]["message"]["content"] or "",
+            lambda said: SAYS[chosen] in said,
+            "the card's adapter answers",
+            120,
+        )
+        answered(
+            lambda: ollama(node, "parrot")["message"]["content"],
+            lambda said: SAYS[chosen] in said,
+            "it answers in each dialect",
+        )
+        answered(
+            lambda: node.chat(PROMPT, model=f"parrot:{other}", max_tokens=4),
+            lambda said: said.status_code == 404 and chosen in said.text,
+            "what the card leaves out is not there",
+        )
+    finally:
+        node.http.delete("/models/card/parrot", timeout=60)

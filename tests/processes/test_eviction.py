@@ -7,6 +7,7 @@ import json
 import shlex
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,13 +124,52 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     mine.write_text('aliases = ["mine"]\n')
     try:
         (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-        assert kept["why"] == "card.toml in its folder was put there by a person"
+        assert "first does not grant it: its copy has no card.toml" in kept["why"]
         assert mine.exists()
     finally:
         mine.unlink()
+    notes = models / REPOSITORY / "notes.txt"
+    notes.write_text("mine")
+    try:
+        (kept,) = purged(first, node="second")["nodes"][0]["stays"]
+        assert kept["why"] == "notes.txt in its folder was put there by a person"
+    finally:
+        notes.unlink()
     told = first.http.get("/store/storage").json()["nodes"]
     what = {one["model"]: one["what"] for one in told[0]["models"]}
     assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
+
+
+def test_what_has_a_card_goes_once_another_copy_has_the_same(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    first, second = nodes
+    ours = tmp_path / "card.toml"
+    ours.write_text('summary = "ours"\n')
+    get_both(first, second)
+    eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
+    folders = [node.home / "data" / "models" / REPOSITORY for node in nodes]
+    cards = [folder / "card.toml" for folder in folders]
+
+    def both() -> list[str]:
+        """Write the card; a process that has not heard of the second copy writes none there."""
+        first.shoal("card", "add", REPOSITORY, "--from", str(ours), "--replace")
+        return [card.read_text() if card.exists() else "" for card in cards]
+
+    answered(both, lambda texts: texts == [ours.read_text()] * 2, "both copies have the card")
+    (folders[1] / "card.toml").write_text('summary = "of the second alone"')
+    (kept,) = purged(first, node="second")["nodes"][0]["stays"]
+    assert "first does not grant it: its copy has another card.toml" in kept["why"]
+    assert (folders[1] / "card.toml").exists()
+    answered(both, lambda texts: texts == [ours.read_text()] * 2, "the card by hand gives way")
+    went = purged(first, node="second")["nodes"][0]["let_go"]
+    assert [one["model"] for one in went] == [REPOSITORY]
+    assert not folders[1].exists() and "ours" in (folders[0] / "card.toml").read_text()
+    answered(
+        lambda: first.shoal("card", "rm", REPOSITORY, "--yes"),
+        lambda _: not cards[0].exists(),
+        "the copy that is gone is known, and the card goes",
+    )
 
 
 def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:

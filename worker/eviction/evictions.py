@@ -22,7 +22,7 @@ from bus.wire.messages.weights import LetGo, PurgeAsked, StorageReading
 from bus.wire.topics import reading_topic
 from worker.eviction.choice import fetched_bytes, plan
 from worker.eviction.folders import NotLetGo, content_of, put_away
-from worker.eviction.grants import Granted, NotGranted
+from worker.eviction.grants import Content, Granted, NotGranted
 from worker.eviction.holdings import Holding, holdings_of
 from worker.eviction.keeping import Keeping
 from worker.eviction.known import Knowledge, Near, StoreSettings
@@ -45,12 +45,14 @@ PARTS_S = 60.0
 
 @dataclass(slots=True)
 class _Going:
-    """A model that is to go, for a round. `has_begun`: the thread has it."""
+    """A model that is to go, for a round. `has_begun`: the thread has it. `content` is what another
+    node is asked to keep; None of some layers, which no node keeps for it."""
 
     holding: Holding
     round: Round
     kept_by: NodeId | None = None
     has_begun: bool = False
+    content: Content | None = None
 
 
 class Evictions:
@@ -152,10 +154,13 @@ class Evictions:
             folder = Path(one.path)
             self._thread.add(lambda _stopped: content_of(folder), partial(self._wish, going))
 
-    def _wish(self, going: _Going, content: str | Exception) -> None:
+    def _wish(self, going: _Going, content: Content | Exception) -> None:
         one, now = going.holding, self._client.reactor.now()
-        known = content if isinstance(content, str) else ""
-        self._grants.wish(one.model, one.digest, one.keepers, now, content=known)
+        if isinstance(content, Exception):
+            self._keep(going, _words(content))
+            return
+        going.content = content
+        self._grants.wish(one.model, one.digest, one.keepers, now, content=content)
 
     def _judge(self, going: _Going) -> None:
         """Go by what other nodes said of it."""
@@ -173,9 +178,9 @@ class Evictions:
             self._keep(going, why)
             return
         going.has_begun, one = True, going.holding
-        models, in_part = self._settings.models, one.in_part
+        models, content = self._settings.models, going.content
         self._thread.add(
-            lambda _stopped: put_away(Path(one.path), models, until_at, in_part=in_part),
+            lambda _stopped: put_away(Path(one.path), models, until_at, content),
             partial(self._look_again, going),
         )
 

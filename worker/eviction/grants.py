@@ -39,13 +39,26 @@ class NotGranted:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a copy is made of beside its shape: digests of the hashes that its `weights` came with,
+    and of its `card.toml`, written at `card_at_s`. Empty: not known, or none."""
+
+    weights: str = ""
+    card: str = ""
+    card_at_s: float = 0.0
+
+
+NO_CONTENT = Content()
+
+
 @dataclass(slots=True)
 class _Wish:
     """The copy that this node wants to delete. `node` is asked now, `left` are next."""
 
     model: ModelId
     digest: str
-    content: str
+    content: Content
     left: list[NodeId]
     node: NodeId | None = None
     question: str = ""
@@ -73,7 +86,7 @@ class Grants:
         keepers: Sequence[NodeId],
         now: float,
         *,
-        content: str = "",
+        content: Content = NO_CONTENT,
     ) -> None:
         """Want to delete the own copy of a model, of which `keepers` have others; they are asked in
         that order. What was wanted before is forgotten."""
@@ -96,7 +109,9 @@ class Grants:
             asker=self._me,
             model=wish.model,
             digest=wish.digest,
-            content=wish.content,
+            content=wish.content.weights,
+            card=wish.content.card,
+            card_at_s=wish.content.card_at_s,
         )
         return wish.node, asked
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bus.process.identity import new_name
 from bus.wire.messages.weights import KeepAnswered, KeepAsked
-from worker.eviction.folders import content_of, is_whole
+from worker.eviction.folders import lacking
 from worker.eviction.grants import Grants
 from worker.transfer.disk_thread import DiskThread
 
@@ -63,7 +63,7 @@ class Keeping:
         else:
             folder, size_bytes = Path(card.path), card.size_bytes
             self._thread.add(
-                lambda _stopped: lacking(folder, size_bytes, asked.content),
+                lambda _stopped: lacking(folder, size_bytes, asked),
                 lambda lacks: self._answer(asked, lacks if isinstance(lacks, str) else UNREADABLE),
             )
 
@@ -74,11 +74,3 @@ class Keeping:
     def _answered(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, KeepAnswered):
             self.grants.answered(envelope.message, self._client.reactor.now())
-
-
-def lacking(folder: Path, size_bytes: int, content: str) -> str:
-    """Return why the copy in a folder is none that could be kept for another of that content."""
-    if not is_whole(folder, size_bytes):
-        return "its copy is not whole"
-    own = content_of(folder)
-    return "its copy has another content" if content and own and own != content else ""

@@ -8,7 +8,7 @@ runner reads them by; of the weights only the beginning is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,12 +35,17 @@ DIGESTED_BYTES = 1 << 20
 """Bytes behind the header that tell adapters of like shapes apart."""
 
 
-def adapters_in(folder: Path, *, float32: bool, embeds: bool = False) -> FoundAdapters:
-    """Return the adapters in a model's folder. `embeds`: it makes vectors, and has none."""
+def adapters_in(
+    folder: Path, *, float32: bool, embeds: bool = False, only: Collection[str] | None = None
+) -> FoundAdapters:
+    """Return the adapters in a model's folder. `embeds`: it makes vectors, and has none. `only`:
+    those of these names, the others are not loaded; None: all."""
     cards: list[AdapterCard] = []
     files: list[AdapterFiles] = []
     unfit: list[tuple[Path, Unfit]] = []
     for place in _places(folder):
+        if only is not None and place.name not in only:
+            continue
         try:
             if embeds:
                 raise BadAdapter("an embedding model has no adapters here")

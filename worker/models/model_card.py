@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,6 +117,9 @@ def model_card(
         defaults=notes.defaults(model, can_think=thinks),
         noted=notes.said,
         pin=notes.pin,
+        memory_bytes=notes.memory_bytes,
+        tool_parser=notes.tool_parser,
+        reasoning_parser=notes.reasoning_parser,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,
@@ -138,6 +141,29 @@ def model_card(
         kv_value_bytes=value_bytes,
         kv_full_because=in_full,
     )
+
+
+def without_lacking(notes: Notes, found: FoundAdapters) -> tuple[Notes, Unfit | None]:
+    """Return the notes without a default adapter that does not lie there, and what is said of the
+    adapters that they name and that do not."""
+    there = {one.name for one in found.cards}
+    named = dict.fromkeys((*(notes.adapters or ()), *filter(None, (notes.adapter,))))
+    lacking = [name for name in named if name not in there]
+    if not lacking:
+        return notes, None
+    why = f"card.toml names adapters that cannot be loaded: {', '.join(lacking)}"
+    unfit = Unfit("no_effect", why, "put each into adapters/NAME of the model, or name it no more")
+    return (notes if notes.adapter in there else replace(notes, adapter="")), unfit
+
+
+def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
+    """Return what a card tells of Metal's fast synchronisation: the operator's word, else that of
+    the notes, else that it is off."""
+    if operator is not None:
+        return {"metal_fast_synch": operator, "metal_fast_synch_by": "node"}
+    if notes.metal_fast_synch is not None:
+        return {"metal_fast_synch": notes.metal_fast_synch, "metal_fast_synch_by": "card"}
+    return {}
 
 
 def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:

@@ -45,7 +45,14 @@ from worker.models.files import (
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
-from worker.models.model_card import FoundAdapters, kept_in_full, model_card, no_more_context
+from worker.models.model_card import (
+    FoundAdapters,
+    fast_synch,
+    kept_in_full,
+    model_card,
+    no_more_context,
+    without_lacking,
+)
 from worker.models.passed_over import (
     ADAPTERS,
     CONFIG,
@@ -75,7 +82,8 @@ NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json a
 class Shelf:
     """Where to look. `bundled` maps names to folders; `float32` says that weights are cast to
     32 bits when they are loaded (without Metal). `families` are those that can be loaded; None:
-    any. `kv` is how KV is held unless a card says it. A folder that a person put there is taken
+    any. `kv` is how KV is held unless a card says it, `metal_fast_synch` what the operator says of
+    that (None: nothing). A folder that a person put there is taken
     once its weights are as they were `still_s` ago.
     """
 
@@ -86,6 +94,7 @@ class Shelf:
     families: Families | None = None
     still_s: float = 0.0
     kv: KvKind = "full"
+    metal_fast_synch: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +227,8 @@ class Weights:
             raise UnfitModel(*lacking)
         notes, written_s, bad_card = _notes(folder)
         float32, is_text = self._shelf.float32, embeds is None
-        adapters = adapters_in(folder, float32=float32, embeds=not is_text)
+        adapters = adapters_in(folder, float32=float32, embeds=not is_text, only=notes.adapters)
+        notes, lacking = without_lacking(notes, adapters)
         files = [found.entries[name].stat() for name in weights]
         try:
             card = model_card(
@@ -246,8 +256,9 @@ class Weights:
             card = embedding_card(card, embeds)
         origin = _origin(found)
         told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
+        told |= fast_synch(notes, self._shelf.metal_fast_synch)
         card = card.model_copy(update=told)
-        said = [bad_card, no_more_context(notes, card)]
+        said = [bad_card, lacking, no_more_context(notes, card)]
         if is_text:
             said.append(kept_in_full(notes, card, self._shelf.kv))
         return card, tuple(filter(None, said)), adapters

@@ -2,8 +2,9 @@
 
 A pull is wanted for as long as one of those who asked repeats it; who asks for a model that is
 being pulled joins. A model that another node gives is copied from there, unless a revision is asked
-for. A pull that all who asked have it hold tells what would come, and waits. `Pulls.tick` and
-`looked` are called by the worker; how each pull stands is published.
+for; where all who wait want a copy, no hub is asked. A pull that all who asked have it hold tells
+what would come, and waits. `Pulls.tick` and `looked` are called by the worker; how each pull stands
+is published.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ ENDED_S = 30.0
 """How a pull ended is told for so long."""
 PUBLISH_S = 0.5
 AT_ONCE = 2
-"""Models that are pulled from a hub at a time; more wait."""
+"""Models that are pulled from a hub at a time, and as many that are copied; more wait."""
+GIVER_S = 10.0
+"""The cards of other nodes may be so late: a copy waits so long for a node that gives it."""
 MOST_PULLS = 16
 MOST_QUESTIONS = 64
 
@@ -55,7 +58,8 @@ class PullSettings:
 class _Pull:
     """One pull. `heard` says of each question when it was repeated last; `goes` is set once one of
     them has it not hold, and `released` once its process was told; `ended_at` is set at the end,
-    `came` once the files are in their place and the disk was not looked at since."""
+    `came` once the files are in their place and the disk was not looked at since. `from_hub` are
+    the questions for which a hub may be asked, too. The first was asked at `asked_at`."""
 
     model: ModelId
     revision: str
@@ -65,8 +69,15 @@ class _Pull:
     goes: bool = False
     released: bool = False
     no_copy: bool = False
+    from_hub: set[str] = field(default_factory=set[str])
+    asked_at: float = 0.0
     came: bool = False
     ended_at: float | None = None
+
+    @property
+    def copies(self) -> bool:
+        """Return whether all who wait want it from other nodes alone."""
+        return not self.from_hub & self.heard.keys()
 
 
 class Pulls:
@@ -135,29 +146,35 @@ class Pulls:
     def _take(self, asked: PullAsked, now: float) -> None:
         """Join a pull of that model, begin one, or refuse it."""
         live = self._live()
+        may_be_asked = asked.copies or _is_repository(asked.model)
         same = next((pull for pull in live if pull.model == asked.model), None)
         if (
             same is not None
             and same.revision == asked.revision
             and len(same.heard) < MOST_QUESTIONS
+            and may_be_asked
         ):
             same.heard[asked.question] = now
             same.goes = same.goes or not asked.holds
+            if not asked.copies:
+                same.from_hub.add(asked.question)
             return
         state = PullState(model=asked.model, phase="waiting")
         pull = _Pull(asked.model, asked.revision, state, {asked.question: now})
-        pull.goes = not asked.holds
+        pull.goes, pull.asked_at = not asked.holds, now
+        if not asked.copies:
+            pull.from_hub.add(asked.question)
         self._pulls.append(pull)
-        if same is not None and same.revision != asked.revision:
+        if not may_be_asked:
+            text = f"{asked.model} is no name of a repository: it is OWNER/NAME"
+            self._fail(pull, "bad_name", text)
+        elif same is not None and same.revision != asked.revision:
             other = same.revision or "the newest"
             text = f"{asked.model} is being pulled at another revision ({other})"
             self._fail(pull, "conflict", text)
         elif same is not None or len(live) >= MOST_PULLS:
             text = f"this node has {MOST_PULLS} pulls open, or {MOST_QUESTIONS} wait for this one"
             self._fail(pull, "busy", text)
-        elif not is_model_id(asked.model) or asked.model.count("/") != 1 or ":" in asked.model:
-            text = f"{asked.model} is no name of a repository: it is OWNER/NAME"
-            self._fail(pull, "bad_name", text)
 
     def _expire(self, pull: _Pull, now: float) -> None:
         """Stop a pull for which no client waits any more."""
@@ -192,13 +209,18 @@ class Pulls:
                     told = {"forecast": PullForecast(), "sources": givers}
                     pull.state = pull.state.model_copy(update=told)
                     return
+                if sum(one.state.phase == "copying" for one in self._live()) >= AT_ONCE:
+                    return
                 self._client.log.info("copies a model that it is to pull", model=pull.model)
                 self._downloads.hold(pull.model, now)
                 pull.state = pull.state.model_copy(
                     update={"phase": "copying", "sources": givers, "forecast": None}
                 )
                 return
-        if self._settings.offline:
+        if pull.copies:
+            if (why := _no_giver(pull, now)) is not None:
+                self._fail(pull, "no_giver", f"{pull.model} could not be copied: {why}")
+        elif self._settings.offline:
             text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
             self._fail(pull, "offline", text)
         elif self._has_turn(pull):
@@ -264,7 +286,8 @@ class Pulls:
         if isinstance(known, Refusal):
             self._downloads.let_go(pull.model)
             pull.no_copy = True
-            note = f"no node could give it ({known.message}); the hub is asked"
+            note = f"no node could give it ({known.message})"
+            note += "" if pull.copies else "; the hub is asked"
             pull.state = PullState(model=pull.model, phase="waiting", note=note)
             if known.reason == "disk_full":
                 self._fail(pull, "disk_full", known.message)
@@ -319,6 +342,17 @@ class Pulls:
             self._published, self._published_at = pulls, now
             node = self._client.speaker.node
             self._client.publish(reading_topic("pulls", node), PullReading(node=node, pulls=pulls))
+
+
+def _no_giver(pull: _Pull, now: float) -> str | None:
+    """Return why no other node gives what is to come from one; None while one may yet."""
+    if not pull.no_copy and now - pull.asked_at <= GIVER_S:
+        return None
+    return pull.state.note or "no other node that is here gives it"
+
+
+def _is_repository(model: ModelId) -> bool:
+    return is_model_id(model) and model.count("/") == 1 and ":" not in model
 
 
 def _mark(state: PullState) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
+from bus.wire.cards import ModelCard
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance, RankSeat
 from bus.wire.messages.control import GroupSpec, RunnerSpec
@@ -154,6 +155,10 @@ class RunnerSpecs:
             test=test,
             kv=give.instance.kv,
             quantizes=instance.quantizes,
+            metal_fast_synch=card is not None and card.metal_fast_synch,
+            adapters=_adapters(card),
+            tool_parser="" if card is None else card.tool_parser,
+            reasoning_parser="" if card is None else card.reasoning_parser,
             into="" if instance.quantizes is None else str(self.models.folder),
         )
 
@@ -169,3 +174,10 @@ class RunnerSpecs:
             secret=self.ring_secret(instance.instance, instance.generation),
             form_deadline_s=self.group_connect_s,
         )
+
+
+def _adapters(card: ModelCard | None) -> tuple[str, ...] | None:
+    """Return those that are loaded; None: all, for the model's card names none."""
+    if card is None or "adapters" not in card.noted:
+        return None
+    return tuple(one.name for one in card.adapters)

@@ -187,6 +187,10 @@ class GroupSpec(Message):
     coordinator: str = ""
 
 
+FAST_SYNCH = "MLX_METAL_FAST_SYNCH"
+"""The variable by which MLX is told of Metal's fast synchronisation, before it is imported."""
+
+
 class RunnerSpec(Message):
     """What a slot is to be: one rank of one generation. Everything a runner reads.
 
@@ -195,6 +199,9 @@ class RunnerSpec(Message):
     With a `test` there is no model: the group tests its collectives. `makes` is the card's. `kv` is
     how KV that grows is held.
     `quantizes`: `model` is to be made, in the folder `into` of all models, of the one in `path`.
+    `metal_fast_synch` is what MLX is told of that before it is imported. `adapters` are those that
+    are loaded with the model; None: all that lie beside it. The parsers are the card's; empty: as
+    the model's template says.
     Times in seconds, sizes in bytes.
     """
 
@@ -226,6 +233,10 @@ class RunnerSpec(Message):
     kv: KvKind = "full"
     quantizes: Quantizing | None = None
     into: str = ""
+    metal_fast_synch: bool = False
+    adapters: tuple[str, ...] | None = None
+    tool_parser: str = ""
+    reasoning_parser: str = ""
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

@@ -40,7 +40,8 @@ class DerivedModel(Message):
     `sampling` only the fields count that `sampled` names. `parameters` are those that
     it was made with, in the words of the API that made it, to be shown. `license` is shown in the
     place of the base's, where there is one. `thinking` is whether to think where a
-    conversation does not say; None: the base's own way. `made_at_s`: seconds since 1970.
+    conversation does not say; None: the base's own way. `priority` is that of requests that name
+    none; None: the usual one. `made_at_s`: seconds since 1970.
     """
 
     name: ModelId
@@ -57,6 +58,7 @@ class DerivedModel(Message):
     parameters: dict[str, Any] = {}
     license: str = ""
     adapter: str = ""
+    priority: int | None = Field(default=None, ge=0)
     made_at_s: float = 0.0
 
     @property

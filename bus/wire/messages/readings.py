@@ -216,13 +216,15 @@ PullRefusal = Literal[
     "unfit",
     "conflict",
     "disk_full",
+    "no_giver",
     "too_large",
     "spoilt",
     "changed",
     "busy",
     "broken",
 ]
-"""Why a pull failed. `unfit`: what is there is no model that can be run; `too_large`: no nodes of
+"""Why a pull failed. `unfit`: what is there is no model that can be run; `no_giver`:
+it was to come from other nodes alone, and none gives it; `too_large`: no nodes of
 the cluster could ever hold it in memory; `changed`: the hub's files are not those that it listed;
 `broken`: this node could not, for a reason of its own."""
 

@@ -100,7 +100,8 @@ class PullAsked(Message):
     """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
     each client that waits and the same in its repeats; `revision` empty: the newest. `holds`: once
     you have told what would come (`PullState.forecast`), wait with it until a client asks without.
-    `leaves`: the client waits no longer, and what came so far is kept."""
+    `leaves`: the client waits no longer, and what came so far is kept. `copies`: from nodes alone;
+    no hub is asked."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -109,6 +110,7 @@ class PullAsked(Message):
     revision: str = Field(default="", max_length=200)
     leaves: bool = False
     holds: bool = False
+    copies: bool = False
 
 
 class VerifyAsked(Message):
@@ -127,7 +129,7 @@ class KeepAsked(Message):
     """May the asker delete its whole copy of a model, as you have another and want not to delete
     that? `question` is the same in its repeats, and another for each node that is asked. `digest`
     is that of the asker's card, `content` of the hashes that its weights came with; empty: not
-    known."""
+    known. `card` is of the `card.toml` beside it, written at `card_at_s`; empty: there is none."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)
@@ -135,6 +137,8 @@ class KeepAsked(Message):
     model: ModelId
     digest: str = Field(default="", max_length=64)
     content: str = Field(default="", max_length=64)
+    card: str = Field(default="", max_length=64)
+    card_at_s: float = 0.0
 
 
 class KeepAnswered(Message):

@@ -13,6 +13,11 @@ from bus.wire.model_cards.fields import (
     notes_from,
     read_card,
 )
+from bus.wire.model_cards.parsers import (
+    LIBRARY_TOOL_PARSERS,
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+)
 from bus.wire.model_cards.resolved import CARD, DEFAULT, all_settings, resolved
 from bus.wire.model_cards.text import EXAMPLES, beginning, card_text, with_setting
 
@@ -23,7 +28,10 @@ __all__ = [
     "DEFAULT",
     "EXAMPLES",
     "KNOWN_KEYS",
+    "LIBRARY_TOOL_PARSERS",
     "MOST_ALIASES",
+    "REASONING_PARSERS",
+    "TOOL_PARSERS",
     "BadCard",
     "Notes",
     "all_settings",

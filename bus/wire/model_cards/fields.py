@@ -22,8 +22,11 @@ from bus.wire.codec import first_problem
 from bus.wire.go_templates import TEMPLATE_BYTES, GoTemplateError, parse_template
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
+from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
+from bus.wire.model_cards.parsers import REASONING_PARSERS, TOOL_PARSERS
+from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
 CARD_BYTES = 64 << 10
@@ -33,10 +36,7 @@ MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
-NOT_YET = frozenset({
-    "adapters", "draft_model", "memory_bytes", "metal_fast_synch", "priority", "reasoning_parser",
-    "tool_parser",
-})  # fmt: skip
+NOT_YET = frozenset({"draft_model"})
 """Keys that are to come with the code that obeys them."""
 MEANT = {
     "alias": "aliases", "num_ctx": "context_tokens", "context": "context_tokens",
@@ -45,6 +45,8 @@ MEANT = {
     "repeat_penalty": "repetition_penalty", "system_prompt": "system", "temp": "temperature",
     "think": "thinking_default", "thinking": "thinking_default",
     "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv", "pinned": "pin",
+    "x_priority": "priority", "fast_synch": "metal_fast_synch", "lora": "adapters",
+    "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
 }  # fmt: skip
 """What others call our keys, where spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
@@ -74,8 +76,12 @@ class Notes:
     `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
     what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    `kv` is how its KV is held, and goes before the node's setting. `pin` keeps it in memory. `said`
-    are the keys that the card has.
+    `kv` is how its KV is held, and goes before the node's setting. `pin` keeps it in memory.
+    `priority` is that of requests that name none. `memory_bytes` are what its weights take in
+    memory, before what its files say. `adapters` are those that are loaded (None: all that lie
+    beside it), `adapter` the one of requests that name none. The parsers are those of
+    `bus.wire.model_cards.parsers` (empty: as its template says). `said` are the keys that the card
+    has.
     """
 
     thinking_default: bool | None = None
@@ -92,6 +98,13 @@ class Notes:
     said: tuple[str, ...] = ()
     kv: KvKind | None = None
     pin: bool = False
+    priority: int | None = None
+    memory_bytes: int = 0
+    metal_fast_synch: bool | None = None
+    adapters: tuple[str, ...] | None = None
+    adapter: str = ""
+    tool_parser: str = ""
+    reasoning_parser: str = ""
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return what a request for the model gets where it says nothing itself; None: nothing."""
@@ -111,6 +124,8 @@ class Notes:
             stop=self.stop,
             thinking=self.thinking_default if can_think else None,
             parameters=shown,
+            priority=self.priority,
+            adapter=self.adapter,
         )
         return None if said == DerivedModel(name=model, base=model) else said
 
@@ -154,6 +169,8 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
         key = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         raise BadCard(first_problem(error), key) from error
     notes = Notes(**found, sampling=sampling, said=tuple(table))
+    if notes.adapter and notes.adapters is not None and notes.adapter not in notes.adapters:
+        raise BadCard(f"adapter = {notes.adapter}: adapters, which are loaded, lack it", "adapter")
     if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > SAID_BYTES:
         raise BadCard(f"system, template and stop have more than {SAID_BYTES >> 10} KiB together")
     return notes
@@ -215,6 +232,47 @@ def _seconds(key: str, value: object) -> float:
     return float(value)
 
 
+def _priority(key: str, value: object) -> int:
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
+        return value
+    raise ValueError(
+        f"{key} is {', '.join(PRIORITIES)}, or a whole number from 0 (first) to {MAX_PRIORITY}"
+    )
+
+
+def _bytes(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 50:
+        raise ValueError(f"{key} is a whole number of bytes above 0")
+    return value
+
+
+def _adapter(key: str, value: object) -> str:
+    name = _text(key, value)
+    if not is_adapter_name(name):
+        raise ValueError(f"{key}: {name[:80]!r} is no name of an adapter, a folder in adapters/")
+    return name
+
+
+def _adapters(key: str, value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_adapter(key, one) for one in _texts(key, value)))
+
+
+def _tool_parser(key: str, value: object) -> str:
+    return _one_of(TOOL_PARSERS, key, value)
+
+
+def _reasoning_parser(key: str, value: object) -> str:
+    return _one_of(REASONING_PARSERS, key, value)
+
+
+def _one_of(words: tuple[str, ...], key: str, value: object) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"{key} is one of {', '.join(words)}")
+    return value
+
+
 def _kv(key: str, value: object) -> KvKind:
     if (wrong := not_a_kind(value)) is not None:
         raise ValueError(f"{key} = {str(value)[:80]}: {wrong.replace(';', ',')}")
@@ -274,6 +332,13 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "backend_preference": _texts,
     "kv": _kv,
     "pin": _switch,
+    "priority": _priority,
+    "memory_bytes": _bytes,
+    "metal_fast_synch": _switch,
+    "adapters": _adapters,
+    "adapter": _adapter,
+    "tool_parser": _tool_parser,
+    "reasoning_parser": _reasoning_parser,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

@@ -10,10 +10,12 @@ from typing import Any
 
 from bus.wire.cards import ModelCard
 from bus.wire.model_cards.fields import NEUTRAL, NUMBERS
+from bus.wire.shares import PRIORITIES
 
 CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
 DEFAULT = "shoal's default"
 AT_LOAD = "counts from the next load on"
+PARSERS = ("tool_parser", "reasoning_parser")
 
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
@@ -29,6 +31,16 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     yield "keep_alive_s", card.keep_alive_s, source("keep_alive_s", NODE), AT_LOAD
     if "pin" in card.noted:
         yield "pin", card.pin, CARD, ""
+    if card.memory_bytes:
+        yield "memory_bytes", card.memory_bytes, CARD, ""
+    if card.metal_fast_synch_by:
+        by = CARD if card.metal_fast_synch_by == "card" else NODE
+        yield "metal_fast_synch", card.metal_fast_synch, by, AT_LOAD
+    if "adapters" in card.noted:
+        yield "adapters", [one.name for one in card.adapters], CARD, AT_LOAD
+    for name in PARSERS:
+        if value := getattr(card, name):
+            yield name, value, CARD, AT_LOAD
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
@@ -41,7 +53,10 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         return
     for name in said.sampled:
         yield name, getattr(said.sampling, name), CARD, ""
-    for name, value in (("stop", list(said.stop)), ("system", said.system)):
+    if said.priority is not None:
+        yield "priority", said.priority, CARD, ""
+    texts = ("stop", list(said.stop)), ("system", said.system), ("adapter", said.adapter)
+    for name, value in texts:
         if value:
             yield name, value, CARD, ""
     if said.template:
@@ -55,8 +70,13 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     for one in resolved(card):
         said.add(one[0])
         yield one
-    if "pin" not in said:
-        yield "pin", False, DEFAULT, ""
+    for key, value in (("pin", False), ("priority", PRIORITIES["normal"])):
+        if key not in said:
+            yield key, value, DEFAULT, ""
+    if "memory_bytes" not in said:
+        yield "memory_bytes", card.weights_bytes, FILES, ""
+    if "metal_fast_synch" not in said:
+        yield "metal_fast_synch", False, DEFAULT, AT_LOAD
     for key in ("compatible_backends", "backend_preference"):
         value = list(getattr(card, key))
         yield key, value or None, CARD if key in card.noted else DEFAULT, AT_LOAD
@@ -64,6 +84,13 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         return
     if "template" not in said:
         yield "template", None, FILES, ""
+    if "adapters" not in said:
+        yield "adapters", [one.name for one in card.adapters] or None, FILES, AT_LOAD
+    if "adapter" not in said:
+        yield "adapter", None, DEFAULT, ""
+    for name in PARSERS:
+        if name not in said:
+            yield name, None, FILES, AT_LOAD
     for key in ("system", "stop", *NUMBERS):
         if key not in said:
             yield key, getattr(NEUTRAL, key, None), DEFAULT, ""

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from bus.wire.cards import NodeCard
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node.node_state import NodeState
 
 HARMLESS = ("stray", "odd_name", "still_written", "being_pulled")
+NAMED = 5
 CLEAR = "move away what is no model, and look again"
 
 
@@ -32,9 +34,31 @@ def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator
             yield Finding(about, "ok", f"{found}; {one.remedy}")
         else:
             yield Finding(about, "warn", found, one.remedy)
+    yield from _fast_synchs(card)
     if card.passed_over_count > len(card.passed_over):
         more = card.passed_over_count - len(card.passed_over)
         yield Finding("models", "warn", f"{more} more things lie there that are not taken", CLEAR)
     if not mine:
         found = f"{len(card.models)} on this node's disk, and nothing in their folders that is none"
         yield Finding("models", "ok", found)
+
+
+def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
+    """Yield a warning for who has Metal's fast synchronisation switched on, with the models."""
+    told = {
+        "node": (
+            "this node's settings say so",
+            'set metal_fast_synch = "card" or "off" in [runner]',
+        ),
+        "card": ("its card.toml says so", "take the line out where a GPU hangs: `shoal card edit`"),
+    }
+    for by, (why, remedy) in told.items():
+        on = [
+            one.model
+            for one in card.models
+            if one.metal_fast_synch and one.metal_fast_synch_by == by
+        ]
+        if on:
+            names = ", ".join(on[:NAMED]) + (f" and {len(on) - NAMED} more" if on[NAMED:] else "")
+            found = f"on for {names}: {why}; MLX warns that it may hang the GPU"
+            yield Finding("metal_fast_synch", "warn", found, remedy)

@@ -16,21 +16,29 @@ from gateway.cluster.pulling.names import (
     pull_target,
 )
 from gateway.cluster.pulling.on_demand import PullsOnDemand, pulling_text
+from gateway.cluster.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
+from gateway.cluster.pulling.syncing import AskForCopy, CopyState, copied
 from gateway.cluster.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
+    "AskForCopy",
+    "CopyAt",
+    "CopyState",
     "Fit",
     "Fitting",
     "HeldPull",
     "PullTarget",
     "PullsOnDemand",
+    "SyncPlan",
     "Verdict",
     "Workers",
+    "copied",
     "demanded_repository",
     "is_revision",
     "known_repository",
     "names_of",
     "pull_target",
     "pulling_text",
+    "sync_plan",
 ]

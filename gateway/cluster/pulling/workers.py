@@ -61,6 +61,12 @@ class Workers:
         self._bus = bus
         self._readings = readings
 
+    def copy(self, node: NodeId, model: ModelId) -> AsyncGenerator[PullState]:
+        """Have a node copy a model from others that have it; see `_follow`."""
+        own = self._bus.speaker.node
+        question = PullAsked(question=new_name("pull"), asker=own, model=model, copies=True)
+        return self._follow(node, "pull.asked", lambda: question, self._pulls)
+
     def pull(
         self, node: NodeId, target: PullTarget, hold: Hold | None = None
     ) -> AsyncGenerator[PullState]:

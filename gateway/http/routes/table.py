@@ -41,6 +41,7 @@ PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
 FETCHES = (400, 401, 403, 429, 502, 504)
 SEARCHES = (400, 401, 409, 429, 500, 502, 504)
+SYNCS = (400, 401, 404, 409, 429, 500, 503, 507)
 VERIFIES = (400, 401, 404, 429, 500, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
@@ -130,6 +131,10 @@ ROUTES: tuple[Route, ...] = (
           pulls.StoreRegistry, errors=(401, 503)),
     Route("GET", "/store/models/{name:path}", "Where a model lies, and its files on this node",
           CLUSTER, pulls.ModelInStore, errors=(401, 404, 503)),
+    Route("POST", "/store/models/{name:path}",
+          "Have a node get a model: from a node that has it, else from the hub", CLUSTER,
+          pulls.ModelInStore, body=pulls.DownloadBody, streams=NDJSON,
+          answer=pulls.PullEvent, event=pulls.PullEvent, errors=PULLS),
     Route("DELETE", "/store/models/{name:path}", "Delete a model from the disks of all nodes",
           CLUSTER, pulls.ModelInStore, errors=(401, 403, 404, 409)),
     Route("GET", "/store/storage",
@@ -144,6 +149,10 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON,
           answer=pulls.PullAnswer, event=pulls.PullEvent, errors=PULLS),
+    Route("POST", "/models/sync",
+          "Have a node, or all, copy models from nodes that have them", CLUSTER,
+          pulls.SyncModels, body=pulls.SyncBody, streams=NDJSON,
+          answer=pulls.SyncEnd, event=pulls.SyncLine, errors=SYNCS),
     Route("GET", "/models/search",
           "Models of the hub that run here, by words (?query=, ?author=, ?limit=)", CLUSTER,
           pulls.SearchModels, answer=pulls.SearchAnswer, errors=SEARCHES),

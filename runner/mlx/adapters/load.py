@@ -11,7 +11,7 @@ belong to its own layers, one of a tensor group of each layer's matrices what go
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,22 @@ class _Read:
 
 
 def load_adapters(
-    folder: Path, module: nn.Module, *, float32: bool, shares: Shares | None = None
+    folder: Path,
+    module: nn.Module,
+    *,
+    float32: bool,
+    shares: Shares | None = None,
+    only: Collection[str] | None = None,
 ) -> AdapterBank:
     """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
-    cast as the model was. `shares` are those of a rank of a tensor group."""
+    cast as the model was. `shares` are those of a rank of a tensor group. `only`: those of these
+    names; None: all."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
     found: dict[str, _Read] = {}
     for place in adapter_folders(folder):
+        if only is not None and place.name not in only:
+            continue
         try:
             if not is_adapter_name(place.name):
                 raise BadAdapter("no request could say its name")

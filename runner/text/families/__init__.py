@@ -7,7 +7,7 @@ name of one.
 from __future__ import annotations
 
 from runner.text.families.call_forms import CallForm, Pattern, Piece, Tags, Turns
-from runner.text.families.choose import family_of
+from runner.text.families.choose import FOUND, Parsers, family_of
 from runner.text.families.family import Family, LibraryMarks, Reader
 from runner.text.families.spans import Call, Marks, Span
 from runner.text.families.thinking import (
@@ -18,11 +18,13 @@ from runner.text.families.thinking import (
 )
 
 __all__ = [
+    "FOUND",
     "Call",
     "CallForm",
     "Family",
     "LibraryMarks",
     "Marks",
+    "Parsers",
     "Pattern",
     "Piece",
     "Reader",

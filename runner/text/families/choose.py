@@ -7,7 +7,7 @@ know is told here by what templates write.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runner.text.families.call_forms import call_form
 from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
@@ -15,33 +15,62 @@ from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.spans import Marks
 
-_THINKING = (
-    Marks("<think>", "</think>"),
-    Marks("[THINK]", "[/THINK]"),
-    Marks("<seed:think>", "</seed:think>"),
-    Marks("<|START_THINKING|>", "<|END_THINKING|>"),
-)
+_THINKING = {
+    "think": Marks("<think>", "</think>"),
+    "mistral": Marks("[THINK]", "[/THINK]"),
+    "seed": Marks("<seed:think>", "</seed:think>"),
+    "cohere": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+}
+"""By what a card calls them."""
 _KIMI = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
 _DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_BARE, _NONE = "llama", "none"
 _LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
-_CALLS: tuple[tuple[str, str, Marks, ParseWithTools], ...] = (
-    ("<｜tool▁calls▁begin｜>", "deepseek",
+_CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
+    ("deepseek", "<｜tool▁calls▁begin｜>", "deepseek",
      Marks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), deepseek_calls),
-    ("<TOOLCALL>", "json_list", Marks("<TOOLCALL>", "</TOOLCALL>"), json_calls),
-    ("<|START_ACTION|>", "json_list", Marks("<|START_ACTION|>", "<|END_ACTION|>"), json_calls),
-    ("<|/tool_call|>", "json_list", Marks("<|tool_call|>", "<|/tool_call|>"), json_calls),
-    ("<|tool_call|>", "json_list", Marks("<|tool_call|>", ""), json_calls),
-    ("<tool_call>", "json_calls", Marks("<tool_call>", "</tool_call>"), json_calls),
+    ("nemotron", "<TOOLCALL>", "json_list", Marks("<TOOLCALL>", "</TOOLCALL>"), json_calls),
+    ("cohere", "<|START_ACTION|>", "json_list",
+     Marks("<|START_ACTION|>", "<|END_ACTION|>"), json_calls),
+    ("phi4", "<|/tool_call|>", "json_list",
+     Marks("<|tool_call|>", "<|/tool_call|>"), json_calls),
+    ("granite", "<|tool_call|>", "json_list", Marks("<|tool_call|>", ""), json_calls),
+    ("hermes", "<tool_call>", "json_calls", Marks("<tool_call>", "</tool_call>"), json_calls),
 )  # fmt: skip
-"""What a template writes, the name of the form, its marks and parser; the first that fits."""
+"""What a card calls it, what a template writes, the name of the form, its marks and parser; the
+first that fits."""
 
 
-def family_of(template: str, vocabulary: Container[str], library: LibraryMarks) -> Family:
-    """Return the family of a model with this chat template ("" for none) and these tokens."""
-    if all(marker in vocabulary for marker in MARKERS):
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """By which rules output is read, in a card's words: of `calls`, and of `thinking`. Empty: as
+    the template and the vocabulary say; `none`: it is not."""
+
+    calls: str = ""
+    thinking: str = ""
+
+    @property
+    def library(self) -> str:
+        """Return the name of mlx-lm's parser of calls, where it is one of those; else ""."""
+        return "" if self.calls in (*(row[0] for row in _CALLS), _BARE, _NONE) else self.calls
+
+
+FOUND = Parsers()
+
+
+def family_of(
+    template: str, vocabulary: Container[str], library: LibraryMarks, parsers: Parsers = FOUND
+) -> Family:
+    """Return the family of a model with this chat template ("" for none) and these tokens; what
+    `parsers` name goes before what is found. `library` has found mlx-lm's own that they name."""
+    if parsers == FOUND and all(marker in vocabulary for marker in MARKERS):
         return harmony()
     think = library.think or _thinking(template, vocabulary)
+    if parsers.thinking:
+        think = _THINKING.get(parsers.thinking)
     behind = "" if think is None else _behind(think.end, template)
+    if parsers.calls and not parsers.library:
+        return replace(_named(parsers.calls, template), think=think, behind_thinking=behind)
     if library.calls is not None:
         inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
         form = call_form(library.format, library.calls, template)
@@ -57,7 +86,7 @@ def _behind(end: str, template: str) -> str:
 
 def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:
     """Return marks that are tokens, or that the template writes both of."""
-    for marks in _THINKING:
+    for marks in _THINKING.values():
         are_tokens = marks.start in vocabulary and marks.end in vocabulary
         if are_tokens or (marks.start in template and marks.end in template):
             return marks
@@ -65,11 +94,24 @@ def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:
 
 
 def _calling(template: str) -> Family:
-    for written, form, marks, parse in _CALLS:
+    for _, written, form, marks, parse in _CALLS:
         if written in template:
-            inner = _DEEPSEEK if form == "deepseek" else ()
-            return Family(None, marks, form, parse, inner, form=call_form(form, marks, template))
+            return _family(form, marks, parse, template)
     if any(words in template for words in _LLAMA):
-        marks, form = Marks("{", "", leads=True), "bare_json"
-        return Family(None, marks, form, bare_json_calls, form=call_form(form, marks, template))
+        return _named(_BARE, template)
+    return _named(_NONE, template)
+
+
+def _named(parser: str, template: str) -> Family:
+    """Return a family that only calls, by the card's word for how; none where it is none."""
+    if parser == _BARE:
+        return _family("bare_json", Marks("{", "", leads=True), bare_json_calls, template)
+    for name, _, form, marks, parse in _CALLS:
+        if name == parser:
+            return _family(form, marks, parse, template)
     return Family(None, None, None, None)
+
+
+def _family(form: str, marks: Marks, parse: ParseWithTools, template: str) -> Family:
+    inner = _DEEPSEEK if form == "deepseek" else ()
+    return Family(None, marks, form, parse, inner, form=call_form(form, marks, template))

@@ -36,7 +36,7 @@ from gateway.http.resources.access import api_keys
 from gateway.http.resources.figures import traces
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
-from gateway.http.resources.pulls import card, pull, store, verify
+from gateway.http.resources.pulls import card, pull, store, sync, verify
 from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from gateway.http.settings import SettingsBody
@@ -60,8 +60,10 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     api_keys.RotationBody: (api_keys, None),
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
+    sync.SyncBody: (sync, None),
     verify.VerifyBody: (verify, None),
     card.CardBody: (card, card.CardBody),
+    store.DownloadBody: (store, None),
     store.PurgeBody: (store, None),
     quantize.QuantizeBody: (quantize, None),
     pool.PinBody: (pool, None),

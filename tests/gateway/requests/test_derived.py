@@ -16,7 +16,7 @@ from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.responses import OpenAIResponses
-from gateway.requests.derived import completed, in_manner
+from gateway.requests.derived import completed, in_manner, priority_of
 from tests.gateway.dialects.conftest import Desk
 
 BASE = ModelId("base")
@@ -188,3 +188,13 @@ def test_a_request_that_says_how_much_to_think_is_not_told_by_the_card() -> None
     body = {**TALK, "reasoning_effort": "high"}
     [plain] = OpenAIChat().parse(json.dumps(body).encode(), Desk().context()).requests
     assert completed(plain, BASE, CARD).thinking == plain.thinking
+
+
+def test_a_cards_priority_is_that_of_requests_that_name_none() -> None:
+    low = DerivedModel(name=BASE, base=BASE, priority=20)
+    plain = asked(OpenAIChat(), TALK)
+    assert priority_of(plain, low, said=False) == 20
+    assert priority_of(plain, low, said=True) == 10, "the client said that it is normal"
+    assert priority_of(plain, None, said=False) == priority_of(plain, CARD, said=False) == 10
+    flex = plain.model_copy(update={"priority": 5})
+    assert priority_of(flex, low, said=False) == 5, "a tier says it"

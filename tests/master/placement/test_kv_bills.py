@@ -90,3 +90,18 @@ def test_nodes_that_hold_kv_in_other_widths_are_no_group() -> None:
     assert isinstance(alike, Placement) and len(alike.ranks) == 2
     asked = placed(PlacementSpec(MODEL, kv="4bit"), held("8bit", **large), held("4bit", **large))
     assert isinstance(asked, Placement) and {rank.copy.kv for rank in asked.ranks} == {"4bit"}
+
+
+def test_what_a_card_says_of_memory_goes_before_the_files() -> None:
+    plain = model()
+    said = plain.model_copy(update={"memory_bytes": 2 * plain.weights_bytes})
+    files, card = (layer_costs(one, 1_000, "mlx-metal").whole for one in (plain, said))
+    assert (card.weights, card.overhead) == (2 * files.weights, 1.0)
+    assert card.kv == files.kv and "(memory_bytes of its card.toml) x 1.00" in cost_text(card)
+    assert "card.toml" not in cost_text(files)
+    costs = layer_costs(said, 1_000, "mlx-metal")
+    halves = [costs.stage_cost(0, 3).weights, costs.stage_cost(3, costs.layers).weights]
+    assert card.weights <= sum(halves) < card.weights + 100, "stages share it as they do the files"
+    huge = plain.model_copy(update={"memory_bytes": 10_000 * GB})
+    refused = placed(PlacementSpec(MODEL), huge)
+    assert isinstance(refused, Refusal) and "memory_bytes of its card.toml" in refused.message

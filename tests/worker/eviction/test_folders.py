@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from bus.process.clock import now
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.weights import KeepAsked
 from worker.eviction import NotLetGo, added_to, is_whole, put_away
-from worker.eviction.folders import content_of
-from worker.eviction.keeping import lacking
+from worker.eviction.folders import content_of, lacking
+from worker.eviction.grants import Content
 from worker.models.files import ORIGIN_FILE, Origin, note_origin
 
 FILES = {"config.json": b"{}", "model.safetensors": bytes(64), "1_Pooling/config.json": b"{}"}
@@ -40,7 +42,7 @@ def later(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: (f / "card.toml").write_text(""), "card.toml in its folder was put there"),
+        (lambda f: (f / "card.toml").symlink_to("config.json"), "card.toml in its folder was put"),
         (lambda f: (f / ".notes").write_text(""), ".notes in its folder was put there"),
         (lambda f: (f / "more.json").symlink_to("config.json"), "more.json in its folder was put"),
         (lambda f: later(f / "config.json"), "config.json in its folder was changed"),
@@ -57,30 +59,72 @@ def test_what_a_person_did_to_a_folder_keeps_it(
     change(folder)
     assert words in added_to(folder)
     with pytest.raises(NotLetGo, match=words):
-        put_away(folder, models, now() + 60, in_part=False)
+        put_away(folder, models, now() + 60, content_of(folder))
     assert (folder / "model.safetensors").exists()
 
 
 def test_a_folder_is_put_aside_in_time_or_stays(models: Path) -> None:
     folder = models / "someone" / "model"
     with pytest.raises(NotLetGo, match="too slow"):
-        put_away(folder, models, now(), in_part=False)
+        put_away(folder, models, now(), content_of(folder))
     assert is_whole(folder, 64)
-    real, aside = put_away(folder, models, now() + 60, in_part=False)
+    real, aside = put_away(folder, models, now() + 60, content_of(folder))
     assert not folder.exists() and is_whole(aside, 64) and real == folder.resolve()
+
+
+def asking(content: Content) -> KeepAsked:
+    """The question of a node that wants to let go a copy of this content."""
+    return KeepAsked(
+        question="q",
+        asker=NodeId("n2"),
+        model=ModelId("someone/model"),
+        content=content.weights,
+        card=content.card,
+        card_at_s=content.card_at_s,
+    )
 
 
 def test_a_copy_is_kept_for_another_of_the_same_weights_alone(models: Path) -> None:
     folder = models / "someone" / "model"
     content = content_of(folder)
-    assert content and lacking(folder, 64, content) == lacking(folder, 64, "") == ""
-    assert lacking(folder, 65, content) == "its copy is not whole"
+    assert content.weights and lacking(folder, 64, asking(content)) == ""
+    assert lacking(folder, 64, asking(Content())) == ""
+    assert lacking(folder, 65, asking(content)) == "its copy is not whole"
     hashes = {"model.safetensors": "0" * 64, "config.json": "1" * 40}
     note_origin(folder, Origin("pulled", ("o/m",), "c", hashes))
-    assert content_of(folder) not in ("", content)
-    assert lacking(folder, 64, content) == "its copy has another content"
-    note_origin(folder, Origin("pulled", ("o/m",), "c", {"model.safetensors": "1" * 40}))
-    assert content_of(folder) == "" and lacking(folder, 64, content) == ""
+    assert content_of(folder).weights not in ("", content.weights)
+    assert lacking(folder, 64, asking(content)) == "its copy has another content"
+    note_origin(folder, Origin("put"))
+    assert content_of(folder).weights == "" and lacking(folder, 64, asking(content)) == ""
+
+
+def test_a_copy_is_kept_for_another_with_the_same_card_no_older(models: Path) -> None:
+    folder = models / "someone" / "model"
+    card = folder / "card.toml"
+    none = content_of(folder)
+    card.write_text("pin = false")
+    mine = content_of(folder)
+    assert mine.card and lacking(folder, 64, asking(mine)) == "", "the same one lies here"
+    assert lacking(folder, 64, asking(none)) == "", "of a copy without a card nothing is lost"
+    os.utime(card, (mine.card_at_s - 60, mine.card_at_s - 60))
+    assert lacking(folder, 64, asking(mine)) == "its copy has an older card.toml"
+    os.utime(card, (mine.card_at_s + 60, mine.card_at_s + 60))
+    assert lacking(folder, 64, asking(mine)) == ""
+    card.write_text("pin = true")
+    assert lacking(folder, 64, asking(mine)) == "its copy has another card.toml"
+    card.unlink()
+    assert lacking(folder, 64, asking(mine)) == "its copy has no card.toml"
+
+
+def test_a_folder_goes_with_the_card_that_was_granted_and_no_other(models: Path) -> None:
+    folder = models / "someone" / "model"
+    granted = content_of(folder)
+    (folder / "card.toml").write_text("pin = false")
+    with pytest.raises(NotLetGo, match="changed meanwhile"):
+        put_away(folder, models, now() + 60, granted)
+    assert added_to(folder) == "" and (folder / "card.toml").exists()
+    put_away(folder, models, now() + 60, content_of(folder))
+    assert not folder.exists()
 
 
 def test_what_is_not_all_there_is_not_whole(models: Path) -> None:

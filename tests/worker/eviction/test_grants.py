@@ -14,6 +14,7 @@ import pytest
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import KeepAnswered, KeepAsked
 from worker.eviction import Granted, Grants, NotGranted
+from worker.eviction.grants import Content
 
 M = ModelId("someone/model")
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -33,7 +34,7 @@ def asks(grants: Grants, now: float) -> KeepAsked:
 
 def test_who_is_granted_it_may_delete_within_the_window_of_its_first_asking() -> None:
     a, b = of(A), of(B)
-    a.wish(M, "d", [B], 10.0, content="c")
+    a.wish(M, "d", [B], 10.0, content=Content("c"))
     asked = asks(a, 10.0)
     assert (asked.model, asked.digest, asked.content, asked.asker) == (M, "d", "c", A)
     assert a.due(10.1) is None and asks(a, 11.0) == asked

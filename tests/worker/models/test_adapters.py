@@ -118,3 +118,21 @@ def test_adapters_are_part_of_what_other_nodes_copy(model: Path, tmp_path: Path)
         "adapters/.x/adapter_config.json",
     ):
         assert not belongs(path), path
+
+
+def test_a_card_says_which_are_loaded_and_which_answers_for_the_model(model: Path) -> None:
+    _, before = look(model.parent)
+    for seed, name in enumerate(("one", "two")):
+        draw_adapter(model, model / "adapters" / name, seed=seed)
+    _, both = look(model.parent)
+    (model / "card.toml").write_text('adapters = ["two"]\nadapter = "two"\n')
+    weights, card = look(model.parent)
+    assert [one.name for one in card.adapters] == ["two"] and not weights.passed_over
+    assert before.weights_bytes < card.weights_bytes < both.weights_bytes
+    assert card.defaults is not None and card.defaults.adapter == "two"
+    (model / "card.toml").write_text('adapters = ["two", "three"]\nadapter = "three"\n')
+    weights, card = look(model.parent)
+    assert [one.name for one in card.adapters] == ["two"]
+    assert card.defaults is None, "what does not lie there answers for nothing"
+    (said,) = weights.passed_over
+    assert said.taken and "names adapters that cannot be loaded: three" in said.why

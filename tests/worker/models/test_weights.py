@@ -244,7 +244,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; is context_tokens meant"),
         ("num_ctx = 5", "is context_tokens meant"),
         ("pinned = true", "is pin meant?"),
-        ("priority = 1", "priority is not there yet; take it out"),
+        ("draft_model = 'm'", "draft_model is not there yet; take it out"),
         ("context_tokens = true", "whole number"),
         ("temperature = 9", "temperature: "),
         ("temperature = 'hot'", "temperature is a number"),
@@ -393,3 +393,22 @@ def test_a_folder_of_ten_thousand_bad_things_is_looked_at_within_bounds(tmp_path
     weights.look()
     assert len(weights.passed_over) == MOST_LYING + 1
     assert weights.passed_over[0].reason == "too_many"
+
+
+@pytest.mark.parametrize(
+    ("operator", "said", "found"),
+    [
+        (None, "", (False, "")),
+        (None, "metal_fast_synch = true", (True, "card")),
+        (False, "metal_fast_synch = true", (False, "node")),
+        (True, "metal_fast_synch = false", (True, "node")),
+    ],
+)
+def test_the_operator_goes_before_the_card_about_fast_synchronisation(
+    tmp_path: Path, operator: bool | None, said: str, found: tuple[bool, str]
+) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    (folder / "card.toml").write_text(said)
+    weights = Weights(Shelf({}, (folder.parent,), None, True, metal_fast_synch=operator))
+    (card,) = weights.look()
+    assert (card.metal_fast_synch, card.metal_fast_synch_by) == found

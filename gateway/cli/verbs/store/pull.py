@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
@@ -91,14 +92,14 @@ def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[st
 
 def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool) -> dict[str, Any]:
     """Pull a model to one node, None for the one that is asked, and say what came of it."""
-    api, output = invocation.api(), invocation.output
+    api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
     try:
         with (
             api.json_lines("/models/pull", {"model": model, "to": to, "anyway": anyway}) as events,
             output.progress(f"pulling {model}", DownloadColumn(), PaceColumn()) as show,
         ):
-            remarks = _Remarks(output)
+            remarks = _Remarks(output, names)
             for event in events:
                 if not last and event["known_as"]:
                     output.note(f"{event['known_as']} stands for {event['model']}")
@@ -107,7 +108,7 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
                     output.note(f"pulled without knowing whether it fits: {event['unreckoned']}")
                 remarks.say(event)
                 show(
-                    _words(event),
+                    _words(event, names),
                     description=f"{event['model'].rpartition('/')[2]} {event['status']}",
                     pace=pace_of(event),
                     completed=event["completed"],
@@ -141,8 +142,9 @@ class PaceColumn(ProgressColumn):
 class _Remarks:
     """What is said where no bar can be drawn: each phase once, and now and then how far it is."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, names: Mapping[str, str]) -> None:
         self._output = output
+        self._names = names
         self._said: tuple[Any, Any] = ("", "")
         self._said_at = 0.0
 
@@ -154,7 +156,7 @@ class _Remarks:
         if self._output.live or event["status"] == "done" or not (kind != self._said or is_due):
             return
         self._said, self._said_at = kind, now
-        self._output.note(_words(event))
+        self._output.note(_words(event, self._names))
 
 
 def pace_of(event: dict[str, Any]) -> str:
@@ -164,14 +166,14 @@ def pace_of(event: dict[str, Any]) -> str:
     return event.get("note") or ", ".join(pace)
 
 
-def _words(event: dict[str, Any]) -> str:
-    """Return how far a pull is, in a line."""
+def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
+    """Return how far a pull is, in a line; `names` are the nodes', by id."""
     status, total = event["status"], event["total"]
     words = [f"{status} {event['model']}"]
     if total and status in ("fetching", "copying"):
         words.append(f"{100 * event['completed'] // total} % of {size(total)}")
     if event["sources"]:
-        words.append(f"from {', '.join(event['sources'])}")
+        words.append(f"from {', '.join(names.get(one, one) for one in event['sources'])}")
     pace = pace_of(event)
     return ", ".join(words) + (f": {pace}" if pace else "")
 

@@ -16,8 +16,9 @@ from pydantic import Field
 
 from bus.process.clock import wall
 from bus.wire.errors import BadRequest
+from bus.wire.shares import PRIORITIES
 from gateway.dialects import body as bodies
-from gateway.dialects.body import PRIORITIES, Closed, bad_field
+from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, not_found

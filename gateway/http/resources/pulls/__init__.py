@@ -1,5 +1,5 @@
-"""Talks to clients who look for models on a hub, who have a node pull one, change the card of one,
-verify one that lies on its disk, or let go what it fetched.
+"""Talks to clients who look for models on a hub, who have a node pull one, copy models from others,
+change the card of one, verify one that lies on its disk, or let go what it fetched.
 """
 
 from gateway.http.resources.pulls.card import CardBody, ModelCardResource
@@ -13,6 +13,7 @@ from gateway.http.resources.pulls.pull import (
 )
 from gateway.http.resources.pulls.search import SearchAnswer, SearchModels
 from gateway.http.resources.pulls.store import (
+    DownloadBody,
     ModelInStore,
     PurgeBody,
     PurgeStaging,
@@ -20,10 +21,12 @@ from gateway.http.resources.pulls.store import (
     StoreHealth,
     StoreRegistry,
 )
+from gateway.http.resources.pulls.sync import SyncBody, SyncEnd, SyncLine, SyncModels
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
     "CardBody",
+    "DownloadBody",
     "ModelCardResource",
     "ModelInStore",
     "ModelToFetch",
@@ -39,6 +42,10 @@ __all__ = [
     "StorageResource",
     "StoreHealth",
     "StoreRegistry",
+    "SyncBody",
+    "SyncEnd",
+    "SyncLine",
+    "SyncModels",
     "VerifyBody",
     "VerifyEvent",
     "VerifyModel",

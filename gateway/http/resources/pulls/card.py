@@ -52,10 +52,17 @@ class CardBody(Closed):
     stop: str | list[str] | None = None
     thinking_default: bool | None = None
     pin: bool | None = None
+    priority: str | int | None = None
+    adapter: str | None = None
+    adapters: list[str] | None = None
     context_tokens: int | None = None
     default_max_tokens: int | None = None
     keep_alive_s: float | None = None
     kv: str | None = None
+    memory_bytes: int | None = None
+    metal_fast_synch: bool | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
     name: str | None = None

@@ -35,6 +35,7 @@ from gateway.requests.catalog import ModelCatalog
 from gateway.service import HttpService
 
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
+NAME_CHARACTERS = 400
 
 
 class PullBody(Closed):
@@ -42,7 +43,7 @@ class PullBody(Closed):
     `dry_run`: only what would come is told, and whether it would fit. `anyway`: pulled even where
     no nodes could ever hold it in memory."""
 
-    model: str = Field(min_length=1, max_length=400)
+    model: str = Field(min_length=1, max_length=NAME_CHARACTERS)
     revision: str = Field(default="", max_length=200)
     to: str | None = None
     stream: bool = True
@@ -136,34 +137,38 @@ class PullModel(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Pull it to the node that is named, or to this one."""
-        asked = await self.read(req, PullBody)
-        options = self.service.options
-        await self.service.catalog.wait_known()
-        here = None if asked.revision else model_named(asked.model, self.service.catalog.names())
-        if here is not None and "/" not in here:
-            text = f"{here} is here already; models of a hub are named OWNER/NAME"
-            raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
-        target = pull_target(asked.model, asked.revision, options.pull_names)
-        node = self.service.bus.speaker.node
-        if asked.to is not None:
-            node = node_named(self.service, asked.to, "to")
+        await answer_pull(self.service, req, resp, await self.read(req, PullBody))
 
-        def told(state: PullState) -> bytes:
-            """Return a line."""
-            return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
 
-        if asked.dry_run:
-            found = await plan_of(_fitting(self.service), node, target)
-            resp.data = json_bytes(found.model_dump(mode="json"))
-            return
-        states = _fitting(self.service).pull(node, target, anyway=asked.anyway)
-        listed = partial(_listed, self.service, target)
-        telling = Telling(faults.of_pull, told, error_line, listed=listed)
-        running = RunningWork(req, states, telling)
-        if asked.stream:
-            await running.stream(resp)
-        else:
-            resp.data = told(await running.whole())
+async def answer_pull(service: HttpService, req: Request, resp: Response, asked: PullBody) -> None:
+    """Have a node pull what is asked for, and answer with how far it is. Raises HttpFaultRaised,
+    BadRequest."""
+    await service.catalog.wait_known()
+    here = None if asked.revision else model_named(asked.model, service.catalog.names())
+    if here is not None and "/" not in here:
+        text = f"{here} is here already; models of a hub are named OWNER/NAME"
+        raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
+    target = pull_target(asked.model, asked.revision, service.options.pull_names)
+    node = service.bus.speaker.node
+    if asked.to is not None:
+        node = node_named(service, asked.to, "to")
+
+    def told(state: PullState) -> bytes:
+        """Return a line."""
+        return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
+
+    if asked.dry_run:
+        found = await plan_of(_fitting(service), node, target)
+        resp.data = json_bytes(found.model_dump(mode="json"))
+        return
+    states = _fitting(service).pull(node, target, anyway=asked.anyway)
+    listed = partial(_listed, service, target)
+    telling = Telling(faults.of_pull, told, error_line, listed=listed)
+    running = RunningWork(req, states, telling)
+    if asked.stream:
+        await running.stream(resp)
+    else:
+        resp.data = told(await running.whole())
 
 
 def _fitting(service: HttpService) -> Fitting:

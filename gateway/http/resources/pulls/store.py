@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from falcon.asgi import Request, Response
+from pydantic import Field
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
@@ -25,10 +26,13 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent, unknown_model
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.deletions import ModelEverywhere, check_owner
+from gateway.http.resources.pulls.pull import NAME_CHARACTERS, PullBody, answer_pull
 from gateway.http.resources.pulls.target import node_named
 from gateway.service import HttpService
 
 ALL = "all"
+DOWNLOAD = "/download"
+"""What some put behind a model that is to come."""
 OF_STORES = ("disk_full", "disk_low", "download_failed")
 """Findings of a node's health that are about its store."""
 NOT_TOLD = {
@@ -45,6 +49,15 @@ class PurgeBody(Closed):
 
     node: str | None = None
     dry_run: bool = False
+
+
+class DownloadBody(Closed):
+    """`POST /store/models/{name}`: the model comes to `to`, a node by its id or name; without, to
+    the one that is asked. No body is an empty one."""
+
+    to: str | None = None
+    revision: str = Field(default="", max_length=200)
+    stream: bool = True
 
 
 class StorageResource(Resource):
@@ -95,8 +108,8 @@ class StoreRegistry(Resource):
 
 
 class ModelInStore(ModelEverywhere):
-    """`/store/models/{name}`: what is known of a model on the disks of all nodes; deletes it
-    there."""
+    """`/store/models/{name}`: what is known of a model on the disks of all nodes; has one get it,
+    deletes it there."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Answer with where it lies, and with the files of this node's copy. 404 for none."""
@@ -111,6 +124,16 @@ class ModelInStore(ModelEverywhere):
         held = service.removals.held(model)
         told = {"held": held.words if held else "", "files_here": files}
         answer_json(resp, {**_registered(service, card), **told})
+
+    async def on_post(self, req: Request, resp: Response, name: str) -> None:
+        """Have a node get it, as `POST /models/pull` does. Raises HttpFaultRaised, BadRequest."""
+        asked = await self.read(req, DownloadBody)
+        if name.count("/") > 1:
+            name = name.removesuffix(DOWNLOAD)
+        pull = PullBody(
+            model=name[:NAME_CHARACTERS], revision=asked.revision, to=asked.to, stream=asked.stream
+        )
+        await answer_pull(self.service, req, resp, pull)
 
 
 class PurgeStaging(Resource):

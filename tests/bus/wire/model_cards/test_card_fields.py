@@ -24,6 +24,15 @@ def refusal(text: str) -> BadCard:
         ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k is a number"),
         ("[sampling]\ntemperature = 1\n", "sampling", 1, "it has no key 'sampling'"),
         ("pin = true\npin = \n", "", 2, "it is no TOML"),
+        ('priority = "later"\n', "priority", 1, "urgent, high, normal, low, batch"),
+        ("priority = 1001\n", "priority", 1, "from 0 (first) to 1000"),
+        ("memory_bytes = 0\n", "memory_bytes", 1, "a whole number of bytes above 0"),
+        ("metal_fast_synch = 1\n", "metal_fast_synch", 1, "is true or false"),
+        ('adapters = ["../up"]\n', "adapters", 1, "'../up' is no name of an adapter"),
+        ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "adapters, which are loaded, lack it"),
+        ('tool_parser = "qwen"\n', "tool_parser", 1, "is one of function_gemma"),
+        ('reasoning_parser = "r1"\n', "reasoning_parser", 1, "is one of think, mistral"),
+        ('draft_model = "m"\n', "draft_model", 1, "draft_model is not there yet"),
     ],
 )
 def test_a_refusal_names_the_key_and_its_line(text: str, key: str, line: int, words: str) -> None:

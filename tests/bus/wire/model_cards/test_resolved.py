@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
-from bus.wire.model_cards import CARD, KNOWN_KEYS, all_settings, notes_from
+from bus.wire.model_cards import CARD, KNOWN_KEYS, all_settings, notes_from, resolved
 from tests.recorded.specimens import least
 
 M = ModelId("m")
@@ -20,6 +20,11 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
             "noted": notes.said,
             "aliases": notes.aliases,
             "pin": notes.pin,
+            "memory_bytes": notes.memory_bytes,
+            "tool_parser": notes.tool_parser,
+            "reasoning_parser": notes.reasoning_parser,
+            "weights_bytes": 1_000,
+            "adapters": (AdapterCard(name="pirate", rank=4, size_bytes=1),),
         }
     )
     return {name: (value, source) for name, value, source, _ in all_settings(card)}
@@ -38,3 +43,20 @@ def test_a_row_tells_the_value_and_whether_the_card_says_it() -> None:
     assert found["keep_alive_s"][1] == "the node's settings"
     assert found["template"] == (None, "the model's files")
     assert settings()["pin"] == (False, "shoal's default")
+
+
+def test_what_counts_before_a_load_is_told_with_who_says_it() -> None:
+    found = settings(memory_bytes=5_000, tool_parser="none", priority="low", adapter="pirate")
+    assert found["memory_bytes"] == (5_000, CARD) and found["tool_parser"] == ("none", CARD)
+    assert found["priority"] == (20, CARD) and found["adapter"] == ("pirate", CARD)
+    assert found["adapters"] == (["pirate"], "the model's files")
+    plain = settings()
+    assert plain["memory_bytes"] == (1_000, "the model's files")
+    assert plain["priority"] == (10, "shoal's default")
+    assert plain["metal_fast_synch"] == (False, "shoal's default")
+    for by, source in (("node", "the node's settings"), ("card", CARD)):
+        card = least(ModelCard).model_copy(
+            update={"metal_fast_synch": True, "metal_fast_synch_by": by}
+        )
+        rows = {name: (value, said) for name, value, said, _ in resolved(card)}
+        assert rows["metal_fast_synch"] == (True, source)

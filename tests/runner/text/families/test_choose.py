@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm import tool_parsers
 
-from runner.text.families import LibraryMarks, family_of
+from bus.wire.model_cards import LIBRARY_TOOL_PARSERS, REASONING_PARSERS, TOOL_PARSERS
+from runner.text.families import LibraryMarks, Parsers, family_of
 from runner.text.families.harmony import MARKERS, HarmonyFamily
 from runner.text.families.spans import Call, Marks, Span
 from runner.text.stops import automaton
@@ -127,3 +130,30 @@ def test_what_the_library_knows_comes_first() -> None:
 def test_messages_with_channels_are_told_by_their_markers() -> None:
     assert isinstance(family_of("", MARKERS, NOTHING), HarmonyFamily)
     assert not isinstance(family_of("", MARKERS[1:], NOTHING), HarmonyFamily)
+
+
+def test_what_a_card_names_goes_before_what_is_found() -> None:
+    library = LibraryMarks(
+        Marks("<a>", "</a>"), Marks("<b>", "</b>"), "own", lambda raw, tools: json.loads(raw)
+    )
+    for found in (library, NOTHING):
+        named = family_of("<tool_call> <think> </think>", (), found, Parsers("nemotron", "mistral"))
+        assert named.calls == Marks("<TOOLCALL>", "</TOOLCALL>")
+        assert named.think == Marks("[THINK]", "[/THINK]")
+        none = family_of("<tool_call> <think> </think>", (), found, Parsers("none", "none"))
+        assert (none.think, none.calls) == (None, None)
+    assert family_of("", MARKERS, library, Parsers("mistral")).calls == library.calls
+    assert not isinstance(family_of("", MARKERS, NOTHING, Parsers("none")), HarmonyFamily)
+
+
+def test_every_word_for_a_parser_means_one() -> None:
+    folder = Path(tool_parsers.__file__).parent
+    theirs = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert set(LIBRARY_TOOL_PARSERS) == theirs, "those of the mlx-lm that is installed"
+    for word in TOOL_PARSERS:
+        assert bool(Parsers(word).library) == (word in theirs), word
+    for word in set(TOOL_PARSERS) - theirs - {"none"}:
+        assert family_of("", (), NOTHING, Parsers(word)).calls is not None, word
+    for word in REASONING_PARSERS:
+        think = family_of("", (), NOTHING, Parsers(thinking=word)).think
+        assert (think is None) == (word == "none"), word

@@ -1,0 +1,124 @@
+"""Talks to the node's API to have models copied between nodes: `shoal sync`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+from rich.progress import DownloadColumn
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.amounts import size, span
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.store.pull import REMARK_S, PaceColumn
+
+ENDED = ("done", "failed")
+MOST_NAMED = 5
+
+
+def sync(
+    invocation: Invocation,
+    to: Annotated[
+        str, typer.Option("--to", metavar="NODE|all", help="The node whose disk they go to.")
+    ],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL...]", help="Models of any node; without, all of this node's own."
+        ),
+    ] = None,
+) -> None:
+    """Copy models to another node, or to all, from nodes that have them. What is there already
+    stays. Ctrl-C stops it; what came is kept, and the same verb goes on with it."""
+    api, output, names = invocation.api(), invocation.output, invocation.state().names
+    last: dict[str, Any] = {}
+    known = _Copies(output, names)
+    try:
+        with (
+            api.json_lines("/models/sync", {"models": models or [], "to": to}) as events,
+            output.progress("copying", DownloadColumn(), PaceColumn()) as show,
+        ):
+            for last in events:
+                if last["status"] == "planned":
+                    known.plan(last)
+                elif "model" in last:
+                    known.hear(last)
+                    done, total, pace = known.sums()
+                    words = f"copying {size(done)} of {size(total)}" + (f", {pace}" if pace else "")
+                    show(words, description="copying", pace=pace, completed=done, total=total)
+    except KeyboardInterrupt:
+        output.note("stopped; what came is kept, and the same `shoal sync` goes on with it")
+        raise
+    if last.get("status") != "done":
+        raise CliError("the node ended the copying without a word", remedy="see `shoal logs`")
+    output.document(last)
+    for node in dict.fromkeys(one["node"] for one in last["there"]):
+        there = [one["model"] for one in last["there"] if one["node"] == node]
+        output.say(f"{_listed(there)} {_is(there)} on {names.get(node, node)} already")
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return the first of some words, and how many more there are."""
+    more = len(words) - MOST_NAMED
+    return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is(words: Sequence[str]) -> str:
+    return "is" if len(words) == 1 else "are"
+
+
+@dataclass(slots=True)
+class _Copies:
+    """What is known of each copy, and of the sum of all."""
+
+    output: Output
+    names: dict[str, str]
+    total: int = 0
+    states: dict[tuple[str, str], dict[str, Any]] = field(
+        default_factory=dict[tuple[str, str], dict[str, Any]]
+    )
+    said_at: float = 0.0
+
+    def plan(self, planned: dict[str, Any]) -> None:
+        """Take in what is to come."""
+        self.total = planned["total"]
+        if copies := planned["copies"]:
+            noun = "copy" if len(copies) == 1 else "copies"
+            self.output.note(f"{len(copies)} {noun} to make, {size(self.total)}")
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take in how far one is, and say where it ended, or, where no bar is drawn, is."""
+        known = self.states.get((event["model"], event["node"]), {})
+        self.states[event["model"], event["node"]] = event
+        what = f"{event['model']} to {self._named(event['node'])}"
+        begins = event["status"] == "copying" != known.get("status")
+        if event["status"] == "done":
+            sources = " and ".join(map(self._named, event["sources"]))
+            since = f"from {sources}" if sources else "it had come already"
+            self.output.say(f"copied {what} ({size(event['total'])}, {since})")
+        elif event["status"] == "failed":
+            self.output.note(f"could not copy {what}: {event['message']}")
+        elif not self.output.live and (begins or time.monotonic() - self.said_at >= REMARK_S):
+            self.said_at = time.monotonic()
+            share = 100 * event["completed"] // max(1, event["total"])
+            words = f"{event['status']} {what}, {share} % of {size(event['total'])}"
+            left = event["eta_s"]
+            pace = f", {size(event['bytes_per_s'])}/s" if event["bytes_per_s"] else ""
+            self.output.note(words + pace + (f", {span(left)} left" if left is not None else ""))
+
+    def sums(self) -> tuple[int, int, str]:
+        """Return the bytes that came, those of all, and how fast and for how long yet they come."""
+        done = sum(one["completed"] for one in self.states.values())
+        going = [one for one in self.states.values() if one["status"] not in ENDED]
+        rate = sum(one["bytes_per_s"] for one in going)
+        if not rate:
+            return done, self.total, ""
+        left_s = max(0, self.total - done) / rate
+        return done, self.total, f"{size(rate)}/s, {span(left_s)} left"
+
+    def _named(self, node: str) -> str:
+        return self.names.get(node, node)
