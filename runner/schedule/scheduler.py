@@ -6,8 +6,9 @@ once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan
 memory than allowed, by formula; who holds the fewest rows has the next turn, and waits no longer
 than `give_way_s` for another's row while that holds at least two more; a row that has waited
 `promote_after_s` goes before all that have not, so nothing starves; preemption never loses or
-changes a token. A full queue gives back a request that has not begun for one that stands better:
-its rows leave without an end, as if it had never been submitted.
+changes a token; while a rank measures more memory than it may take no row enters, and one after
+another ends with what it has said. A full queue gives back a request that has not begun for one
+that stands better: its rows leave without an end, as if it had never been submitted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, MemoryLook, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
@@ -61,6 +62,7 @@ class SchedulerLoad:
     kv_limit_bytes: int = 0
     prefix_bytes: int = 0
     preemptions: int = 0
+    memory_ends: int = 0
 
 
 class Scheduler:
@@ -142,6 +144,10 @@ class Scheduler:
         row = self._table.rows.get(key)
         if row is not None:
             row.paused_at = None
+
+    def measured(self, rank: int, look: MemoryLook) -> None:
+        """Take what a rank measured of its memory; the next plan may end a row for it."""
+        self._table.pressure.take(rank, look)
 
     def forget_costs(self) -> None:
         """Forget what steps have cost so far: it was out of the ordinary."""
@@ -266,6 +272,7 @@ class Scheduler:
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
             preemptions=table.preemptions,
+            memory_ends=table.pressure.ended,
         )
 
     def validate_state(self) -> None:

@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 9
+DATA_PROTOCOL_MAX = 10
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -29,7 +29,8 @@ may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to thi
 tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
 `Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
 that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
-request may have a `trace`, which is told as `Traced`."""
+request may have a `trace`, which is told as `Traced`. 10: a choice may end for `memory_pressure`,
+its text cut."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 

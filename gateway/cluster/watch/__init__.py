@@ -10,6 +10,7 @@ from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
 from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
+from gateway.cluster.watch.memory import memory_of
 from gateway.cluster.watch.node_health import node_health
 from gateway.cluster.watch.queue import queue_of
 from gateway.cluster.watch.readers import FeedFull
@@ -30,6 +31,7 @@ __all__ = [
     "follow_log",
     "log_tail",
     "logged_processes",
+    "memory_of",
     "node_health",
     "queue_of",
     "snapshot_of",

@@ -1,7 +1,8 @@
-"""Talks to clients: what the cluster does now, once or once a second, the log's events, and
-traces of requests."""
+"""Talks to clients: what the cluster does now and what memory it takes, once or once a second, the
+log's events, and traces of requests."""
 
 from gateway.http.resources.figures.events import LogEvents
+from gateway.http.resources.figures.memory import LiveMemory, Memory
 from gateway.http.resources.figures.snapshots import MetricsSnapshot, MetricsStream
 from gateway.http.resources.figures.traces import (
     ClusterTraces,
@@ -15,7 +16,9 @@ from gateway.http.resources.figures.traces import (
 
 __all__ = [
     "ClusterTraces",
+    "LiveMemory",
     "LogEvents",
+    "Memory",
     "MetricsSnapshot",
     "MetricsStream",
     "RawTrace",
