@@ -26,7 +26,7 @@ class MemoryWatch:
     ) -> None:
         self._promised_bytes = promised_bytes
         self._granted = granted
-        self._looks = 0
+        self._looks: int = 0
         self._reads = False
 
     def issued(self, plan: StepPlan) -> None:
