@@ -68,21 +68,21 @@ def tidy() -> None:
     give_back()
 
 
-class Granted(NamedTuple):
+class DataGrant(NamedTuple):
     """Bytes of memory of its own (not of files) that a process takes, and may take."""
 
     used_bytes: int
     limit_bytes: int
 
 
-def granted_data() -> Granted | None:
+def granted_data() -> DataGrant | None:
     """Return what this process takes of what RLIMIT_DATA grants it, without what it has free; None
     where nothing limits it, or where the system does not tell (it does on Linux alone)."""
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes == resource.RLIM_INFINITY or sys.platform != "linux":
         return None
     data = data_bytes(Path("/proc/self/status").read_text())
-    return None if data is None else Granted(max(0, data - free_blocks()), limit_bytes)
+    return None if data is None else DataGrant(max(0, data - free_blocks()), limit_bytes)
 
 
 class _Mallinfo(ctypes.Structure):

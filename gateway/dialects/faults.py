@@ -82,8 +82,7 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
-_PINNED = _Row(507, "no_capacity")
-"""Of memory that is pinned none is given back, however long one waits."""
+_PINNED = _Row(507, "no_capacity")  # none of it is given back, however long one waits
 
 PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "bad_name": _Row(400, "invalid_value"),

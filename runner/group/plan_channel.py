@@ -43,10 +43,6 @@ class PlanListener(Protocol):
         """Compute the lead's next plan; plans come in order, to followers alone."""
         ...
 
-    def measured(self, rank: int, look: MemoryLook) -> None:
-        """Take what another rank measured of its memory. Told to the lead alone."""
-        ...
-
     def lost(self, what: str, is_final: bool) -> None:
         """Take the end of the group: `what` is the matter, and where `is_final` trying again will
         not help. Told once."""
@@ -80,7 +76,8 @@ class PlanChannel:
     """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
 
     `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
-    last one computed, for beats) and `ready` (it has loaded: silence is borne less long).
+    last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
+    hears by `on_memory` what another rank measured of its memory.
     """
 
     def __init__(
@@ -108,6 +105,7 @@ class PlanChannel:
         )
         self.step = 0
         self.ready = False
+        self.on_memory: Callable[[int, MemoryLook], None] = lambda _rank, _look: None
         self._reactor = shell.reactor
         self._log = shell.log
         self._listener = listener
@@ -229,7 +227,7 @@ class LeadChannel(PlanChannel):
                 self._told.notify_all()
         elif isinstance(message, rank_frames.RankMemory):
             look = MemoryLook(message.step, message.used_bytes, message.limit_bytes)
-            self._listener.measured(rank, look)
+            self.on_memory(rank, look)
 
     def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context

@@ -36,6 +36,8 @@ class LeadRole(Role):
             MemoryWatch(spec.memory_limit_bytes),
         )
         super().__init__(parts, self._loop)
+        if self._channel is not None:
+            self._channel.on_memory = self._measured
         self._startup = Startup(parts, self._loop, self._opened)
         self._server = RequestServer(
             spec,
@@ -78,11 +80,6 @@ class LeadRole(Role):
         load = self._loop.scheduler_load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
-    def measured(self, rank: int, look: MemoryLook) -> None:
-        """Have the next plans go by what another rank measured of its memory."""
-        with self._loop.scheduling() as scheduler:
-            scheduler.measured(rank, look)
-
     def fail_all(self, reason: FailReason, message: str) -> None:
         """End every open request, and have the followers leave."""
         self._server.fail_all(reason, message)
@@ -105,6 +102,11 @@ class LeadRole(Role):
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
+
+    def _measured(self, rank: int, look: MemoryLook) -> None:
+        """Have the next plans go by what another rank measured of its memory."""
+        with self._loop.scheduling() as scheduler:
+            scheduler.pressure.take(rank, look)
 
     def _opened(self, works: TextWorks) -> None:
         self._server.works = works

@@ -20,7 +20,7 @@ from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker, MemoryLook
+from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
@@ -173,9 +173,6 @@ class Role:
 
     def plan(self, shared: SharedPlan) -> None:
         """Take the lead's next plan."""
-
-    def measured(self, rank: int, look: MemoryLook) -> None:
-        """Take what another rank measured of its memory."""
 
     def lost(self, what: str, is_final: bool) -> None:
         """Leave: another rank is gone, and where `is_final` it always would be."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, MemoryLook, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
@@ -67,11 +67,13 @@ class SchedulerLoad:
 
 class Scheduler:
     """See the module's law. `facts` are the loaded model's; `settings` the operator's; `intake`
-    tells what would be refused, and makes places."""
+    tells what would be refused, and makes places; `pressure` takes what ranks measure of their
+    memory, for which the next plan may end a row."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
         self.intake = Intake(self._table)
+        self.pressure = self._table.pressure
         self._serial = 0
         self._planned_at = self._committed_at = float("-inf")
 
@@ -144,10 +146,6 @@ class Scheduler:
         row = self._table.rows.get(key)
         if row is not None:
             row.paused_at = None
-
-    def measured(self, rank: int, look: MemoryLook) -> None:
-        """Take what a rank measured of its memory; the next plan may end a row for it."""
-        self._table.pressure.take(rank, look)
 
     def forget_costs(self) -> None:
         """Forget what steps have cost so far: it was out of the ordinary."""

@@ -157,7 +157,7 @@ class LeadLoop:
         look = self._watch.look(engine, self.status.steps_done)
         if look is not None:
             with self._lock:
-                scheduler.measured(0, look)
+                scheduler.pressure.take(0, look)
 
     def _rest(self, engine: Engine, scheduler: Scheduler) -> None:
         """Wait for something to do; the first moment of an idle time, the engine tidies."""

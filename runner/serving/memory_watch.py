@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bus.process.memory import Granted, granted_data
+from bus.process.memory import DataGrant, granted_data
 from runner.engine import MemoryLook, StepEngine, StepPlan
 
 LOOK_STEPS = 16
@@ -22,7 +22,7 @@ class MemoryWatch:
     Called from the engine's thread."""
 
     def __init__(
-        self, promised_bytes: int, granted: Callable[[], Granted | None] = granted_data
+        self, promised_bytes: int, granted: Callable[[], DataGrant | None] = granted_data
     ) -> None:
         self._promised_bytes = promised_bytes
         self._granted = granted

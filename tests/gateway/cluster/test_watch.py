@@ -292,14 +292,14 @@ def test_memory_is_told_by_node_and_rank_and_what_is_not_known_is_null() -> None
     reading = runner_reading("a", 0)
     more = {"limit_bytes": 100, "cache_bytes": 3, "memory_ends": 2}
     readings.heard(reading.model_copy(update=more), 0.0)
-    leased = Lease(lease=LeaseId("l-1"), node=NodeId("b"), size_bytes=30, ttl_s=30.0)
+    leased = Lease(lease=LeaseId("lease-1"), node=NodeId("b"), size_bytes=30, ttl_s=30.0)
     seats = {
         "a": NodeSeat(node=NodeId("a"), name="attic"),
         "b": NodeSeat(node=NodeId("b"), name="box", draining=True, wired_bytes=6 << 30),
     }
     failed = instance().model_copy(update={"instance": InstanceId("f"), "status": "failed"})
     state = ClusterState(
-        nodes=seats, instances={"i": instance(), "f": failed}, leases={"l-1": leased}
+        nodes=seats, instances={"i": instance(), "f": failed}, leases={"lease-1": leased}
     )
     attic, box = memory_of(state, readings, 1.0)["nodes"]
     assert (attic["name"], attic["memory_available_bytes"], attic["wired_bytes"]) == (

@@ -17,7 +17,6 @@ from bus.process.logs import Log
 from bus.service import Shell
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import GroupSpec, RunnerSpec
-from runner.engine import MemoryLook
 from runner.group.lockstep import SharedPlan
 from runner.group.plan_channel import open_channel
 from tests.harness.ranks import group_spec, stages
@@ -32,8 +31,6 @@ class Listener:
     def form(self) -> None: ...
 
     def plan(self, shared: SharedPlan) -> None: ...
-
-    def measured(self, rank: int, look: MemoryLook) -> None: ...
 
     def lost(self, what: str, is_final: bool) -> None:
         self.why.append((what, is_final))

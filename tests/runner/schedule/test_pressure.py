@@ -27,7 +27,7 @@ def prompt(length: int, salt: int = 1) -> list[int]:
 def looked(loop: Loop, used_bytes: int, rank: int = 0) -> None:
     """Tell the scheduler of a rank that may take 100 bytes, measured now."""
     step = loop.engine.step - loop.scheduler.unread
-    loop.scheduler.measured(rank, MemoryLook(step, used_bytes, 100))
+    loop.scheduler.pressure.take(rank, MemoryLook(step, used_bytes, 100))
 
 
 def steps(loop: Loop, count: int) -> None:
@@ -191,7 +191,7 @@ def test_rows_end_only_while_memory_is_short_and_only_the_last_in_order(
             used = sum(each_bytes + row.length for row in table.live.values())
             for rank in range(ranks):
                 look = MemoryLook(done, used, room + 50 * rank)
-                loop.scheduler.measured(rank, look)
+                loop.scheduler.pressure.take(rank, look)
             over_since = done if used > room else None
         if not went_on and len(loop.plans) == plans and loop.scheduler.is_empty:
             break
