@@ -1,7 +1,8 @@
 """Talks to the engine and the system: what this rank takes, every 16 tokens, beside what it may.
 
-A rank may take what it was promised, and of what the system grants its process seven eighths: a
-batch that grows is copied layer by layer, and a process that asks for more than is granted ends.
+A rank may take what it was promised and a sixteenth more, for slabs hold up to an eighth of KV
+beyond the bill; and of what the system grants its process seven eighths: a batch that grows is
+copied layer by layer, and a process that asks for more than is granted ends.
 What is over is eased first, which costs no row anything; only what is over then is told.
 """
 
@@ -14,7 +15,7 @@ from runner.engine import MemoryLook, StepEngine, StepPlan
 
 LOOK_STEPS = 16
 """A row makes a token a step; a step that reads a prompt takes in more, and is looked at itself."""
-GRANTED_SHARE = 7 / 8
+PROMISED_SHARE, GRANTED_SHARE = 17 / 16, 7 / 8
 
 
 class MemoryWatch:
@@ -24,7 +25,7 @@ class MemoryWatch:
     def __init__(
         self, promised_bytes: int, granted: Callable[[], DataGrant | None] = granted_data
     ) -> None:
-        self._promised_bytes = promised_bytes
+        self._may_bytes = int(promised_bytes * PROMISED_SHARE)
         self._granted = granted
         self._looks: int = 0
         self._reads = False
@@ -48,7 +49,7 @@ class MemoryWatch:
     def _measured(self, engine: StepEngine, step: int) -> MemoryLook:
         """Return the one of both measures that is nearer to its limit, or further over it."""
         memory = engine.memory()
-        own = MemoryLook(step, memory.active_bytes + memory.cache_bytes, self._promised_bytes)
+        own = MemoryLook(step, memory.active_bytes + memory.cache_bytes, self._may_bytes)
         granted = self._granted()
         if granted is None:
             return own
