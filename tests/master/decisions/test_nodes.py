@@ -20,8 +20,11 @@ from bus.wire.messages.events import (
     TermOpened,
 )
 from bus.wire.messages.readings import NodeReading
+from master.decisions.decide import Policy
+from master.decisions.holder import Holder
 from master.decisions.nodes import WIRED_BYTES, BareNodes, decide_node
 from master.decisions.observations import Observations
+from master.log.sequencer import LogDraft
 
 A, B = NodeId("n-a"), NodeId("n-b")
 ID = CommandId("c")
@@ -199,3 +202,24 @@ def test_where_little_is_wired_or_nothing_is_told_nothing_happens(
     bare = BareNodes()
     for now in (0.0, 50.0, 100.0):
         assert seen(empty, bare, wired(now, wired_bytes=wired_bytes), now) == empty
+
+
+def test_a_holder_drains_such_a_node_of_itself_and_the_next_one_goes_by_the_log() -> None:
+    state = grown(ClusterState(), TermOpened(holder=B, counter=1), NodeJoined(node=A, name="a"))
+
+    def planned(state: ClusterState, times: range) -> ClusterState:
+        """Have a new holder hear of the node each second, and plan."""
+        holder = Holder(Policy(), lambda: InstanceId("i"))
+        for at in times:
+            holder.heard(reading(A).model_copy(update={"wired_bytes": WIRED}), float(at))
+            draft = LogDraft(state, 1, B, 0.0)
+            holder.planned(draft, float(at))
+            state = draft.state
+        return state
+
+    assert not planned(state, range(10)).nodes[A].draining
+    state = planned(state, range(12))
+    assert (state.nodes[A].draining, state.nodes[A].wired_bytes) == (True, WIRED)
+    spite = decide_node(DrainNode(command_id=ID, node=A, draining=False), state, wired(0.0), 0.0)
+    assert isinstance(spite, tuple)
+    assert not planned(grown(state, *spite), range(30)).nodes[A].draining

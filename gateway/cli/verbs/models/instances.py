@@ -249,7 +249,7 @@ def _rank_lines(state: NodeState, one: Instance) -> list[str]:
     ]
     ended = sum(rank.memory_ends for rank in ranks)
     if ended:
-        lines.append(f"{one.model}: {ended} answers were cut for want of memory")
+        lines.append(f"{one.model}: answers cut for want of memory: {ended}")
     return lines
 
 
