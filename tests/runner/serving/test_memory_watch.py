@@ -47,7 +47,8 @@ def test_what_is_over_is_eased_first_and_what_is_over_then_is_told() -> None:
     watch, engine = MemoryWatch(PROMISED, no_limit), Simulated(facts())
     engine.active_bytes, engine.cache_bytes = 1700, 0
     look = watch.look(engine, 16)
-    assert look == MemoryLook(16, 1700, 1700) and not look.is_over
+    assert look is not None and not look.is_over
+    assert look == MemoryLook(16, 1700, 1700)
     assert engine.eases == 0
     engine.cache_bytes = 1
     look = watch.look(engine, 32)
