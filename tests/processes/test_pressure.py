@@ -88,9 +88,9 @@ def test_streams_beyond_a_memory_limit_end_with_their_text_and_the_others_go_on(
     assert [one.finishes for one in freely] == [["length"]] * STREAMS
 
     with started_slot(tmp_path / "short", wide_kv, memory_limit_bytes=4 << 30) as slot:
-        gateway = FakeGateway(slot.ready())
-        before = settled_bytes(slot)
+        before = settled_bytes(slot.ready())
         grant(slot, (before + ROOM_BYTES) * 8 // 7)
+        gateway = FakeGateway(slot)
         streams = [gateway.submit(one, remaining_ms=LONG_MS) for one in asked()]
         gateway.ended(*streams, seconds=150)
         ended = ended_for_memory(streams)
