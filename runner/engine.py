@@ -206,12 +206,28 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Bytes now: all of MLX's live memory, row caches, kept prefixes, and the peak so far."""
+    """Bytes now: all of MLX's live memory, row caches, kept prefixes, the peak so far, and what is
+    freed and kept for the next array."""
 
     active_bytes: int
     kv_bytes: int
     prefix_bytes: int
     peak_bytes: int
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLook:
+    """What a rank takes, measured when step `step` was the last one read there, and what it may."""
+
+    step: int
+    used_bytes: int
+    limit_bytes: int
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it takes more than it may."""
+        return self.used_bytes > self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +348,11 @@ class StepEngine(Protocol):
 
     def memory(self) -> EngineMemory:
         """Return the bytes in use now; does not wait for the device."""
+        ...
+
+    def ease(self) -> None:
+        """Give back what is free, and soon what batches hold beside their rows; steps may be
+        unread."""
         ...
 
     def rest(self) -> None:

@@ -26,6 +26,7 @@ RecorderPhase = Literal[
     "cancel_requested",
     "cancel_observed",
     "completion",
+    "memory_short",
     "error",
     "shutdown_cleanup",
 ]

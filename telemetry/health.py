@@ -31,7 +31,7 @@ CODES: dict[str, str] = {
     "certificate_refused": "the files of HTTPS's certificate and key are no good",
     "certificate_ending": "HTTPS's certificate has expired, or expires within 14 days",
     "memory_low": "under a tenth of the memory is available",
-    "memory_wired": "much memory is wired although no runner lives",
+    "memory_wired": "much memory is wired although no model is loaded",
     "unreachable": "a node has been silent for 15 s",
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
@@ -65,13 +65,13 @@ class ClosedPort:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
-    `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
-    other nodes too; `damaged_journals` are the paths of journals that were kept aside;
-    `pair_trouble` is what is wrong with the files of HTTPS, `certificate_standing` what is to be
-    said of the certificate that it serves with."""
+    `failed_models` are (model, why); `holds_model`: a runner of this node has one, or loads it;
+    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too; `damaged_journals`
+    are the paths of journals that were kept aside; `pair_trouble` is what is wrong with the files
+    of HTTPS, `certificate_standing` what is to be said of the certificate that it serves with."""
 
     measured: NodeReading
-    wired_bytes: int | None = None
+    holds_model: bool = False
     closed_ports: tuple[ClosedPort, ...] = ()
     damaged_journals: tuple[str, ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
@@ -187,13 +187,15 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
             f"{available / (1 << 30):.1f} of {total / (1 << 30):.1f} GB of memory are available",
             "`shoal ps` shows which models are loaded, `shoal stop` unloads one",
         )
-    runners = any(p.name.startswith("runner:") and p.pid for p in measured.processes)
-    if facts.wired_bytes is not None and facts.wired_bytes > WIRED_IDLE_BYTES and not runners:
+    wired = measured.wired_bytes
+    if wired is not None and wired > WIRED_IDLE_BYTES and not facts.holds_model:
         yield _finding(
             facts,
             "memory_wired",
-            f"{facts.wired_bytes / (1 << 30):.1f} GB are wired although no runner lives",
-            "if it stays so for a minute a GPU driver leaks it: a reboot frees it",
+            f"{wired / (1 << 30):.1f} GB are wired although no model is loaded; if it stays so for "
+            "10 s no model is loaded here any more",
+            "a GPU driver keeps it: a reboot frees it; `shoal nodes undrain NODE` has models "
+            "loaded in spite of it",
         )
 
 

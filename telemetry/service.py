@@ -112,10 +112,10 @@ class NodeMeter:
             processes=tuple(processes),
             measured_at_s=wall(),
             thunderbolt=self._thunderbolt(at),
+            wired_bytes=memory.wired_bytes,
         )
         return NodeFacts(
             reading,
-            memory.wired_bytes,
             closed_ports=self._closed_ports(processes, at),
             damaged_journals=probes.damaged_journals(self._journal),
             pair_trouble=served.trouble,
@@ -295,6 +295,12 @@ class Telemetry:
                 if one.phase == "failed"
             ),
             failed_models=failed,
+            holds_model=any(
+                shard.node == self.node
+                for instance in self.client.state.instances.values()
+                for shard in instance.shards
+                if instance.status != "failed"
+            ),
             silent_peers=self._silent_peers(),
             bridge_loops=self._bridge_loops(measured.measured.thunderbolt),
         )

@@ -3,15 +3,19 @@
 glibc keeps what is freed below a block still in use, and the free end of every arena but the first
 as long as it is smaller than a threshold that grows to 64 MB; so a process whose arrays come and go
 in all sizes stays as large as its worst moment. `give_back` returns such pages. Other C libraries
-do so by themselves, or offer no such calls.
+do so by themselves, or offer no such calls. `granted_data` tells what the system lets it take.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import re
+import resource
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LOW_BYTES, _HIGH_BYTES, _MMAP_BYTES = 128 << 10, 64 << 20, 32 << 20
@@ -62,3 +66,48 @@ def tidy() -> None:
     takes milliseconds."""
     gc.collect()
     give_back()
+
+
+class DataGrant(NamedTuple):
+    """Bytes of memory of its own (not of files) that a process takes, and may take."""
+
+    used_bytes: int
+    limit_bytes: int
+
+
+def granted_data() -> DataGrant | None:
+    """Return what this process takes of what RLIMIT_DATA grants it, without what it has free; None
+    where nothing limits it, or where the system does not tell (it does on Linux alone)."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes == resource.RLIM_INFINITY or sys.platform != "linux":
+        return None
+    data = data_bytes(Path("/proc/self/status").read_text())
+    return None if data is None else DataGrant(max(0, data - free_blocks()), limit_bytes)
+
+
+class _Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def free_blocks() -> int:
+    """Return the bytes that the C library holds for the next allocations; 0 where it does not
+    tell. Pages that were given back count to the process still, and so does this."""
+    if _LIBRARY is None or not hasattr(_LIBRARY, "mallinfo2"):
+        return 0
+    _LIBRARY.mallinfo2.restype = _Mallinfo
+    return int(_LIBRARY.mallinfo2().fordblks)
+
+
+def data_bytes(status: str) -> int | None:
+    """Return a process's private writable memory, which RLIMIT_DATA limits, of its `status` in
+    /proc; None where that does not tell."""
+    found = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
+    return None if found is None else int(found.group(1)) * 1024

@@ -63,12 +63,15 @@ MAX_COMMANDS = 256
 
 class NodeSeat(Message):
     """A node that has joined: its name (the operator's, where one was given: `renamed`) and
-    where it is reached. `draining`: it gets no new work."""
+    where it is reached. `draining`: it gets no new work. `wired_bytes` is the memory that was wired
+    there without a runner when it was drained for that, or when a person let it have work in spite
+    of it; 0 otherwise."""
 
     node: NodeId
     name: str
     renamed: bool = False
     draining: bool = False
+    wired_bytes: int = 0
     addresses: tuple[str, ...] = ()
 
 
@@ -212,8 +215,8 @@ def _with_node(
             return {"forgotten": others}
         case NodeRenamed(name=name):
             fresh: dict[str, Any] = {"name": name, "renamed": True}
-        case NodeDrained(draining=draining):
-            fresh = {"draining": draining}
+        case NodeDrained(draining=draining, wired_bytes=wired_bytes):
+            fresh = {"draining": draining, "wired_bytes": wired_bytes}
     seat = state.nodes.get(node)
     return {} if seat is None else {"nodes": {**state.nodes, node: seat.model_copy(update=fresh)}}
 

@@ -22,8 +22,9 @@ FailReason = Literal[
 ]
 """How a request may end without finishing."""
 
-FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
-"""How a choice may end well."""
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "memory_pressure"]
+"""How a choice may end well; after `memory_pressure` its text is cut, for a rank of its runner took
+more memory than it was promised."""
 
 RefusalReason = Literal[
     "queue_full",

@@ -264,10 +264,16 @@ class _Readings(Collector):
         hits = counter("shoal_prefix_cache_hits", "Prompts that found a cached prefix.")
         hit_tokens = counter("shoal_prefix_cache_hit_tokens", "Prompt tokens taken from it.")
         preemptions = counter("shoal_num_preemptions", "Rows put back for want of memory.")
+        ends = counter("shoal_num_memory_ends", "Rows ended because a rank took too much memory.")
         memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
+        more = _rank_memory()
         for one in self.runners:
             labels = (str(one.model), str(one.instance), str(one.node))
             memory.add_metric(labels, one.active_bytes)
+            for family, value in zip(
+                more, (one.limit_bytes, one.cache_bytes, one.peak_bytes), strict=True
+            ):
+                family.add_metric((*labels, str(one.rank)), value)
             if one.rank:
                 continue
             running.add_metric(labels, one.running)
@@ -277,10 +283,25 @@ class _Readings(Collector):
             hits.add_metric(labels, one.prefix_hits)
             hit_tokens.add_metric(labels, one.prefix_hit_tokens)
             preemptions.add_metric(labels, one.preemptions)
+            ends.add_metric(labels, one.memory_ends)
         wanted = Counts[tuple[str, str]]()
         for reading in self.demands:
             for model in reading.models:
                 wanted[model.model, reading.node] += model.waiting
         for (name, node), count in wanted.items():
             waiting.add_metric((name, "", node), count)
-        yield from (running, waiting, kv_ratio, speed, hits, hit_tokens, preemptions, memory)
+        counted = (running, waiting, kv_ratio, speed, hits, hit_tokens, preemptions, ends)
+        yield from (*counted, memory, *more)
+
+
+def _rank_memory() -> tuple[GaugeMetricFamily, ...]:
+    """Return what is told of each rank's memory beside what it takes: promised, free, at most."""
+    names = ("model_name", "instance_id", "node", "rank")
+    return tuple(
+        GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", said, labels=names)
+        for name, said in (
+            ("limit", "What the rank was promised."),
+            ("cache", "Freed, and kept for the next array."),
+            ("peak", "The most that was in use."),
+        )
+    )

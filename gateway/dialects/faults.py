@@ -82,6 +82,8 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
+_PINNED = _Row(507, "no_capacity")  # none of it is given back, however long one waits
+
 PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "bad_name": _Row(400, "invalid_value"),
     "offline": _Row(409, "offline"),
@@ -121,6 +123,8 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
     if refusal.position is not None:
         facts["position"] = refusal.position
     row = REFUSALS[refusal.reason]
+    if refusal.reason == "no_capacity" and "pinned" in facts:
+        row = _PINNED
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
 
 

@@ -162,7 +162,8 @@ class Holder:
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
         silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
         back = stood_down(scene, self._stand_ins)
-        for body in (*silent, *idle, *over, *back):
+        wired = self._memory.bare.follow_wired(scene.state, self.view, now)
+        for body in (*silent, *idle, *over, *back, *wired):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
         for lease, why in self._memory.leases.over(log.state, now).items():

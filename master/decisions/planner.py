@@ -37,6 +37,7 @@ from master.decisions.decide import (
     Later,
     Scene,
 )
+from master.decisions.nodes import BareNodes
 from master.decisions.pool_view import claim_of, living, placement_again
 from master.pool import LeaseNotes, PoolPlan, Tenure, holds_by_sum, pinned_by
 
@@ -62,6 +63,7 @@ class PlannerNotes:
     nothing_was_desired: bool | None = None
     crash_loops: CrashLoops = field(default_factory=CrashLoops)
     leases: LeaseNotes = field(default_factory=LeaseNotes)
+    bare: BareNodes = field(default_factory=BareNodes)
 
 
 def wanted_commands(

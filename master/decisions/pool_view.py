@@ -109,9 +109,22 @@ def _victims(scene: Scene, claim: pool.Claim) -> tuple[list[pool.Victim], list[p
     return everyone, [one for one in everyone if one.copy.instance.instance not in claimed]
 
 
+def _with_held_back(refusal: Refusal, scene: Scene) -> Refusal:
+    """Return a refusal with the nodes named that take no model because of wired memory."""
+    held = [seat for seat in scene.state.nodes.values() if seat.draining and seat.wired_bytes]
+    if not held:
+        return refusal
+    told = "; ".join(
+        f"{seat.name} takes no model, for {placement.gb(seat.wired_bytes)} GB are wired there "
+        f"without one: a reboot frees them, `shoal nodes undrain {seat.name}` loads in spite of it"
+        for seat in held
+    )
+    return refusal.model_copy(update={"message": f"{refusal.message}; {told}"})
+
+
 def _refusal(found: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
     """Return why there is no place; for want of room with the leases named that take some."""
-    refusal = found.refusal if isinstance(found, pool.Hopeless) else found
+    refusal = _with_held_back(found.refusal if isinstance(found, pool.Hopeless) else found, scene)
     leases = scene.state.leases.values()
     if refusal.reason != "no_capacity" or not leases:
         return refusal

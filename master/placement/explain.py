@@ -78,9 +78,8 @@ def refuse_early(
             field="kv",
         )
     if not allowed:
-        return Refusal(
-            reason="no_capacity", message="every node is excluded", field="excluded_nodes"
-        )
+        text = "every node is excluded; leave one in"
+        return Refusal(reason="unsupported", message=text, field="excluded_nodes")
     if spec.min_nodes > len(allowed):
         return Refusal(
             reason="unsupported",

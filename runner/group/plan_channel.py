@@ -20,6 +20,7 @@ from bus.links.transport import Change, Link
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.wire.messages.control import GroupSpec, RunnerSpec
+from runner.engine import MemoryLook
 from runner.group import rank_frames
 from runner.group.group_config import CannotForm, greeting
 from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
@@ -75,7 +76,8 @@ class PlanChannel:
     """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
 
     `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
-    last one computed, for beats) and `ready` (it has loaded: silence is borne less long).
+    last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
+    hears by `on_memory` what another rank measured of its memory.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class PlanChannel:
         )
         self.step = 0
         self.ready = False
+        self.on_memory: Callable[[int, MemoryLook], None] = lambda _rank, _look: None
         self._reactor = shell.reactor
         self._log = shell.log
         self._listener = listener
@@ -120,6 +123,10 @@ class PlanChannel:
         """Count silence from now: the ring is there, and the proof of who is in it is due."""
         self._formed = True
         self._reactor.later(self.group.form_deadline_s, self._check_met)
+
+    def tell_memory(self, look: MemoryLook) -> None:
+        """Tell the lead what this follower measured of its memory."""
+        raise NotImplementedError
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Tell the others that this rank leaves, and from a follower whether it always would."""
@@ -218,6 +225,9 @@ class LeadChannel(PlanChannel):
             with self._told:
                 self._facts[rank] = message
                 self._told.notify_all()
+        elif isinstance(message, rank_frames.RankMemory):
+            look = MemoryLook(message.step, message.used_bytes, message.limit_bytes)
+            self.on_memory(rank, look)
 
     def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
@@ -283,6 +293,10 @@ class FollowerChannel(PlanChannel):
         """Count silence from now: the ring is there."""
         self._heard_at = self._reactor.now()
         super().formed()
+
+    def tell_memory(self, look: MemoryLook) -> None:
+        """Tell the lead what this rank measured of its memory."""
+        self._send(rank_frames.RankMemory(look.step, look.used_bytes, look.limit_bytes))
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Tell the lead that this rank leaves, and whether it always would."""

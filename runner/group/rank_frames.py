@@ -38,6 +38,15 @@ class RankBeat(ArrayFrame, tag="beat", frozen=True):
     step: int
 
 
+class RankMemory(ArrayFrame, tag="memory", frozen=True):
+    """Follower: I take so much memory, and may take so much, after `step`; said while that is too
+    much, and when it is no longer."""
+
+    step: int
+    used_bytes: int
+    limit_bytes: int
+
+
 class RankGone(ArrayFrame, tag="gone", frozen=True):
     """Either: I am leaving, and why; the group is over. `is_final`: trying again will not help."""
 
@@ -75,7 +84,7 @@ class PlanFrame(ArrayFrame, tag="plan", frozen=True):
 
 
 ToRank = FormNow | Agreement | SharedPlan | RankBeat | RankGone
-ToLead = RankHello | RankFacts | RankBeat | RankGone
+ToLead = RankHello | RankFacts | RankBeat | RankMemory | RankGone
 
 _pack = packer()
 _read_to_rank = reader(FormNow | Agreement | PlanFrame | RankBeat | RankGone, "a follower")

@@ -223,7 +223,14 @@ class MlxEngine:
             kv_bytes=self._rows.nbytes + self._forward.nbytes,
             prefix_bytes=self._prefixes.nbytes,
             peak_bytes=mx.get_peak_memory(),
+            cache_bytes=mx.get_cache_memory(),
         )
+
+    def ease(self) -> None:
+        """Give back what is free; batches close up to their rows with their next step."""
+        self._forward.ease()
+        mx.clear_cache()
+        give_back()
 
     def rest(self) -> None:
         """Give back what is free, until the next step."""

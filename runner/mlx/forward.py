@@ -219,6 +219,11 @@ class Forward:
         """Return the KV bytes of the rows that decode together."""
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
+    def ease(self) -> None:
+        """Have batches hold no more slots than they have rows, from their next step on."""
+        for microbatch in self._microbatches:
+            microbatch.batch.ease()
+
     def close(self) -> None:
         """Let go of traces and microbatches."""
         self._compiled = None

@@ -18,6 +18,7 @@ from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts
+from runner.serving.memory_watch import MemoryWatch
 
 
 class FollowerRole(Role):
@@ -27,7 +28,9 @@ class FollowerRole(Role):
         self._loop = FollowerLoop(
             lambda progress: parts.factories.load_follower(
                 parts.spec, self._others.context, progress
-            )
+            ),
+            MemoryWatch(parts.spec.memory_limit_bytes),
+            lambda look: parts.shell.reactor.call(lambda: self._others.tell_memory(look)),
         )
         super().__init__(parts, self._loop)
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker

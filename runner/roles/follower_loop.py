@@ -10,20 +10,30 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from bus.process.clock import now as clock_now
-from runner.engine import EngineFacts, EngineStatus, FollowingEngine, LoadProgress
+from runner.engine import EngineFacts, EngineStatus, FollowingEngine, LoadProgress, MemoryLook
 from runner.group.lockstep import Lockstep, SharedPlan
 from runner.schedule import STEPS_AHEAD
 from runner.serving.lead_loop import IDLE_S, MEMORY_EVERY_S
+from runner.serving.memory_watch import MemoryWatch
 
 NEXT_PLAN_S = 0.01
 """With one step unread, the lead's next plan is waited for so long before that step is."""
 
 
 class FollowerLoop:
-    """The `EngineLoop` of every rank but 0. `facts` is None until the engine is loaded."""
+    """The `EngineLoop` of every rank but 0. `facts` is None until the engine is loaded. `watch`
+    says when memory is short, which the lead is to hear by `tell`, from the thread."""
 
-    def __init__(self, load: Callable[[Callable[[LoadProgress], None]], FollowingEngine]) -> None:
+    def __init__(
+        self,
+        load: Callable[[Callable[[LoadProgress], None]], FollowingEngine],
+        watch: MemoryWatch,
+        tell: Callable[[MemoryLook], None],
+    ) -> None:
         self._load_engine = load
+        self._watch = watch
+        self._tell = tell
+        self._was_over = False
         self._engine: FollowingEngine | None = None
         self._plans: SimpleQueue[SharedPlan | None] = SimpleQueue()
         self._stopping = False
@@ -71,6 +81,7 @@ class FollowerLoop:
             if status.busy_since is None:
                 status.busy_since = clock_now()
             engine.follow(shared.plan, shared.barred)
+            self._watch.issued(shared.plan)
             self._unread += 1
             while self._unread > STEPS_AHEAD:
                 self._read(engine, lockstep)
@@ -96,3 +107,7 @@ class FollowerLoop:
         self._unread -= 1
         self.status.steps_done = result.step
         self.status.busy_since = clock_now() if self._unread else None
+        look = self._watch.look(engine, result.step)
+        if look is not None and (look.is_over or self._was_over):
+            self._was_over = look.is_over
+            self._tell(look)

@@ -12,13 +12,14 @@ from bus.wire.errors import FailReason
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Entry
-from runner.engine import Engine
+from runner.engine import Engine, MemoryLook
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Progressed, Role, RoleParts
 from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.serving.lead_loop import LeadLoop, Stepped
+from runner.serving.memory_watch import MemoryWatch
 from runner.serving.request_server import RequestServer
 from runner.text import TextWorks
 
@@ -32,8 +33,11 @@ class LeadRole(Role):
             self._load_engine,
             lambda facts: Scheduler(facts, _settings(spec)),
             lambda news: reactor.call(lambda: self._stepped(news)),
+            MemoryWatch(spec.memory_limit_bytes),
         )
         super().__init__(parts, self._loop)
+        if self._channel is not None:
+            self._channel.on_memory = self._measured
         self._startup = Startup(parts, self._loop, self._opened)
         self._server = RequestServer(
             spec,
@@ -98,6 +102,11 @@ class LeadRole(Role):
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
+
+    def _measured(self, rank: int, look: MemoryLook) -> None:
+        """Have the next plans go by what another rank measured of its memory."""
+        with self._loop.scheduling() as scheduler:
+            scheduler.pressure.take(rank, look)
 
     def _opened(self, works: TextWorks) -> None:
         self._server.works = works

@@ -86,4 +86,7 @@ class RunnerMeter:
             total_bytes=status.progress.total_bytes,
             rank=spec.rank,
             kv=self.kv,
+            cache_bytes=status.memory.cache_bytes,
+            limit_bytes=spec.memory_limit_bytes,
+            memory_ends=load.memory_ends,
         )

@@ -1,6 +1,7 @@
 """What the engine does next: one step, decided from the rows.
 
-Pure. The order of deciding: let ended rows go; make sure that running rows may grow (the
+Pure. The order of deciding: where measured memory is short, let go of kept prefixes, else end the
+youngest row of the lowest class; let ended rows go; make sure that running rows may grow (the
 lowest, youngest of who holds most is preempted where KV is short); admit waiting rows, first of
 who holds fewest, then rank, then age, none overtaken for memory; have rows give way to those who
 hold fewer and have waited; decode every row that can; fill what prefill may take; keep finished
@@ -17,7 +18,8 @@ from runner.engine import PrefixHit, StepPlan
 from runner.schedule.draft import Draft
 from runner.schedule.prefill import choose_prefill, keep_prefix
 from runner.schedule.prefix import PrefixMatch
-from runner.schedule.rows import Row, RowEvent, RowFailed, RowStarted
+from runner.schedule.pressure import to_end
+from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
 from runner.schedule.table import RowTable
 
 
@@ -27,6 +29,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     A plan returned is taken as issued: its result must be committed.
     """
     draft = Draft(table.step + 1, now)
+    _relieve(table, draft)
     _retire(table, draft)
     _grow(table, draft)
     _admit(table, draft)
@@ -50,6 +53,31 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     )
     table.issue(draft)
     return plan, draft.events
+
+
+def _relieve(table: RowTable, draft: Draft) -> None:
+    """Give memory back where a rank has measured that it takes too much: kept prefixes first, which
+    can be made again; then one row, with the text so far."""
+    why = table.pressure.due()
+    if why is None:
+        return
+    closes_in = 0
+    if evicted := table.prefixes.make_room(0):
+        draft.evict.extend(evicted)
+    elif (row := to_end(table.live.values())) is not None:
+        table.pressure.ended += 1
+        closes_in = len(table.live) if row.status == "decoding" else 0
+        row.finish = "memory_pressure"
+        table.end(row)
+        draft.events.append(_ended_for_memory(row, why, draft.now))
+    table.pressure.relieved(draft.step + closes_in)
+
+
+def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed:
+    """Return the end of a row: a failure where it is all of its request and has said nothing."""
+    if row.made or len(row.prepared.choices) > 1:
+        return RowFinished(row.key, "memory_pressure", row.cost(now), why)
+    return RowFailed(row.key, "memory_pressure", f"memory is short: {why}", row.cost(now))
 
 
 def _retire(table: RowTable, draft: Draft) -> None:
@@ -128,7 +156,7 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
 def _admit(table: RowTable, draft: Draft) -> None:
     """Admit in turn while there are places and memory. One that must wait for memory is not
     overtaken; those that wait for a reader, a sibling's prompt or an unread token are."""
-    if _is_full(table) and not _idle(table, draft):
+    if _holds_back(table) or (_is_full(table) and not _idle(table, draft)):
         return
     waiting = _may_enter(table)
     while waiting:
@@ -144,7 +172,7 @@ def _give_way(table: RowTable, draft: Draft) -> None:
     """Admit in turn those who have waited for `give_way_s` in the places of others who hold too
     many; looked at now and then, for it changes nothing that a token waits for."""
     settings = table.settings
-    if draft.now - table.looked_at < settings.look_s:
+    if _holds_back(table) or draft.now - table.looked_at < settings.look_s:
         return
     table.looked_at = draft.now
     long_ago = draft.now - settings.give_way_s
@@ -159,6 +187,13 @@ def _give_way(table: RowTable, draft: Draft) -> None:
             have_theirs.add(row.sharer)
             continue
         _enter(table, draft, row)
+
+
+def _holds_back(table: RowTable) -> bool:
+    """Return whether no row enters now: memory is short, and rows that go on will show when it is
+    no longer."""
+    going = (row.status != "ended" and row.paused_at is None for row in table.live.values())
+    return table.pressure.is_on and any(going)
 
 
 def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:

@@ -238,7 +238,9 @@ def _compute(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
 
 def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
     """Plan to keep the row's first `length` tokens; False where it is not worth it."""
-    if table.prefixes.limit_bytes <= 0 or not 0 < length <= min(row.computed, row.length):
+    if table.prefixes.limit_bytes <= 0 or table.pressure.is_on:
+        return False
+    if not 0 < length <= min(row.computed, row.length):
         return False
     kept = table.prefixes.keep(
         row.chain(),

@@ -87,11 +87,12 @@ class RowToken:
 
 @dataclass(frozen=True, slots=True)
 class RowFinished:
-    """The row's only end, if it ended well."""
+    """The row's only end, if it ended well. `why` says what memory was short, where it was."""
 
     key: RowKey
     finish: FinishReason
     cost: RowCost
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

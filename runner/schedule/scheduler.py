@@ -6,8 +6,9 @@ once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan
 memory than allowed, by formula; who holds the fewest rows has the next turn, and waits no longer
 than `give_way_s` for another's row while that holds at least two more; a row that has waited
 `promote_after_s` goes before all that have not, so nothing starves; preemption never loses or
-changes a token. A full queue gives back a request that has not begun for one that stands better:
-its rows leave without an end, as if it had never been submitted.
+changes a token; while a rank measures more memory than it may take no row enters, and one after
+another ends with what it has said. A full queue gives back a request that has not begun for one
+that stands better: its rows leave without an end, as if it had never been submitted.
 """
 
 from __future__ import annotations
@@ -61,15 +62,18 @@ class SchedulerLoad:
     kv_limit_bytes: int = 0
     prefix_bytes: int = 0
     preemptions: int = 0
+    memory_ends: int = 0
 
 
 class Scheduler:
     """See the module's law. `facts` are the loaded model's; `settings` the operator's; `intake`
-    tells what would be refused, and makes places."""
+    tells what would be refused, and makes places; `pressure` takes what ranks measure of their
+    memory, for which the next plan may end a row."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
         self.intake = Intake(self._table)
+        self.pressure = self._table.pressure
         self._serial = 0
         self._planned_at = self._committed_at = float("-inf")
 
@@ -270,6 +274,7 @@ class Scheduler:
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
             preemptions=table.preemptions,
+            memory_ends=table.pressure.ended,
         )
 
     def validate_state(self) -> None:

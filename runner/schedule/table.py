@@ -20,6 +20,7 @@ from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel
 from runner.schedule.draft import Draft
 from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
+from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowKey
 
 
@@ -77,6 +78,7 @@ class RowTable:
     preemptions: int = 0
     shares: Shares = field(default_factory=Shares)
     looked_at: float = float("-inf")
+    pressure: Pressure = field(default_factory=Pressure)
     _last_row_id: int = 0
     prefixes: PrefixIndex = field(init=False)
     account: PrefillAccount = field(init=False)

@@ -17,11 +17,14 @@ from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
+    ChoiceEnd,
     Credit,
+    Entry,
     Goodbye,
     Hello,
     Ping,
     Recall,
+    StepEntries,
     Submit,
     ToGateway,
     Welcome,
@@ -53,13 +56,24 @@ DISPLACED_PROTOCOL = 8
 """The first version of the data plane in which a gateway takes back what has not begun."""
 UNHEEDED_PROTOCOL = 6
 """The first version of the data plane in which a gateway is told what has no effect."""
+PRESSURE_PROTOCOL = 10
+"""The first version of the data plane in which a choice may end for want of memory."""
 
 
 def known_to(message: ToGateway, protocol: int) -> ToGateway:
     """Return the message without what this version of the data plane does not know."""
     if type(message) is Accepted and message.unheeded and protocol < UNHEEDED_PROTOCOL:
         return Accepted(message.request_id, message.position, message.prompt_tokens)
+    if type(message) is StepEntries and protocol < PRESSURE_PROTOCOL:
+        return StepEntries(message.step, tuple(map(_cut_by_length, message.entries)))
     return message
+
+
+def _cut_by_length(entry: Entry) -> Entry:
+    """Return an end for want of memory as one at a limit of tokens, any other entry as it is."""
+    if type(entry) is not ChoiceEnd or entry.finish_reason != "memory_pressure":
+        return entry
+    return ChoiceEnd(entry.request_id, entry.seq, entry.choice, "length", entry.stop)
 
 
 class GatewayLink:

@@ -17,6 +17,7 @@ from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress
 from runner.schedule import STEPS_AHEAD, RowEvent, Scheduler, SchedulerLoad
+from runner.serving.memory_watch import MemoryWatch
 
 MEMORY_EVERY_S = 1.0
 IDLE_S = 0.5
@@ -41,8 +42,8 @@ class LeadLoop:
     """The `EngineLoop` of rank 0, or of a runner alone.
 
     `load`, given where to tell its progress, returns the engine; `schedule` makes its scheduler.
-    `post` is called from the thread and must not wait. `facts` and `scheduler` are None until
-    the engine is loaded.
+    `post` is called from the thread and must not wait. `watch` says when memory is short. `facts`
+    and `scheduler` are None until the engine is loaded.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class LeadLoop:
         load: LoadEngine,
         schedule: Callable[[EngineFacts], Scheduler],
         post: Callable[[Stepped], None],
+        watch: MemoryWatch,
     ) -> None:
         self._load_engine = load
         self._schedule = schedule
         self._post = post
+        self._watch = watch
         self._engine: Engine | None = None
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -134,6 +137,7 @@ class LeadLoop:
                 if status.busy_since is None:
                     status.busy_since = now
                 engine.issue(plan)
+                self._watch.issued(plan)
             if now - measured_at >= MEMORY_EVERY_S or not unread:
                 status.memory, measured_at = engine.memory(), now
             if unread == STEPS_AHEAD or (unread and plan is None):
@@ -144,8 +148,16 @@ class LeadLoop:
                     unread = scheduler.unread
                 status.steps_done, status.last_step_s = result.step, result.step_s
                 status.busy_since = now if unread else None
+                self._look(engine, scheduler)
             elif plan is None:
                 self._rest(engine, scheduler)
+
+    def _look(self, engine: Engine, scheduler: Scheduler) -> None:
+        """Have the scheduler know what this rank takes, now and then."""
+        look = self._watch.look(engine, self.status.steps_done)
+        if look is not None:
+            with self._lock:
+                scheduler.pressure.take(0, look)
 
     def _rest(self, engine: Engine, scheduler: Scheduler) -> None:
         """Wait for something to do; the first moment of an idle time, the engine tidies."""

@@ -301,6 +301,9 @@ class RequestServer:
                 case schedule.RowScored():
                     request.scored(choice, event.scores, now, out)
                 case schedule.RowFinished():
+                    if event.why:
+                        self._note("memory_short", request.request_id, why=event.why)
+                        self._log.warning("ended a row for want of memory", why=event.why)
                     request.row_finished(choice, event.finish, event.cost, now, out)
                 case schedule.RowFailed():
                     request.fail(event.reason, event.message, out, event.cost)

@@ -22,6 +22,8 @@ from runner.text.prepared import CallPiece, ChoiceFinish, ChoiceOutput, Piece, T
 from runner.text.stops import Automaton
 
 NOTHING = ChoiceOutput()
+CUTS = ("length", "memory_pressure")
+"""Why a text ends where the model has not ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,9 @@ class ChoiceText:
             self._length += len(text)
             self._read(reader.feed(text), pieces)
         if not self._ended:
-            self._read(reader.flush(is_cut=reason == "length"), pieces)
+            self._read(reader.flush(is_cut=reason in CUTS), pieces)
         self._ended = True
-        if reader.stop is not None and reason == "length":
+        if reader.stop is not None and reason in CUTS:
             reason = "stop"
         if reason == "stop" and self._calls:
             reason = "tool_calls"

@@ -158,3 +158,22 @@ def test_a_stream_ends_with_its_gateway_and_holds_up_nothing() -> None:
             reader.wait_end(15)
         assert reader.error is None and len(reader.text.split()) == 20
         assert made.gateway.wait(15) == 0
+
+
+def test_memory_is_told_once_and_each_second(testbed: GatewayTestbed) -> None:
+    told = httpx.get(f"{testbed.url}/memory")
+    assert told.status_code == 200
+    ranks = [rank for node in told.json()["nodes"] for rank in node["ranks"]]
+    assert ranks and all(rank["promised_bytes"] > 0 for rank in ranks)
+    with (
+        httpx.Client(timeout=20) as client,
+        client.stream("GET", f"{testbed.url}/memory/live") as answer,
+    ):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        events = [next(line for line in lines if line.startswith("event: ")) for _ in range(2)]
+        assert events == ["event: memory"] * 2
+        said = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
+        assert {node["node"] for node in said["nodes"]} == {
+            node["node"] for node in told.json()["nodes"]
+        }

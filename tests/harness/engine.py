@@ -139,6 +139,7 @@ class FakeEngine:
     computed_tokens: int = 0
     seen_early_s: float = 0.0
     rests: int = 0
+    eases: int = 0
 
     def issue(self, plan: StepPlan) -> None:
         self._require(plan.step == self.step + 1, "steps are numbered without gaps")
@@ -174,6 +175,9 @@ class FakeEngine:
         kv_bytes = sum(len(row.kv) for row in self.rows.values())
         prefix_bytes = sum(len(kept) for kept in self.kept.values())
         return EngineMemory(kv_bytes + prefix_bytes, kv_bytes, prefix_bytes, 0)
+
+    def ease(self) -> None:
+        self.eases += 1
 
     def rest(self) -> None:
         self.rests += 1

@@ -4,7 +4,8 @@ The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes
 after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
 half a second). With `ponder` no request ever becomes tokens; `impatient` waits for a spec without
 a worker for no longer than `WAITS_S`. `stray` is a follower with its real engine that once hears
-another token than its lead has sampled.
+another token than its lead has sampled; `swollen` is one that measures a quarter of its promise for
+each row, once it has had six.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -25,8 +27,10 @@ from runner import lifecycle
 from runner.engine import (
     Engine,
     EngineFacts,
+    EngineMemory,
     FollowingEngine,
     LoadProgress,
+    RowId,
     StepPlan,
     StepResult,
 )
@@ -115,10 +119,34 @@ def load_straying(
     return engine
 
 
-def straying() -> Factories:
+def load_swollen(
+    spec: RunnerSpec, context: RankContext | None, progress: Progressed
+) -> FollowingEngine:
+    """The real engine; its memory is simulated: once it has six rows, there is room for four."""
+    engine = real.load_engine(spec, context, progress)
+    follow, memory = engine.follow, engine.memory
+    rows: set[RowId] = set()
+    most = 0
+
+    def following(plan: StepPlan, barred: tuple[RowId, ...]) -> None:
+        nonlocal most
+        rows.difference_update(plan.release, plan.preempt)
+        rows.update(one.row for one in plan.admit)
+        most = max(most, len(rows))
+        follow(plan, barred)
+
+    def simulated() -> EngineMemory:
+        taken = len(rows) * spec.memory_limit_bytes // 4 if most >= 6 else 0
+        return replace(memory(), active_bytes=taken, cache_bytes=0)
+
+    engine.follow, engine.memory = following, simulated
+    return engine
+
+
+def following(load: Callable[..., FollowingEngine]) -> Factories:
     return Factories(
         load_engine=no_group,
-        load_follower=load_straying,
+        load_follower=load,
         load_embedder=no_group,
         load_text=real.load_text,
         load_inputs=no_group,
@@ -126,6 +154,9 @@ def straying() -> Factories:
         open_exchanges=real.open_exchanges,
         open_maker=real.open_maker,
     )
+
+
+FOLLOWERS = {"stray": load_straying, "swollen": load_swollen}
 
 
 def no_group(*_: object) -> NoReturn:
@@ -148,7 +179,8 @@ def fake() -> Factories:
 def main() -> int:
     settings = load_settings()
     lead.PREPARES_S = PREPARES_S
-    if os.environ["SHOAL_TEST_FAULT"] == "impatient":
+    fault = os.environ["SHOAL_TEST_FAULT"]
+    if fault == "impatient":
         vars(lifecycle)["SPEC_DEADLINE_S"] = WAITS_S
     return run_slot(
         "00",
@@ -156,7 +188,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level="info",
         keys=settings.key_files,
-        factories=straying() if os.environ["SHOAL_TEST_FAULT"] == "stray" else fake(),
+        factories=following(follower) if (follower := FOLLOWERS.get(fault)) else fake(),
     )
 
 

@@ -106,7 +106,7 @@ def test_an_excluded_node_holds_nothing_but_may_be_fetched_from() -> None:
         verdict = placed(nodes, excluded_nodes=(NodeId(name),))
         assert on(verdict) == ["n2"] and verdict.fetch_bytes
     both = refused(nodes, excluded_nodes=(NodeId("n1"), NodeId("n2")))
-    assert (both.reason, both.field) == ("no_capacity", "excluded_nodes")
+    assert (both.reason, both.field) == ("unsupported", "excluded_nodes")
 
 
 def test_a_node_whose_disk_is_full_cannot_fetch() -> None:

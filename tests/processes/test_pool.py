@@ -164,7 +164,7 @@ def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
     try:
         began = time.monotonic()
         refused = ask(node, "second")
-        assert refused.status_code == 503, refused.text
+        assert refused.status_code == 507, refused.text
         assert "pinned" in refused.text and "first" in refused.text
         assert time.monotonic() - began < 10.0, "a hopeless wait ends at once"
         empty = node.http.post("/api/generate", json={"model": "first", "keep_alive": 0})
@@ -218,7 +218,7 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
         assert "pin" in shown and "card.toml" in shown, shown
         unpinned = shoal("unpin", "second", env=node.env)
         assert unpinned.returncode and "take `pin` out" in unpinned.stderr, unpinned.stderr
-        assert ask(node, "first").status_code == 503
+        assert ask(node, "first").status_code == 507
     finally:
         card.write_text(said)
     eventually(lambda: not node.http.get("/pool").json()["pins"], 60, "it is pinned no more")

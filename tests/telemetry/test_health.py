@@ -97,11 +97,12 @@ def test_memory_is_low_under_a_tenth() -> None:
     assert codes(measured(memory_available_bytes=GB)) == [("warn", "memory_low")]
 
 
-def test_wired_memory_is_told_only_where_no_runner_lives() -> None:
-    wired = replace(WELL, wired_bytes=6 * GB)
+def test_wired_memory_is_told_only_where_no_model_is_loaded() -> None:
+    spare = process("runner:00", "running", pid=7)
+    wired = measured(wired_bytes=6 * GB, processes=(spare,))
     assert codes(wired) == [("warn", "memory_wired")]
-    runner = process("runner:00", "running", pid=7)
-    assert codes(replace(measured(processes=(runner,)), wired_bytes=6 * GB)) == []
+    assert codes(replace(wired, holds_model=True)) == []
+    assert codes(measured(wired_bytes=5 * GB)) == []
 
 
 def test_a_peer_is_unreachable_after_fifteen_seconds_and_the_finding_names_it() -> None:
@@ -127,8 +128,9 @@ def test_a_damaged_journal_is_an_error_that_names_what_is_lost_and_the_file() ->
 def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
     processes = (process("bus", "fatal"), process("worker", "backoff"))
     facts = replace(
-        measured(disk_free_bytes=0, memory_available_bytes=0, processes=processes),
-        wired_bytes=9 * GB,
+        measured(
+            disk_free_bytes=0, memory_available_bytes=0, processes=processes, wired_bytes=9 * GB
+        ),
         closed_ports=(ClosedPort(24154, "bus", "nc (pid 7)"),),
         damaged_journals=(DAMAGED,),
         failed_downloads=(("m", "why"),),

@@ -114,11 +114,14 @@ class NodeRenamed(Message):
 
 
 class NodeDrained(Message):
-    """A node is to get no new work (`draining`), or may have work again."""
+    """A node is to get no new work (`draining`), or may have work again. `wired_bytes`: so much
+    memory is wired there that no runner holds, which is why it gets none, or in spite of which a
+    person lets it have work again; 0 where that is not the reason."""
 
     kind: Literal["node_drained"] = "node_drained"
     node: NodeId
     draining: bool
+    wired_bytes: int = 0
 
 
 class NodeForgotten(Message):

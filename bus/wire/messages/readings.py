@@ -57,7 +57,8 @@ class NodeReading(Message):
 
     `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
     `findings` come worst first; without one about itself the node is well. `thunderbolt` is
-    told by Macs alone, looked at once a minute.
+    told by Macs alone, looked at once a minute; so is `wired_bytes`, memory that cannot be paged
+    out, each second.
     """
 
     kind: Literal["node_reading"] = "node_reading"
@@ -72,6 +73,7 @@ class NodeReading(Message):
     findings: tuple[HealthFinding, ...] = ()
     measured_at_s: float
     thunderbolt: ThunderboltReading | None = None
+    wired_bytes: int | None = None
 
 
 class MeasuredLink(Message):
@@ -105,7 +107,9 @@ class RunnerReading(Message):
     `best_waiting_priority` is the smallest among waiting rows, `best_running_priority` among the
     others. `last_used_ago_s` counts from the last time that any request was open. `kv` says
     how its layers hold KV: "full", "8bit", or "8bit in 4 of 24 layers"; empty while that is not
-    known.
+    known. `active_bytes` and `cache_bytes` (freed, and kept for the next array) are measured,
+    `limit_bytes` is what the rank was promised; `memory_ends` counts rows that ended because a rank
+    took more.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -140,6 +144,9 @@ class RunnerReading(Message):
     rank: int = 0
     best_running_priority: int | None = None
     kv: str = ""
+    cache_bytes: int = 0
+    limit_bytes: int = 0
+    memory_ends: int = 0
 
 
 class ClassDemand(Message):

@@ -30,7 +30,8 @@ tells the token ids of prompt and answer. 6: it may have a `template` of its own
 `Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
 that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
 request may have a `trace`, which is told as `Traced`. 10: a gateway may `Recall` a request; one
-that has begun is given back as `Suspended`, with its answer so far, and `Submit` has that."""
+that has begun is given back as `Suspended`, with its answer so far, and `Submit` has that. A choice
+may end for `memory_pressure`, its text cut."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 

@@ -11,6 +11,7 @@ from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
 from gateway.cluster.watch.history import EVERY_S, HistoryFile, HistoryKeeper
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
+from gateway.cluster.watch.memory import memory_of
 from gateway.cluster.watch.node_health import node_health
 from gateway.cluster.watch.queue import queue_of
 from gateway.cluster.watch.readers import FeedFull
@@ -34,6 +35,7 @@ __all__ = [
     "follow_log",
     "log_tail",
     "logged_processes",
+    "memory_of",
     "node_health",
     "queue_of",
     "snapshot_of",

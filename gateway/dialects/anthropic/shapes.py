@@ -30,6 +30,8 @@ STOP_REASONS: Mapping[FinishReason, str] = {
     "tool_calls": "tool_use",
     # the dialect has no word for what somebody stopped, and its clients take no other
     "cancelled": "end_turn",
+    # nor for memory that was short: the text is cut, as at a limit
+    "memory_pressure": "max_tokens",
 }
 
 FIELD_WORDS = {"stop": "stop_sequences", "response_format": "output_config.format"}

@@ -55,7 +55,9 @@ class OllamaLine(TypedDict):
     model: str
     created_at: str
     done: bool
-    done_reason: NotRequired[Literal["stop", "length", "cancelled", "load", "unload"]]
+    done_reason: NotRequired[
+        Literal["stop", "length", "cancelled", "memory_pressure", "load", "unload"]
+    ]
     total_duration: NotRequired[int]
     load_duration: NotRequired[int]
     prompt_eval_count: NotRequired[int]

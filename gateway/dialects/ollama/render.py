@@ -57,6 +57,7 @@ DONE_REASONS: Mapping[FinishReason, str] = {
     "length": "length",
     "tool_calls": "stop",
     "cancelled": "cancelled",
+    "memory_pressure": "memory_pressure",
 }
 
 
@@ -252,7 +253,7 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
 
 def is_cut(reason: FinishReason, stop: str | None) -> bool:
     """Return whether an answer ended where the model had not ended it."""
-    return reason in ("length", "cancelled") or stop is not None
+    return reason in ("length", "cancelled", "memory_pressure") or stop is not None
 
 
 def _context(told: PromptAnswer | None) -> dict[str, list[int]]:

@@ -100,7 +100,7 @@ class ChatChoice(TypedDict):
     message: AnsweredMessage
     logprobs: ChatScores | None
     finish_reason: FinishWord
-    stop_reason: NotRequired[Literal["cancelled"]]
+    stop_reason: NotRequired[Literal["cancelled", "memory_pressure"]]
 
 
 class ChatAnswer(TypedDict):
@@ -150,7 +150,7 @@ class ChatChunkChoice(TypedDict):
     delta: ChatDelta
     logprobs: NotRequired[ChatScores]
     finish_reason: FinishWord | None
-    stop_reason: NotRequired[Literal["cancelled"]]
+    stop_reason: NotRequired[Literal["cancelled", "memory_pressure"]]
 
 
 class ChatChunk(TypedDict):
@@ -184,7 +184,7 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionScores | None
     finish_reason: Literal["stop", "length"] | None
-    stop_reason: NotRequired[Literal["cancelled"]]
+    stop_reason: NotRequired[Literal["cancelled", "memory_pressure"]]
 
 
 class CompletionHead(TypedDict):

@@ -25,6 +25,8 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     "tool_calls": {"finish_reason": "tool_calls"},
     # the dialect has no word for what somebody stopped, and its clients take no other
     "cancelled": {"finish_reason": "stop", "stop_reason": "cancelled"},
+    # nor one for memory that was short: the text is cut, as at a limit
+    "memory_pressure": {"finish_reason": "length", "stop_reason": "memory_pressure"},
 }
 """How the end of a choice is told, by why it ended."""
 

@@ -115,7 +115,9 @@ class EmbeddingEngine:
 
     def memory(self) -> EngineMemory:
         """Return the bytes that MLX holds now; nothing is kept between batches."""
-        return EngineMemory(mx.get_active_memory(), 0, 0, mx.get_peak_memory())
+        return EngineMemory(
+            mx.get_active_memory(), 0, 0, mx.get_peak_memory(), mx.get_cache_memory()
+        )
 
     def rest(self) -> None:
         """Give back what is free, until the next batch."""

@@ -25,6 +25,11 @@ SNUG_ROWS = 8
 ROOM_STEP = 64
 
 
+def slots_for(rows: int) -> int:
+    """Return how many slots new slabs have."""
+    return rows if rows <= SNUG_ROWS else rows + rows % 2
+
+
 class MergedKV:
     """One layer of the batch held in one of mlx-lm's batch caches.
 
@@ -84,6 +89,7 @@ class DecodeBatch:
         self.tokens: mx.array = mx.zeros((0,), mx.int32)
         self._keeps_holes = holes and None not in codecs
         self._wasted = 0
+        self._eases = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -171,11 +177,18 @@ class DecodeBatch:
             return None
         return self._close_up()
 
+    def ease(self) -> None:
+        """Let spare slots go, once: those there are when the next step begins, else the next ones
+        that rows leave behind. Rows stay in their slots."""
+        self._eases = True
+
     def open_step(self) -> None:
         """Make sure that every row has a free column, and fix offsets and masks."""
-        spare = self.shape.slots - len(self.rows)
-        if self.shape.stop >= self.shape.room or (spare and len(self.rows) <= SNUG_ROWS):
-            self._relay(None, 0, len(self.rows))
+        count = len(self.rows)
+        gives = self.shape.slots > slots_for(count) and (self._eases or count <= SNUG_ROWS)
+        if self.shape.stop >= self.shape.room or gives:
+            self._eases = self._eases and not gives
+            self._relay(None, 0, count)
         self.shape.open_step()
 
     def lend_slabs(self) -> list[Parts]:
@@ -225,7 +238,7 @@ class DecodeBatch:
         target = slice(wide - width, wide)
         room = wide + max(SLACK_TOKENS, wide // 8)
         shape.room = -(-room // ROOM_STEP) * ROOM_STEP
-        shape.slots = slots if slots <= SNUG_ROWS else slots + slots % 2
+        shape.slots = slots_for(slots)
         for layer in self.layers:
             if isinstance(layer, SlabKV):
                 layer.move(kept, source, target)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bus.links.reactor import AsyncioReactor
-from bus.replica.state import ClusterState
+from bus.replica.state import ClusterState, NodeSeat
 from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
@@ -20,6 +20,7 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
+from bus.wire.pool.leases import Lease, LeaseId
 from gateway.cluster.counters import HistogramTotals, NodeTotals
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.watch import (
@@ -27,6 +28,7 @@ from gateway.cluster.watch import (
     FeedBounds,
     FeedFull,
     SnapshotFeed,
+    memory_of,
     queue_of,
     snapshot_of,
 )
@@ -282,3 +284,35 @@ def test_more_readers_than_may_be_are_refused_and_all_end_with_the_feed() -> Non
             assert taken
 
     fed(run)
+
+
+def test_memory_is_told_by_node_and_rank_and_what_is_not_known_is_null() -> None:
+    readings = ClusterReadings()
+    readings.heard(node_reading("a", 400).model_copy(update={"wired_bytes": 7}), 0.0)
+    reading = runner_reading("a", 0)
+    more = {"limit_bytes": 100, "cache_bytes": 3, "memory_ends": 2}
+    readings.heard(reading.model_copy(update=more), 0.0)
+    leased = Lease(lease=LeaseId("lease-1"), node=NodeId("b"), size_bytes=30, ttl_s=30.0)
+    seats = {
+        "a": NodeSeat(node=NodeId("a"), name="attic"),
+        "b": NodeSeat(node=NodeId("b"), name="box", draining=True, wired_bytes=6 << 30),
+    }
+    failed = instance().model_copy(update={"instance": InstanceId("f"), "status": "failed"})
+    state = ClusterState(
+        nodes=seats, instances={"i": instance(), "f": failed}, leases={"lease-1": leased}
+    )
+    attic, box = memory_of(state, readings, 1.0)["nodes"]
+    assert (attic["name"], attic["memory_available_bytes"], attic["wired_bytes"]) == (
+        "attic",
+        400,
+        7,
+    )
+    assert (attic["promised_bytes"], attic["active_bytes"], attic["leased_bytes"]) == (100, 50, 0)
+    (lead,) = attic["ranks"]
+    assert (lead["limit_bytes"], lead["cache_bytes"], lead["peak_bytes"]) == (100, 3, 60)
+    assert (lead["kv_bytes"], lead["memory_ends"], lead["phase"]) == (20, 2, "ready")
+    assert (box["memory_total_bytes"], box["held_back"], box["leased_bytes"]) == (None, True, 30)
+    (follower,) = box["ranks"]
+    assert (follower["rank"], follower["promised_bytes"]) == (1, 100)
+    assert follower["active_bytes"] is follower["phase"] is None
+    assert "kv_bytes" not in follower and not attic["held_back"]

@@ -140,7 +140,7 @@ def _choice_entries(
     said = draw(st.lists(_TEXTS, max_size=5))
     made += [TokenDelta(ours, 0, choice, "reasoning", piece, 1) for piece in thoughts]
     made += [TokenDelta(ours, 0, choice, "text", piece, 1) for piece in said]
-    reason = draw(st.sampled_from(["stop", "length", "cancelled"]))
+    reason = draw(st.sampled_from(["stop", "length", "cancelled", "memory_pressure"]))
     count = draw(st.integers(0, 3)) if tools else 0
     for call in range(count):
         reason = "tool_calls"

@@ -53,6 +53,14 @@ def test_failures_have_real_statuses(reason: FailReason, status: int) -> None:
     assert faults.of_failed(_failed(reason)).status == status
 
 
+def test_memory_that_is_pinned_is_no_matter_of_waiting() -> None:
+    full = Refusal(reason="no_capacity", message="full", retry_after_s=2.0)
+    assert faults.of_refusal(full).status == 503
+    pinned = full.model_copy(update={"facts": {"pinned": ["m"]}, "retry_after_s": None})
+    fault = faults.of_refusal(pinned)
+    assert (fault.status, fault.code, fault.retry_after_s) == (507, "no_capacity", None)
+
+
 def test_a_full_queue_says_when_to_come_back_and_its_place() -> None:
     refusal = Refusal(reason="queue_full", message="full", retry_after_s=2.2, position=9)
     headers = dict(faults.headers_of(faults.of_refusal(refusal)))

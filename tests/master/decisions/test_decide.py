@@ -24,6 +24,8 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     LoadRefused,
+    NodeDrained,
+    NodeJoined,
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
@@ -573,3 +575,16 @@ def test_the_fallback_to_providers_is_switched_once_and_stands_in_the_state(stag
     assert isinstance(switched("b", allowed=False), Decided) and not stage.state.cloud_fallback
     assert isinstance(switched("c", allowed=False), Known), "it is so already"
     assert isinstance(switched("d", allowed=True), Decided) and stage.state.cloud_fallback
+
+
+def test_a_node_that_is_held_back_for_wired_memory_is_named_to_whoever_asks() -> None:
+    stage = Stage()
+    stage.announce(model("m"))
+    stage.index(NodeJoined(node=N1, name="box"))
+    stage.index(NodeDrained(node=N1, draining=True, wired_bytes=6 * GB))
+    refused = stage.command(place("m"))
+    assert isinstance(refused, Refusal) and refused.retry_after_s
+    assert "box takes no model, for 6.00 GB are wired there" in refused.message
+    assert "shoal nodes undrain box" in refused.message
+    stage.index(NodeDrained(node=N1, draining=False, wired_bytes=6 * GB))
+    assert isinstance(stage.command(place("m")), Decided)

@@ -20,8 +20,11 @@ from bus.wire.messages.events import (
     TermOpened,
 )
 from bus.wire.messages.readings import NodeReading
-from master.decisions.nodes import decide_node
+from master.decisions.decide import Policy
+from master.decisions.holder import Holder
+from master.decisions.nodes import WIRED_BYTES, BareNodes, decide_node
 from master.decisions.observations import Observations
+from master.log.sequencer import LogDraft
 
 A, B = NodeId("n-a"), NodeId("n-b")
 ID = CommandId("c")
@@ -123,3 +126,100 @@ def test_an_unknown_node_is_refused_with_those_there_are(state: ClusterState) ->
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "unknown_node"
     assert "b (n-b)" in refusal.message
+
+
+WIRED = WIRED_BYTES + 1
+
+
+def wired(at: float, node: NodeId = A, wired_bytes: int | None = WIRED) -> Observations:
+    """What is known when a node has just told how much is wired there."""
+    observed = Observations()
+    observed.hear(reading(node).model_copy(update={"wired_bytes": wired_bytes}), at)
+    return observed
+
+
+@pytest.fixture
+def empty(state: ClusterState) -> ClusterState:
+    gone = ("one", "both")
+    return grown(state, *(InstanceRemoved(instance=InstanceId(name), why="") for name in gone))
+
+
+def seen(state: ClusterState, bare: BareNodes, observed: Observations, now: float) -> ClusterState:
+    return grown(state, *bare.follow_wired(state, observed, now))
+
+
+def test_a_node_that_keeps_memory_wired_without_a_model_takes_none_until_told_to(
+    empty: ClusterState,
+) -> None:
+    bare = BareNodes()
+    state = seen(empty, bare, wired(0.0), 0.0)
+    assert not seen(state, bare, wired(9.9), 9.9).nodes[A].draining
+    state = seen(state, bare, wired(10.0), 10.0)
+    assert (state.nodes[A].draining, state.nodes[A].wired_bytes) == (True, WIRED)
+    assert not state.nodes[B].draining
+    # a person says that models are to be loaded in spite of it: it stays so
+    told = decide_node(DrainNode(command_id=ID, node=A, draining=False), state, wired(11.0), 11.0)
+    assert isinstance(told, tuple)
+    state = grown(state, *told)
+    assert not state.nodes[A].draining
+    assert seen(state, bare, wired(500.0), 500.0) == state
+    # a new holder knows that from the log
+    assert seen(state, BareNodes(), wired(600.0), 600.0) == state
+    # it is free again: from then on the next time counts
+    state = seen(state, bare, wired(700.0, wired_bytes=WIRED_BYTES), 700.0)
+    assert state.nodes[A].wired_bytes == 0
+    assert seen(state, bare, wired(800.0), 800.0).nodes[A].draining
+
+
+def test_memory_that_is_free_again_ends_what_was_drained_for_it_alone(empty: ClusterState) -> None:
+    bare = BareNodes()
+    seen(empty, bare, wired(0.0), 0.0)
+    state = seen(empty, bare, wired(20.0), 20.0)
+    assert state.nodes[A].draining
+    assert not seen(state, bare, wired(21.0, wired_bytes=0), 21.0).nodes[A].draining
+    by_hand = decide_node(DrainNode(command_id=ID, node=A), state, wired(21.0), 21.0)
+    assert isinstance(by_hand, tuple)
+    state = grown(state, *by_hand)
+    assert state.nodes[A].draining
+    assert seen(state, bare, wired(22.0, wired_bytes=0), 22.0).nodes[A].draining
+
+
+def test_memory_is_not_missed_while_a_model_is_there_nor_measured_before_it_left(
+    state: ClusterState, empty: ClusterState
+) -> None:
+    bare = BareNodes()
+    for now in (0.0, 50.0, 100.0):
+        assert seen(state, bare, wired(now), now) == state
+    assert seen(empty, bare, wired(100.0), 101.0) == empty
+    assert seen(empty, bare, wired(100.0), 112.0) == empty, "measured with the model"
+    assert seen(empty, bare, wired(112.0), 112.0).nodes[A].draining
+
+
+@pytest.mark.parametrize("wired_bytes", [None, 0, WIRED_BYTES])
+def test_where_little_is_wired_or_nothing_is_told_nothing_happens(
+    empty: ClusterState, wired_bytes: int | None
+) -> None:
+    bare = BareNodes()
+    for now in (0.0, 50.0, 100.0):
+        assert seen(empty, bare, wired(now, wired_bytes=wired_bytes), now) == empty
+
+
+def test_a_holder_drains_such_a_node_of_itself_and_the_next_one_goes_by_the_log() -> None:
+    state = grown(ClusterState(), TermOpened(holder=B, counter=1), NodeJoined(node=A, name="a"))
+
+    def planned(state: ClusterState, times: range) -> ClusterState:
+        """Have a new holder hear of the node each second, and plan."""
+        holder = Holder(Policy(), lambda: InstanceId("i"))
+        for at in times:
+            holder.heard(reading(A).model_copy(update={"wired_bytes": WIRED}), float(at))
+            draft = LogDraft(state, 1, B, 0.0)
+            holder.planned(draft, float(at))
+            state = draft.state
+        return state
+
+    assert not planned(state, range(10)).nodes[A].draining
+    state = planned(state, range(12))
+    assert (state.nodes[A].draining, state.nodes[A].wired_bytes) == (True, WIRED)
+    spite = decide_node(DrainNode(command_id=ID, node=A, draining=False), state, wired(0.0), 0.0)
+    assert isinstance(spite, tuple)
+    assert not planned(grown(state, *spite), range(30)).nodes[A].draining

@@ -143,7 +143,7 @@ def test_conditions_that_cannot_be_met_are_refused_by_name() -> None:
         return verdict.reason, verdict.field
 
     assert reason(PlacementSpec(ModelId("other"))) == ("unknown_model", "model")
-    assert reason(PlacementSpec(MODEL, excluded_nodes=(N1,))) == ("no_capacity", "excluded_nodes")
+    assert reason(PlacementSpec(MODEL, excluded_nodes=(N1,))) == ("unsupported", "excluded_nodes")
     assert reason(PlacementSpec(MODEL, min_nodes=2)) == ("unsupported", "min_nodes")
     assert reason(PlacementSpec(MODEL, context_tokens=99_999)) == ("unsupported", "context_tokens")
 

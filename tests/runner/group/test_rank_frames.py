@@ -26,6 +26,7 @@ from runner.group.rank_frames import (
     RankBeat,
     RankGone,
     RankHello,
+    RankMemory,
     pack_rank,
     unpack_to_lead,
     unpack_to_rank,
@@ -99,7 +100,8 @@ def test_what_a_lead_says_arrives(message) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [RankHello(1, 2, b"p"), FACTS, RankBeat(4), RankGone("why", False)]
+    "message",
+    [RankHello(1, 2, b"p"), FACTS, RankBeat(4), RankMemory(16, 9, 8), RankGone("why", False)],
 )
 def test_what_a_follower_says_arrives(message) -> None:
     assert unpack_to_lead(pack_rank(message)) == message

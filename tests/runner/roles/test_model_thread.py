@@ -7,11 +7,13 @@ from queue import SimpleQueue
 
 import pytest
 
+from bus.process.memory import DataGrant
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, LoadProgress, StepPlan, StepResult
 from runner.roles.model_thread import Broken, Loaded, LoadFailed, ModelThread, ThreadNews
 from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSettings
 from runner.serving.lead_loop import LeadLoop, Stepped
+from runner.serving.memory_watch import MemoryWatch
 from tests.harness.engine import FakeEngine, facts, whole_output
 from tests.harness.nodes import eventually
 from tests.harness.scheduling import prepared
@@ -41,12 +43,20 @@ class Bench:
     """A running thread and what it posted."""
 
     def __init__(self, load: Callable[[Callable[[LoadProgress], None]], Watched]) -> None:
+        self.takes_bytes = 0
         self.news: SimpleQueue[ThreadNews | Stepped] = SimpleQueue()
         self.loop = LeadLoop(
-            load, lambda facts: Scheduler(facts, ScheduleSettings()), self.news.put
+            load,
+            lambda facts: Scheduler(facts, ScheduleSettings()),
+            self.news.put,
+            MemoryWatch(1 << 30, self.granted),
         )
         self.thread = ModelThread(self.loop, self.news.put)
         self.thread.start()
+
+    def granted(self) -> DataGrant:
+        """Of 1,400 bytes, of which the runner takes 1,225 at most."""
+        return DataGrant(self.takes_bytes, 1400)
 
     def next(self) -> ThreadNews | Stepped:
         return self.news.get(timeout=PATIENCE_S)
@@ -132,3 +142,23 @@ def test_an_idle_engine_tidies_once(bench: Bench, engine: Watched) -> None:
     bench.submit("b", 3)
     bench.until_finished("b")
     eventually(lambda: engine.rests == 2, PATIENCE_S, "the engine rested again")
+
+
+def test_memory_that_is_short_is_eased_and_then_ends_one_row_with_its_reason(
+    bench: Bench, engine: Watched
+) -> None:
+    bench.takes_bytes = 1226
+    bench.submit("a", 4000)
+    made: list[int] = []
+    end: RowFinished | None = None
+    while end is None:
+        news = bench.next()
+        assert isinstance(news, Stepped)
+        made += [one.sampled.token for one in news.events if isinstance(one, RowToken)]
+        end = next((one for one in news.events if isinstance(one, RowFinished)), None)
+    assert end.finish == "memory_pressure" and "1.0" not in end.why and "rank 0" in end.why
+    assert engine.eases >= 1
+    assert made == whole_output(100, [5] * 9, len(made), frozenset()) and len(made) < 200
+    bench.takes_bytes = 1225
+    bench.submit("b", 400)
+    assert bench.until_finished("b") == whole_output(100, [5] * 9, 400, frozenset())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
 from bus.wire.ids import RequestId
-from bus.wire.messages.tokens import Accepted
+from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries
 from runner.serving.gateway_link import known_to
 
 RID = RequestId("r")
@@ -19,3 +19,20 @@ def test_what_has_no_effect_is_told_from_version_6_on_and_left_out_where_it_is_n
     assert unpack_to_gateway(pack_to_gateway(said)) == said
     assert pack_to_gateway(plain)[0] == 0x94, "an array of four, as before"
     assert unpack_to_gateway(pack_to_gateway(plain)) == plain
+
+
+def test_an_end_for_want_of_memory_is_one_at_a_limit_for_versions_before_10() -> None:
+    ends = tuple(
+        ChoiceEnd(RID, seq, seq, reason, None)
+        for seq, reason in enumerate(("stop", "memory_pressure", "length"))
+    )
+    said = StepEntries(7, ends)
+    assert known_to(said, 10) is said
+    older = known_to(said, 9)
+    assert isinstance(older, StepEntries) and older.step == 7
+    assert [one.finish_reason for one in older.entries if isinstance(one, ChoiceEnd)] == [
+        "stop",
+        "length",
+        "length",
+    ]
+    assert unpack_to_gateway(pack_to_gateway(said)) == said

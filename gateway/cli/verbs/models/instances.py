@@ -91,6 +91,8 @@ def ps(invocation: Invocation) -> None:
             output.say(f"{one.model} failed: {one.reason}")
         elif (said := _kept_in_full(state, one)) is not None:
             output.say(said)
+        for line in _rank_lines(state, one):
+            output.say(line)
     for node, one in pulls:
         far = f"{100 * one.done_bytes // one.total_bytes} %" if one.total_bytes else one.phase
         output.say(f"{state.names.get(node, node)} pulls {one.model}: {far}")
@@ -233,6 +235,22 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
     leaves = "when done" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
+
+
+def _rank_lines(state: NodeState, one: Instance) -> list[str]:
+    """Return what each rank of a group takes, where there are several; and what was ended for want
+    of memory."""
+    ranks = state.ranks_of(one)
+    lines = [
+        f"{one.model} rank {rank.rank} on {state.names.get(rank.node, rank.node)}: "
+        f"{size(rank.active_bytes)} of {size(rank.limit_bytes)}, at most {size(rank.peak_bytes)}"
+        for rank in ranks
+        if len(one.shards) > 1
+    ]
+    ended = sum(rank.memory_ends for rank in ranks)
+    if ended:
+        lines.append(f"{one.model}: answers cut for want of memory: {ended}")
+    return lines
 
 
 def kv_kind(word: str | None) -> str | None:

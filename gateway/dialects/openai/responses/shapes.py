@@ -32,6 +32,7 @@ STATUSES: Mapping[FinishReason, Status] = {
     "tool_calls": "completed",
     "length": "incomplete",
     "cancelled": "cancelled",
+    "memory_pressure": "incomplete",
 }
 LAST_EVENTS: Mapping[Status, str] = {
     "completed": "response.completed",

@@ -1,7 +1,8 @@
-"""Talks to clients: what the cluster does now, once or once a second, and did in the last hour;
-the log's events, and traces of requests."""
+"""Talks to clients: what the cluster does now and what memory it takes, once or once a second, and
+what it did in the last hour; the log's events, and traces of requests."""
 
 from gateway.http.resources.figures.events import LogEvents
+from gateway.http.resources.figures.memory import LiveMemory, Memory
 from gateway.http.resources.figures.snapshots import (
     MetricsHistory,
     MetricsSnapshot,
@@ -20,7 +21,9 @@ from gateway.http.resources.figures.traces import (
 
 __all__ = [
     "ClusterTraces",
+    "LiveMemory",
     "LogEvents",
+    "Memory",
     "MetricsHistory",
     "MetricsSnapshot",
     "MetricsStream",

@@ -296,6 +296,7 @@ def test_an_id_that_is_not_ours_stays_what_it_is() -> None:
         ("tool_calls", None, "tool_use", None),
         ("tool_calls", "END", "tool_use", None),
         ("cancelled", None, "end_turn", None),
+        ("memory_pressure", None, "max_tokens", None),
     ],
 )
 def test_why_an_answer_ended_is_told_in_words_of_the_dialect(

@@ -324,6 +324,7 @@ def test_a_flush_without_text_sends_nothing(desk: Any) -> None:
         ("length", {"finish_reason": "length"}),
         ("tool_calls", {"finish_reason": "tool_calls"}),
         ("cancelled", {"finish_reason": "stop", "stop_reason": "cancelled"}),
+        ("memory_pressure", {"finish_reason": "length", "stop_reason": "memory_pressure"}),
     ],
 )
 def test_finish_reasons_are_words_of_the_dialect(

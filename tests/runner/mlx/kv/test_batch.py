@@ -168,3 +168,45 @@ def test_a_group_sees_what_each_of_its_rows_sees_alone(starts, lengths, window):
         assert np.allclose(np.array(got[index, :, :length]), np.array(wanted[0]), atol=1e-5)
         assert together[index].offset == alone[index].offset == start + length
         assert mx.array_equal(together[index].past()[0], alone[index].past()[0])
+
+
+def many(count: int) -> DecodeBatch:
+    """A batch of so many rows, each of which holds its own number."""
+    batch = DecodeBatch([FULL_WIDTH])
+    for index in range(count):
+        own = RowKV()
+        own.append((mx.full((1, HEADS, 5, WIDTH), index), mx.full((1, HEADS, 5, WIDTH), index)))
+        batch.join(RowId(index), [own], 5, mx.array([index]))
+    return batch
+
+
+def test_a_batch_lets_go_of_spare_slots_when_it_is_to_and_rows_stay_in_theirs():
+    batch = many(16)
+    batch.open_step()
+    whole = batch.nbytes
+    batch.leave([RowId(14), RowId(15), RowId(3)])
+    batch.open_step()
+    assert batch.nbytes == whole, "so that a row that comes finds a place"
+    batch.ease()
+    batch.open_step()
+    assert batch.nbytes == whole * 14 // 16
+    assert batch.rows == [RowId(n) if n != 3 else None for n in range(14)]
+    for index in (0, 7, 13):
+        (own,), token = batch.take(RowId(index))
+        assert token.tolist() == [index]
+        assert mx.array_equal(own.parts[0], mx.full((1, HEADS, 5, WIDTH), index))
+    batch.leave([RowId(13)])
+    batch.open_step()
+    assert batch.nbytes == whole * 14 // 16, "once"
+
+
+def test_a_batch_that_is_eased_before_rows_leave_lets_go_when_they_do():
+    batch = many(12)
+    batch.open_step()
+    whole = batch.nbytes
+    batch.ease()
+    batch.open_step()
+    assert batch.nbytes == whole
+    batch.leave([RowId(10), RowId(11)])
+    batch.open_step()
+    assert batch.nbytes == whole * 10 // 12

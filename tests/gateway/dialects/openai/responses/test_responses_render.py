@@ -240,6 +240,7 @@ def test_an_answer_of_calls_alone_has_no_message(desk: Any) -> None:
         ("stop", "completed", None),
         ("tool_calls", "completed", None),
         ("length", "incomplete", {"reason": "max_output_tokens"}),
+        ("memory_pressure", "incomplete", {"reason": "max_output_tokens"}),
         ("cancelled", "cancelled", None),
     ],
 )

@@ -1,0 +1,77 @@
+"""The cluster's memory, by node and by rank: what is promised, and what is measured.
+
+Pure. Ranks are those of copies that have not failed; what a rank has not told yet is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bus.replica.state import ClusterState
+from bus.wire.ids import NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.readings import NodeReading, RunnerReading
+from gateway.cluster.readings import ClusterReadings
+
+
+def memory_of(state: ClusterState, known: ClusterReadings, now: float) -> dict[str, Any]:
+    """Return every node's memory and that of its ranks, for JSON."""
+    heard = {(one.instance, one.rank): one for one in known.ranks(state.instances, now)}
+    ranks: dict[str, list[dict[str, Any]]] = {}
+    for instance in state.instances.values():
+        if instance.status == "failed":
+            continue
+        for shard in instance.shards:
+            told = _rank(instance, shard, heard.get((instance.instance, shard.rank)))
+            ranks.setdefault(shard.node, []).append(told)
+    readings = {str(reading.node): reading for reading, _ in known.nodes(now)}
+    names = _names(state, known, now)
+    for node in {*readings, *ranks} - names.keys():
+        names[node] = node
+    nodes = [
+        _node(node, names[node], state, readings.get(node), ranks.get(node, []))
+        for node in sorted(names, key=lambda node: (names[node], node))
+    ]
+    return {"nodes": nodes}
+
+
+def _names(state: ClusterState, known: ClusterReadings, now: float) -> dict[str, str]:
+    names = {str(card.node): card.name for card in known.cards(now)}
+    return names | {str(node): seat.name for node, seat in state.nodes.items()}
+
+
+def _node(
+    node: str,
+    name: str,
+    state: ClusterState,
+    reading: NodeReading | None,
+    ranks: list[dict[str, Any]],
+) -> dict[str, Any]:
+    seat = state.nodes.get(NodeId(node))
+    return {
+        "node": node,
+        "name": name,
+        "memory_total_bytes": reading and reading.memory_total_bytes,
+        "memory_available_bytes": reading and reading.memory_available_bytes,
+        "wired_bytes": reading and reading.wired_bytes,
+        "held_back": seat is not None and seat.draining and seat.wired_bytes > 0,
+        "promised_bytes": sum(one["promised_bytes"] for one in ranks),
+        "leased_bytes": sum(one.size_bytes for one in state.leases.values() if one.node == node),
+        "active_bytes": sum(one["active_bytes"] or 0 for one in ranks),
+        "ranks": ranks,
+    }
+
+
+def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> dict[str, Any]:
+    said: Mapping[str, Any] = {} if reading is None else reading.model_dump(mode="json")
+    told = ("process", "phase", "limit_bytes", "active_bytes", "cache_bytes", "peak_bytes")
+    lead = ("kv_bytes", "kv_limit_bytes", "prefix_bytes", "memory_ends")
+    return {
+        "instance": instance.instance,
+        "model": instance.model,
+        "rank": shard.rank,
+        "promised_bytes": shard.bytes_reserved,
+        **{name: said.get(name) for name in told},
+        **{name: said.get(name) for name in lead if shard.rank == 0},
+    }

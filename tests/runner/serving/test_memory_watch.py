@@ -1,0 +1,70 @@
+"""When a rank looks at its memory, and what it holds it against; the measure is simulated."""
+
+from __future__ import annotations
+
+from bus.process.memory import DataGrant
+from runner.engine import EngineMemory, MemoryLook, PrefillChunk, RowId, StepPlan
+from runner.serving.memory_watch import MemoryWatch
+from tests.harness.engine import FakeEngine, facts
+
+PROMISED = 1600
+
+
+class Simulated(FakeEngine):
+    """Takes as much as it is told; some of it is free, until it is eased."""
+
+    active_bytes = 0
+    cache_bytes = 0
+
+    def memory(self) -> EngineMemory:
+        return EngineMemory(self.active_bytes, 0, 0, 0, self.cache_bytes)
+
+    def ease(self) -> None:
+        super().ease()
+        self.cache_bytes = 0
+
+
+def no_limit() -> DataGrant | None:
+    return None
+
+
+def reads(step: int) -> StepPlan:
+    return StepPlan(step, prefill=((PrefillChunk(RowId(1), 0, 5),),))
+
+
+def test_a_look_is_due_every_sixteen_steps_and_after_each_that_reads_a_prompt() -> None:
+    watch, engine = MemoryWatch(PROMISED, no_limit), Simulated(facts())
+    looked = [step for step in range(1, 50) if watch.look(engine, step)]
+    assert looked == [16, 32, 48]
+    watch.issued(StepPlan(50, decode=(RowId(1),)))
+    assert watch.look(engine, 50) is None
+    watch.issued(reads(51))
+    assert watch.look(engine, 51) == MemoryLook(51, 0, 1700)
+    assert watch.look(engine, 52) is None
+
+
+def test_what_is_over_is_eased_first_and_what_is_over_then_is_told() -> None:
+    watch, engine = MemoryWatch(PROMISED, no_limit), Simulated(facts())
+    engine.active_bytes, engine.cache_bytes = 1700, 0
+    look = watch.look(engine, 16)
+    assert look is not None and not look.is_over
+    assert look == MemoryLook(16, 1700, 1700)
+    assert engine.eases == 0
+    engine.cache_bytes = 1
+    look = watch.look(engine, 32)
+    assert look == MemoryLook(32, 1700, 1700) and engine.eases == 1
+    engine.active_bytes = 1701
+    look = watch.look(engine, 48)
+    assert look is not None and look.is_over and engine.eases == 2
+
+
+def test_of_what_the_system_grants_seven_eighths_are_taken_where_that_is_nearer() -> None:
+    takes = [0]
+    watch = MemoryWatch(PROMISED, lambda: DataGrant(takes[0], 800))
+    engine = Simulated(facts())
+    for step, taken, over in ((16, 700, False), (32, 701, True), (48, 0, False)):
+        takes[0] = taken
+        look = watch.look(engine, step)
+        assert look is not None and look.is_over == over
+    engine.active_bytes, takes[0] = 1701, 100
+    assert watch.look(engine, 64) == MemoryLook(64, 1701, 1700)
