@@ -31,7 +31,7 @@ from bus.wire.messages.events import (
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
 from bus.wire.pool import Pin, PoolReading
-from master.decisions import planner
+from master.decisions import planner, replicating
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
@@ -171,6 +171,7 @@ class Holder:
         self._follow_cards(log, now)
         self._place_lost(log, now)
         self._pursue_wishes(log, now)
+        self._replicate(log, now)
 
     def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
         """Return what waits for memory, and why, and how the copies stand."""
@@ -272,7 +273,7 @@ class Holder:
         if isinstance(body, LeaseGranted):
             self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
-            known = before.instances.get(body.instance)
+            known = replicating.as_it_stands(body.instance, before, self.view.lost_nodes(now))
             for more in planner.follow_up(known, body, self._memory.crash_loops, now):
                 self._note(
                     "follows from a rank's leaving",
@@ -281,6 +282,21 @@ class Holder:
                     generation=body.generation,
                 )
                 self._write(log, more, now)
+
+    def _replicate(self, log: LogDraft, now: float) -> None:
+        """Drain replicas that are needed no more, and place one where it is due and nothing that
+        waits may want its room."""
+        scene, loads = self._scene(log.state, now), self._memory.loads
+        replicating.measure(scene, loads)
+        for body in replicating.retired(scene, loads):
+            self._note("unloads", what=body.kind, why=body.why)
+            self._write(log, body, now)
+        scene = self._scene(log.state, now)
+        placed = replicating.wanted(scene, loads, self._book, self._new_instance())
+        if placed is not None:
+            one = placed.instance
+            self._note("places a replica", what=one.model, why=one.replica)
+            self._write(log, placed, now)
 
     def _place_lost(self, log: LogDraft, now: float) -> None:
         """Place anew what lost nodes held, where the others can hold it now; else say why it
