@@ -244,6 +244,9 @@ class PoolWorld:
             instance = self.state.instances.get(held.instance)
             if instance is None:
                 self._end(held)
+            elif instance.status == "draining" and held.ready_at is None:
+                del self.held[held.instance]  # what loads still is not waited for
+                self._unloaded(held.instance, instance.generation, held.node)
             elif held.ready_at is None:
                 if self.now - held.since >= self.kinds[held.model].load_s - 1e-9:
                     held.ready_at = held.used_at = self.now

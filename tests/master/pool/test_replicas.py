@@ -35,7 +35,7 @@ def world(
 
 
 def busy(made: PoolWorld, model: str, count: int = 6) -> list[Client]:
-    return [Client(made, [model], work_s=0.5) for _ in range(count)]
+    return [Client(made, [model], work_s=1.1 + 0.1 * number) for number in range(count)]
 
 
 def copies(made: PoolWorld, model: str) -> list[Instance]:
