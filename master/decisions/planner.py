@@ -181,7 +181,8 @@ def follow_up(
     if not before.serves:
         return follow_test(before, news)
     if before.replica:
-        return [InstanceRemoved(instance=before.instance, why=f"replica: {_why_left(news)}")]
+        why = f"a replica is not tried again: {_why_left(news)}"
+        return [InstanceRemoved(instance=before.instance, why=why)]
     if isinstance(news, RunnerUnloaded):
         return [_reopen(before, "it was let go by a holder whose changes have been undone")]
     if isinstance(news, LoadRefused):

@@ -168,7 +168,7 @@ def over(
         found |= {one.instance: beyond for one in some[settings.replicas :]}
         if meters.is_over(model, settings) and len(some) <= settings.replicas:
             found[some[-1].instance] = (
-                f"replica: little was asked of {model} for {settings.replica_gone_s:.0f} s"
+                f"little was asked of {model} for {settings.replica_gone_s:.0f} s"
             )
     return found
 
