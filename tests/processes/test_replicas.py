@@ -96,7 +96,8 @@ def test_a_model_under_load_gets_a_replica_which_makes_way_for_another_model(
     with load(one, "first"):
         for node in nodes:
             eventually(lambda node=node: is_replicated(node), PATIENCE_S, "it has a replica")
-        first, replica = sorted(copies(one, "first").values(), key=lambda it: bool(it["replica"]))
+        found = answered(lambda: copies(one, "first"), lambda it: len(it) == 2, "both are known")
+        first, replica = sorted(found.values(), key=lambda it: bool(it["replica"]))
         assert not first["replica"]
         assert "its copy had too much to do" in replica["replica"]
         both = {first["instance"], replica["instance"]}
@@ -107,8 +108,8 @@ def test_a_model_under_load_gets_a_replica_which_makes_way_for_another_model(
         assert "is a replica" in answered(
             lambda: other.shoal("pool").stdout, lambda out: "is a replica" in out, "pool"
         )
-        found = ask(other.http, "second", "hello", 4)
-        assert found.status_code == 200, found.text
+        answer = ask(other.http, "second", "hello", 4)
+        assert answer.status_code == 200, answer.text
         for node in nodes:
             eventually(
                 lambda node=node: set(copies(node, "first")) == {first["instance"]},
