@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bus.replica.state import ClusterState
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -25,11 +25,13 @@ from master.decisions.pool_view import (
     placement_again,
 )
 from master.decisions.stand_ins import lost_copies
-from master.placement import PlacementSpec
+from master.placement import Placement, PlacementSpec, read_s_per_byte
 
 if TYPE_CHECKING:
     from master.decisions.decide import Scene
 
+SLOWEST = 3.0
+"""A copy that reads its weights so many times slower than the first is no help to its clients."""
 DRAIN_S = 600.0
 """The time for what a replica that goes has open."""
 
@@ -71,12 +73,10 @@ def wanted(
         return None
     for model in due:
         load = loads[model]
-        why = (
-            f"for {settings.replica_after_s:.0f} s its {load.copies} copies had too much to do:"
-            if load.copies > 1
-            else f"for {settings.replica_after_s:.0f} s its copy had too much to do:"
-        )
-        placed = _placed(model, f"{why} {load.rows} requests, {load.waiting} waiting", scene, fresh)
+        copies = "copy" if load.copies == 1 else f"{load.copies} copies"
+        why = f"for {settings.replica_after_s:.0f} s its {copies} had too much to do"
+        why = f"{why}: {load.rows} requests, {load.waiting} waiting"
+        placed = _placed(model, why, scene, fresh)
         if placed is not None:
             return placed
     return None
@@ -87,7 +87,7 @@ def _placed(model: ModelId, why: str, scene: Scene, fresh: InstanceId) -> Instan
     does not have the model; None where there is no room."""
     first = living(scene.state, model)[0]
     alike = {"context_tokens": first.context_tokens, "kv": first.kv}
-    alone = {"min_nodes": 1, "sharding": None, "layers": {}}
+    alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
     single = first.conditions.model_copy(update={**alike, **alone})
     command = placement_again(first, single, "replica").model_copy(update={"pinned": False})
     spec = PlacementSpec(model, **dict(single))
@@ -95,10 +95,20 @@ def _placed(model: ModelId, why: str, scene: Scene, fresh: InstanceId) -> Instan
     found = choose(free, spec, claim_of(free, command))
     if not isinstance(found, pool.PoolChoice) or found.placement is None or len(found.needs) > 1:
         return None
+    if _is_slow(found.placement, first, scene):
+        return None
     if scene.tenure.unsettled(found.needs, scene.observed.measured_at, scene.now):
         return None
     instance = instance_of(command, found.placement, scene.policy, fresh)
     return InstancePlaced(instance=instance.model_copy(update={"replica": why}))
+
+
+def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
+    """Return whether a copy would be much slower than the first one, where that is known."""
+    nodes = {one.id: one for one in scene.unpromised_nodes()}
+    there = [read_s_per_byte(nodes[s.node], s.backend) for s in first.shards if s.node in nodes]
+    copy = placed.lead.copy
+    return bool(there) and read_s_per_byte(copy.node, copy.backend) > SLOWEST * max(there)
 
 
 def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:

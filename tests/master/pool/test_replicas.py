@@ -113,6 +113,16 @@ def take_lease(made: PoolWorld, node: str, gigabytes: int) -> Any:
     return made.command(lease)
 
 
+@pytest.mark.parametrize(("chip", "count"), [("Apple M2 Pro", 2), ("Apple M1", 1)])
+def test_a_node_that_is_much_slower_than_the_first_gets_no_replica(chip: str, count: int) -> None:
+    made = world({"a": 3})
+    made.chips = {NodeId("n1"): "Apple M4 Max", NodeId("n2"): chip}
+    made.hear_cards()
+    made.run(1.0)
+    run_clients(made, busy(made, "a"), 2 * SOON_S)
+    assert len(copies(made, "a")) == count and nodes_of(made, "a")[0] == "n1"
+
+
 def test_what_is_leased_is_not_free_for_a_replica() -> None:
     made = world({"a": 3})
     clients = busy(made, "a")
