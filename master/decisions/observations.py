@@ -167,7 +167,7 @@ class Observations:
         idle_s = 0.0 if busy else then_s + (now - heard_at)
         classes = (reading.best_running_priority, reading.best_waiting_priority)
         best = min((one for one in classes if one is not None), default=None)
-        return CopyUse(busy, idle_s, best, heard_at, then_s, reading.waiting)
+        return CopyUse(busy, idle_s, best, heard_at, then_s)
 
     def measured_at(self, node: NodeId) -> float:
         """Return when a node's memory was last heard of; infinitely long ago for never."""

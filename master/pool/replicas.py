@@ -28,22 +28,19 @@ LIVING = ("placed", "ready")
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """What a model's `copies` that take requests have to do: `rows` are open at their runners or
-    wait, `waiting` of these wait, at runners or at gateways."""
+    """What a model's `copies` that take requests have to do: `rows` are the requests that are open
+    at their runners or wait at gateways."""
 
     copies: int
     rows: int
-    waiting: int
 
     def is_heavy(self, settings: PoolSettings) -> bool:
-        """Return whether one copy more would help: each has its share of rows, or some wait though
-        each has one."""
-        full = self.rows >= settings.replica_rows * self.copies
-        return full or (self.waiting > 0 and self.rows > self.copies)
+        """Return whether each copy has its share of rows."""
+        return self.rows >= settings.replica_rows * self.copies
 
     def is_light(self, settings: PoolSettings) -> bool:
         """Return whether one copy less would have at most half of its share of rows."""
-        return not self.waiting and 2 * self.rows <= settings.replica_rows * (self.copies - 1)
+        return 2 * self.rows <= settings.replica_rows * (self.copies - 1)
 
 
 @dataclass(slots=True)
@@ -122,11 +119,9 @@ def loads_of(
             continue
         wait = demand.get(instance.model)
         waits = 0 if wait is None else wait.waiting
-        known = found.get(instance.model, ModelLoad(0, waits, waits))
-        rows, waiting = (0, 0) if use is None else (use.open_requests, use.waiting)
-        found[instance.model] = ModelLoad(
-            known.copies + 1, known.rows + rows, known.waiting + waiting
-        )
+        known = found.get(instance.model, ModelLoad(0, waits))
+        rows = 0 if use is None else use.open_requests
+        found[instance.model] = ModelLoad(known.copies + 1, known.rows + rows)
     return found
 
 

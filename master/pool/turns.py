@@ -27,14 +27,13 @@ class CopyUse:
     """The use of a copy, as its lead runner said at `heard_at`. `idle_s` is how long it has been
     idle by now, 0 while a request is open, and `idle_then_s` how long it was when that was said: a
     moment between two requests is no idleness. `best_priority` is the most urgent class of the
-    open ones, of which `waiting` have not begun."""
+    open ones."""
 
     open_requests: int
     idle_s: float
     best_priority: int | None = None
     heard_at: float = 0.0
     idle_then_s: float = 0.0
-    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,7 @@ def wanted(
         load = loads[model]
         copies = "copy" if load.copies == 1 else f"{load.copies} copies"
         why = f"for {settings.replica_after_s:.0f} s its {copies} had too much to do"
-        why = f"{why}: {load.rows} requests, {load.waiting} waiting"
-        placed = _placed(model, why, scene, fresh)
+        placed = _placed(model, f"{why}: {load.rows} requests", scene, fresh)
         if placed is not None:
             return placed
     return None

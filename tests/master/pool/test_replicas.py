@@ -259,7 +259,7 @@ def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() 
         meters, now, heavy_s = LoadMeters(), 0.0, 0.0
         for _ in range(60):
             step = dice.choice((0.1, 0.5, 1.0, 5.0))
-            load = ModelLoad(dice.randint(1, 3), dice.randint(0, 8), dice.choice((0, 0, 2)))
+            load = ModelLoad(dice.randint(1, 3), dice.randint(0, 8))
             now += step
             was_due = meters.is_due(model, TWO_ROWS)
             meters.look({model: load}, TWO_ROWS, now)
@@ -304,7 +304,7 @@ def test_whatever_is_there_a_model_that_answers_has_a_copy_that_is_no_replica() 
         meters = LoadMeters(light_s={ModelId(m): GONE_S for m in "ab"})
         gone = over(state, replicas, meters, settings)
         assert gone.keys() <= replicas.keys()
-        loads = {ModelId(m): ModelLoad(dice.randint(1, 3), 9, 9) for m in "ab"}
+        loads = {ModelId(m): ModelLoad(dice.randint(1, 3), 9) for m in "ab"}
         meters = LoadMeters(heavy_s={ModelId(m): AFTER_S for m in "ab"})
         for model in due(state, loads, meters, settings):
             mine = [o for o in state.instances.values() if o.model == model]
