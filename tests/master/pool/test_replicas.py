@@ -16,7 +16,19 @@ from bus.wire.messages.commands import DeleteInstance, PinModel, TakeLease
 from bus.wire.messages.events import InstanceDraining
 from bus.wire.pool import LeaseId, PoolCopy
 from master.decisions.decide import Policy
-from master.pool import LoadMeters, ModelLoad, PoolSettings, due, over, replicas_in
+from master.pool import (
+    Copy,
+    LoadMeters,
+    ModelLoad,
+    PoolChoice,
+    PoolSettings,
+    Victim,
+    Yielding,
+    due,
+    over,
+    replicas_in,
+)
+from master.pool.choice import _replicas_first  # pyright: ignore[reportPrivateUsage]
 from master.pool.replicas import FAILED_PAUSE_S, LONGEST_LOOK_S
 from tests.sim.pool_world import GB, HOLDER, Client, Kind, PoolWorld, run_clients
 
@@ -181,6 +193,7 @@ def test_a_replica_that_loads_still_is_given_up_for_what_waits() -> None:
     ask = made.ask("b", work_s=0.2)
     run_clients(made, clients, LOAD_S + 4.0)
     assert ask in made.done and len(copies(made, "a")) == 1
+    assert [model for model, _, _ in made.loads] == ["a", "b"], "it was not waited for"
 
 
 def test_a_replica_of_a_pinned_model_makes_way_and_the_pinned_copy_does_not() -> None:
@@ -208,6 +221,22 @@ def test_a_replica_goes_when_its_load_has_gone_for_a_while_and_not_before() -> N
     assert not made.broken_off
 
 
+def test_replicas_go_one_after_the_other_each_when_there_was_little_to_do_for_a_while() -> None:
+    made = world({"a": 3}, THREE, replicas=2)
+    clients = busy(made, "a", 20)
+    run_clients(made, clients, 3 * SOON_S)
+    assert len(copies(made, "a")) == 3
+    went_at: list[float] = []
+
+    def watch(body: Any, _before: Any) -> None:
+        if isinstance(body, InstanceDraining):
+            went_at.append(made.now)
+
+    made.on_event = watch
+    run_clients(made, clients[:1], 3 * GONE_S)
+    assert len(went_at) == 2 and went_at[1] - went_at[0] >= GONE_S - 1.0
+
+
 def test_a_replica_is_none_when_the_first_copy_is_gone() -> None:
     made, clients = with_replica()
     first = next(one for one in copies(made, "a") if not one.replica)
@@ -217,6 +246,8 @@ def test_a_replica_is_none_when_the_first_copy_is_gone() -> None:
     (stays,) = copies(made, "a")
     assert stays.instance != first.instance and not told(made)[stays.instance].replica
     assert told(made)[stays.instance].turn_left_s > 0.0, "it keeps its turn as any other"
+    made.crash(made.held[stays.instance])
+    assert [one.instance for one in copies(made, "a")] == [stays.instance], "and is loaded again"
 
 
 def test_a_lost_node_makes_the_replica_the_copy_that_stays() -> None:
@@ -252,6 +283,38 @@ def test_a_new_holder_keeps_replicas_and_knows_them() -> None:
 # --- the rules alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("copies", "rows", "heavy", "light"),
+    [
+        (1, 0, False, True), (1, 1, False, False), (1, 7, False, False), (1, 8, True, False),
+        (2, 4, False, True), (2, 5, False, False), (2, 15, False, False), (2, 16, True, False),
+        (3, 8, False, True), (3, 9, False, False),
+    ],
+)  # fmt: skip
+def test_much_and_little_to_do_are_a_factor_of_two_apart(
+    copies: int, rows: int, heavy: bool, light: bool
+) -> None:
+    load, settings = ModelLoad(copies, rows), PoolSettings(replica_rows=8)
+    assert (load.is_heavy(settings), load.is_light(settings)) == (heavy, light)
+
+
+def option(cost_s: float, *leaving: tuple[str, float]) -> PoolChoice:
+    """A choice for which copies leave, each with why it came and what its leaving costs."""
+    victims = [
+        Victim(Copy(some_copy(f"i{n}", replica), None, None, 1.0, replica=replica), given, cost)
+        for n, (replica, cost) in enumerate(leaving)
+        for given in [Yielding(0.0)]
+    ]
+    return PoolChoice({}, tuple(victims), cost_s=cost_s)
+
+
+def test_a_place_for_which_replicas_leave_goes_before_what_takes_an_only_copy() -> None:
+    far, near = option(60.0, ("load", 0.0)), option(0.1, ("", 0.1))
+    mixed, split = option(0.2, ("load", 0.0), ("", 0.2)), option(5.0)
+    assert _replicas_first([near, far, mixed, split]) == [far, split]
+    assert _replicas_first([near, mixed, split]) == [near, mixed, split]
+
+
 def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() -> None:
     dice = random.Random(48)
     model = ModelId("a")
@@ -273,18 +336,24 @@ def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() 
     assert not meters.heavy_s and not meters.light_s
 
 
+def some_copy(name: str, replica: str, **fields: Any) -> Instance:
+    node = fields.pop("node", NodeId("n1"))
+    shard = Shard(rank=0, node=node, first_layer=0, last_layer=4, bytes_reserved=1)
+    more = {"model": ModelId("a"), **fields}
+    return Instance(
+        instance=InstanceId(name), shards=(shard,), context_tokens=8, keep_alive_s=1.0,
+        replica=replica, **more,
+    )  # fmt: skip
+
+
 def some_state(dice: random.Random) -> ClusterState:
     found: dict[str, Instance] = {}
     for number in range(dice.randint(0, 6)):
         name = InstanceId(f"i{number}")
-        shard = Shard(
-            rank=0, node=NodeId(f"n{dice.randint(1, 4)}"), first_layer=0, last_layer=4,
-            bytes_reserved=1,
-        )  # fmt: skip
-        found[name] = Instance(
-            instance=name, model=ModelId(dice.choice("ab")), shards=(shard,), context_tokens=8,
-            keep_alive_s=1.0, status=dice.choice(("placed", "ready", "draining", "failed")),
-            replica=dice.choice(("", "load")), yields_to=dice.choice(("", "", "c")),
+        found[name] = some_copy(
+            name, dice.choice(("", "load")), node=NodeId(f"n{dice.randint(1, 4)}"),
+            model=ModelId(dice.choice("ab")), yields_to=dice.choice(("", "", "c")),
+            status=dice.choice(("placed", "ready", "draining", "failed")),
         )  # fmt: skip
     return ClusterState(instances=found)
 
@@ -308,4 +377,5 @@ def test_whatever_is_there_a_model_that_answers_has_a_copy_that_is_no_replica() 
         meters = LoadMeters(heavy_s={ModelId(m): AFTER_S for m in "ab"})
         for model in due(state, loads, meters, settings):
             mine = [o for o in state.instances.values() if o.model == model]
-            assert sum(o.status != "failed" for o in mine) <= settings.replicas
+            there = sum(o.status != "failed" for o in mine)
+            assert there == loads[model].copies <= settings.replicas
