@@ -171,7 +171,11 @@ class Holder:
         self._follow_cards(log, now)
         self._place_lost(log, now)
         self._pursue_wishes(log, now)
-        self._replicate(log, now)
+        scene, loads = self._scene(log.state, now), self._memory.loads
+        for body in replicating.replicate(scene, loads, self._book, self._new_instance):
+            why = body.instance.replica if isinstance(body, InstancePlaced) else body.why
+            self._note("replicates", what=body.kind, why=why)
+            self._write(log, body, now)
 
     def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
         """Return what waits for memory, and why, and how the copies stand."""
@@ -282,21 +286,6 @@ class Holder:
                     generation=body.generation,
                 )
                 self._write(log, more, now)
-
-    def _replicate(self, log: LogDraft, now: float) -> None:
-        """Drain replicas that are needed no more, and place one where it is due and nothing that
-        waits may want its room."""
-        scene, loads = self._scene(log.state, now), self._memory.loads
-        replicating.measure(scene, loads)
-        for body in replicating.retired(scene, loads):
-            self._note("unloads", what=body.kind, why=body.why)
-            self._write(log, body, now)
-        scene = self._scene(log.state, now)
-        placed = replicating.wanted(scene, loads, self._book, self._new_instance())
-        if placed is not None:
-            one = placed.instance
-            self._note("places a replica", what=one.model, why=one.replica)
-            self._write(log, placed, now)
 
     def _place_lost(self, log: LogDraft, now: float) -> None:
         """Place anew what lost nodes held, where the others can hold it now; else say why it

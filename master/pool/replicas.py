@@ -2,7 +2,7 @@
 
 Pure. A replica is a copy that came because the others had too much to do, as long as its model has
 another one that answers. It is promised nothing: it comes only into room that is free while nothing
-waits for memory, yields at once to whatever wants its room, and goes by itself when its load has
+waits for memory, yields at once to what wants its room, and goes by itself when its load has
 gone. Load and quiet are measured over time: a second of it adds one, a second without takes one
 away, so that a moment's pause decides nothing.
 """

@@ -3,11 +3,6 @@
 Pure. When one is due is told in `master.pool`; here is where there is room for it.
 """
 
-from master.decisions.replicating.replicas import (
-    as_it_stands,
-    measure,
-    retired,
-    wanted,
-)
+from master.decisions.replicating.replicas import as_it_stands, replicate
 
-__all__ = ["as_it_stands", "measure", "retired", "wanted"]
+__all__ = ["as_it_stands", "replicate"]

@@ -7,7 +7,7 @@ free then may be theirs. A replica is of one node, on which no copy is in use or
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +36,25 @@ DRAIN_S = 600.0
 """The time for what a replica that goes has open."""
 
 
-def measure(scene: Scene, meters: pool.LoadMeters) -> None:
-    """Take into the meters what models have to do now."""
-    loads = pool.loads_of(copies_of(scene), scene.observed.demand(scene.now))
+def replicate(
+    scene: Scene, meters: pool.LoadMeters, book: pool.PlanBook, fresh: Callable[[], InstanceId]
+) -> list[InstanceDraining | InstancePlaced]:
+    """Return the draining of replicas that are needed no more, and the placing of one, under a
+    `fresh` id, where it is due and has room; what models have to do now is taken into the
+    meters."""
+    copies = copies_of(scene)
+    loads = pool.loads_of(copies, scene.observed.demand(scene.now))
     meters.look(loads, scene.policy.pool, scene.now)
-
-
-def retired(scene: Scene, meters: pool.LoadMeters) -> list[InstanceDraining]:
-    """Return the draining of replicas that are not needed any more."""
-    replicas = {copy.instance.instance: copy.replica for copy in copies_of(scene) if copy.replica}
-    over = pool.over(scene.state, replicas, meters, scene.policy.pool)
-    return [
-        InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in over.items()
+    replicas = {copy.instance.instance: copy.replica for copy in copies if copy.replica}
+    gone = pool.over(scene.state, replicas, meters, scene.policy.pool)
+    found: list[InstanceDraining | InstancePlaced] = [
+        InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in gone.items()
     ]
+    due = pool.due(scene.state, loads, meters, scene.policy.pool)
+    if due and not (book.plans or book.refused or _others_come_back(scene)):
+        placed = _wanted({model: loads[model] for model in due}, scene, fresh)
+        found += [] if placed is None else [placed]
+    return found
 
 
 def as_it_stands(
@@ -62,17 +68,12 @@ def as_it_stands(
     return known if is_replica else known.model_copy(update={"replica": ""})
 
 
-def wanted(
-    scene: Scene, meters: pool.LoadMeters, book: pool.PlanBook, fresh: InstanceId
+def _wanted(
+    due: Mapping[ModelId, pool.ModelLoad], scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
-    """Return the placing of one replica, under the id `fresh`, where one is due and has room."""
-    state, settings = scene.state, scene.policy.pool
-    loads = pool.loads_of(copies_of(scene), scene.observed.demand(scene.now))
-    due = pool.due(state, loads, meters, settings)
-    if not due or book.plans or book.refused or _others_come_back(scene):
-        return None
-    for model in due:
-        load = loads[model]
+    """Return the placing of a replica of the first model that has room for one; None for none."""
+    settings = scene.policy.pool
+    for model, load in due.items():
         copies = "copy" if load.copies == 1 else f"{load.copies} copies"
         why = f"for {settings.replica_after_s:.0f} s its {copies} had too much to do"
         placed = _placed(model, f"{why}: {load.rows} requests", scene, fresh)
@@ -81,7 +82,9 @@ def wanted(
     return None
 
 
-def _placed(model: ModelId, why: str, scene: Scene, fresh: InstanceId) -> InstancePlaced | None:
+def _placed(
+    model: ModelId, why: str, scene: Scene, fresh: Callable[[], InstanceId]
+) -> InstancePlaced | None:
     """Return the placing of a replica that takes what the first copy does, on an idle node that
     does not have the model; None where there is no room."""
     first = living(scene.state, model)[0]
@@ -98,7 +101,7 @@ def _placed(model: ModelId, why: str, scene: Scene, fresh: InstanceId) -> Instan
         return None
     if scene.tenure.unsettled(found.needs, scene.observed.measured_at, scene.now):
         return None
-    instance = instance_of(command, found.placement, scene.policy, fresh)
+    instance = instance_of(command, found.placement, scene.policy, fresh())
     return InstancePlaced(instance=instance.model_copy(update={"replica": why}))
 
 
