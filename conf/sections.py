@@ -251,6 +251,10 @@ class PoolTable(BaseModel):
     turn_s: float = Field(ge=0.0, le=3600.0)
     turn_loads: float = Field(ge=0.0, le=100.0)
     ageing_per_s: float = Field(ge=0.0, le=100.0)
+    replicas: int = Field(ge=0, le=15)
+    replica_rows: int = Field(ge=1, le=10_000)
+    replica_after_s: float = Field(ge=1.0, le=86_400.0)
+    replica_gone_s: float = Field(ge=1.0, le=86_400.0)
 
 
 class ClusterSettings(BaseModel):

@@ -29,6 +29,10 @@ def master_settings(settings: Settings) -> MasterSettings:
             turn_s=settings.pool.turn_s,
             turn_loads=settings.pool.turn_loads,
             ageing_per_s=settings.pool.ageing_per_s,
+            replicas=settings.pool.replicas,
+            replica_rows=settings.pool.replica_rows,
+            replica_after_s=settings.pool.replica_after_s,
+            replica_gone_s=settings.pool.replica_gone_s,
         ),
     )
     state = settings.paths.state

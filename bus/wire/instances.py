@@ -114,7 +114,8 @@ class Instance(Message):
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
     when those that it has are done, unless that is withdrawn; `yields_urgently`: gateways take back
     what waits there, and what of batch requests runs. `pinned`: it was placed for the preload list,
-    or as a pinned copy. `priority` says nothing any more; it is in older logs.
+    or as a pinned copy. `replica` says why it came as a further copy of a model that had another;
+    empty for others. `priority` says nothing any more; it is in older logs.
     """
 
     instance: InstanceId
@@ -141,6 +142,7 @@ class Instance(Message):
     yields_urgently: bool = False
     kv: KvKind = "full"
     quantizes: Quantizing | None = None
+    replica: str = Field(default="", max_length=200)
 
     @property
     def serves(self) -> bool:

@@ -179,10 +179,7 @@ class ModelCatalog:
     def has_place(self, model: ModelId, tried: Tried) -> bool:
         """Return whether a ready instance that was not tried has a row or a place in its queue
         left, as far as is known here."""
-        return any(
-            routing.has_place(self.readings.runner_of(one, self._now()), self._load(one).rows)
-            for one in self.ready(model, tried)
-        )
+        return any(not self._load(one).full for one in self.ready(model, tried))
 
     def given_up(self, model: ModelId) -> Refusal | None:
         """Return why the model will not be loaded: the holder gave all its copies up. That what is
@@ -213,9 +210,10 @@ class ModelCatalog:
             await asyncio.sleep(READY_LOOK_S)
 
     def _load(self, instance: Instance) -> routing.InstanceLoad:
-        said = routing.reading_rows(self.readings.runner_of(instance, self._now()))
-        rows = max(said, self._clients.open_at(instance.instance))
-        return routing.InstanceLoad(rows, self._clients.suspect(instance.instance))
+        reading = self.readings.runner_of(instance, self._now())
+        rows = max(routing.reading_rows(reading), self._clients.open_at(instance.instance))
+        suspect = self._clients.suspect(instance.instance)
+        return routing.InstanceLoad(rows, suspect, not routing.has_place(reading, rows))
 
     def _now(self) -> float:
         return self._bus.reactor.now()

@@ -2,8 +2,10 @@
 
 Pure. Names: the exact id, else the only id whose last part (after `/`) or whose name before
 `:latest` it is; an adapter's stands behind that of its model. Instances: of those ready and not
-excluded, the one that the conversation's beginning hashes to (its prefix cache is warm), unless it
-has markedly more work than the least loaded one. (Rendezvous hashing, Thaler and Ravishankar.)
+excluded that have a place, the two that the conversation's beginning hashes to; of them the first
+(its prefix cache is warm), unless it has markedly more work than the second. So a conversation is
+in two prefix caches at most, and gateways that have heard the same do not all ask the same copy.
+(Rendezvous hashing, Thaler and Ravishankar; the power of two choices, Mitzenmacher.)
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from bus.wire.messages.requests import (
 )
 
 AFFINITY_SLACK = 4
-"""Rows that a warm prefix is worth: beyond it the least loaded instance wins."""
+"""Rows that a warm prefix is worth: beyond it the other of two instances wins."""
 AFFINITY_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """Work at one instance, as far as is known here."""
+    """Work at one instance, as far as is known here; `full`: it has no place for one more."""
 
     rows: int
     suspect: bool = False
+    full: bool = False
 
 
 def adapter_named(
@@ -85,20 +88,16 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
-    """Return the instance to ask, or None. A suspect one is asked only where there is no other."""
-    candidates = list(ready)
+    """Return the instance to ask, or None. A suspect one is asked only where there is no other, a
+    full one only where all others are."""
+    candidates = [(one, loads.get(one.instance, InstanceLoad(0))) for one in ready]
     if not candidates:
         return None
-    nothing = InstanceLoad(0)
-    well = [one for one in candidates if not loads.get(one.instance, nothing).suspect]
-    candidates = well or candidates
-    least = min(loads.get(one.instance, nothing).rows for one in candidates)
-    warm = max(candidates, key=lambda one: _weight(affinity, one.instance))
-    if loads.get(warm.instance, nothing).rows <= least + AFFINITY_SLACK:
-        return warm
-    return min(
-        candidates, key=lambda one: (loads.get(one.instance, nothing).rows, str(one.instance))
-    )
+    candidates = [c for c in candidates if not c[1].suspect] or candidates
+    candidates = [c for c in candidates if not c[1].full] or candidates
+    candidates.sort(key=lambda c: _weight(affinity, c[0].instance), reverse=True)
+    (warm, load), (other, its_load) = candidates[0], candidates[min(1, len(candidates) - 1)]
+    return warm if load.rows <= its_load.rows + AFFINITY_SLACK else other
 
 
 def affinity_of(request: GenerationRequest, said: str = "") -> str:

@@ -31,7 +31,7 @@ from bus.wire.messages.events import (
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
 from bus.wire.pool import Pin, PoolReading
-from master.decisions import planner
+from master.decisions import planner, replicating
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
@@ -172,6 +172,11 @@ class Holder:
         self._follow_cards(log, now)
         self._place_lost(log, now)
         self._pursue_wishes(log, now)
+        scene, loads = self._scene(log.state, now), self._memory.loads
+        for body in replicating.replicate(scene, loads, self._book, self._new_instance):
+            why = body.instance.replica if isinstance(body, InstancePlaced) else body.why
+            self._note("replicates", what=body.kind, why=why)
+            self._write(log, body, now)
 
     def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
         """Return what waits for memory, and why, and how the copies stand."""
@@ -273,7 +278,7 @@ class Holder:
         if isinstance(body, LeaseGranted):
             self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
-            known = before.instances.get(body.instance)
+            known = replicating.as_it_stands(body.instance, before, self.view.lost_nodes(now))
             for more in planner.follow_up(known, body, self._memory.crash_loops, now):
                 self._note(
                     "follows from a rank's leaving",

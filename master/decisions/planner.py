@@ -39,7 +39,15 @@ from master.decisions.decide import (
 )
 from master.decisions.nodes import BareNodes
 from master.decisions.pool_view import claim_of, living, placement_again
-from master.pool import LeaseNotes, PoolPlan, Tenure, holds_by_sum, pinned_by
+from master.pool import (
+    LeaseNotes,
+    LoadMeters,
+    PoolPlan,
+    Tenure,
+    holds_by_sum,
+    pinned_by,
+    replicas_in,
+)
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
@@ -64,6 +72,7 @@ class PlannerNotes:
     crash_loops: CrashLoops = field(default_factory=CrashLoops)
     leases: LeaseNotes = field(default_factory=LeaseNotes)
     bare: BareNodes = field(default_factory=BareNodes)
+    loads: LoadMeters = field(default_factory=LoadMeters)
 
 
 def wanted_commands(
@@ -133,11 +142,13 @@ def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
     """Return the draining of ready, unpinned copies that were unused for their `keep_alive_s`
     and whose model has no unmet demand."""
     demand = scene.observed.demand(scene.now)
+    replicas = replicas_in(scene.state.instances.values(), scene.observed.lost_nodes(scene.now))
     found: list[EventBody] = []
     for instance in scene.state.instances.values():
         if instance.status != "ready" or instance.keep_alive_s < 0:
             continue
-        if pinned_by(instance, scene.state) is not None:
+        is_pinned = pinned_by(instance, scene.state) is not None
+        if is_pinned and instance.instance not in replicas:
             continue
         use = scene.observed.use_of(instance, scene.now)
         limit_s = max(instance.keep_alive_s, LEAST_IDLE_S)
@@ -159,7 +170,7 @@ def follow_up(
     now: float,
 ) -> list[EventBody]:
     """Return the events after a rank has left. `before` is the instance as it was when the fact
-    came; a fact about an older generation has none."""
+    came; a fact about an older generation has none. A replica is not tried again."""
     if before is None or news.generation != before.generation:
         return []
     if before.status == "draining":
@@ -171,6 +182,9 @@ def follow_up(
         return []
     if not before.serves:
         return follow_test(before, news)
+    if before.replica:
+        why = f"a replica is not tried again: {_why_left(news)}"
+        return [InstanceRemoved(instance=before.instance, why=why)]
     if isinstance(news, RunnerUnloaded):
         return [_reopen(before, "it was let go by a holder whose changes have been undone")]
     if isinstance(news, LoadRefused):
@@ -187,6 +201,16 @@ def follow_up(
         again = before.conditions
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     return [_reopen(before, news.message)]
+
+
+def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
+    match news:
+        case LoadRefused(refusal=refusal):
+            return refusal.message
+        case RunnerEnded(message=message):
+            return message
+        case RunnerUnloaded():
+            return "its node let it go"
 
 
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
@@ -274,8 +298,13 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
         if (gone := before.instances.get(body.instance)) is not None:
             notes.crash_loops.forget(gone, now)
             notes.tenure.removed(gone.instance, (shard.node for shard in gone.shards), now)
+            notes.loads.removed(gone, now)
+    elif isinstance(body, InstanceDraining):
+        if (leaves := before.instances.get(body.instance)) is not None:
+            notes.loads.changed(leaves.model)
     elif isinstance(body, InstancePlaced):
         notes.tenure.placed(body.instance.instance, now)
+        notes.loads.changed(body.instance.model)
     elif isinstance(body, GenerationOpened):
         notes.tenure.placed(body.instance, now)
     elif isinstance(body, LeaseGranted):

@@ -34,16 +34,19 @@ BY_CARD = "its card.toml"
 def copies_of(scene: Scene) -> list[pool.Copy]:
     """Return the copies in memory or on their way there."""
     demand = scene.observed.demand(scene.now)
+    instances = scene.state.instances.values()
+    replicas = pool.replicas_in(instances, scene.observed.lost_nodes(scene.now))
     return [
         pool.Copy(
             instance=one,
             use=scene.observed.use_of(one, scene.now),
             ready_at=scene.tenure.ready_at.get(one.instance),
             load_s=_load_s(scene, one.model, sum(s.bytes_reserved for s in one.shards)),
-            pinned_by=pool.pinned_by(one, scene.state),
+            pinned_by=None if one.instance in replicas else pool.pinned_by(one, scene.state),
             waiting=_demanded(demand[one.model], scene.now) if one.model in demand else None,
+            replica=replicas.get(one.instance, ""),
         )
-        for one in scene.state.instances.values()
+        for one in instances
         if one.status != "failed"
     ]
 

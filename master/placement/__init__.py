@@ -17,11 +17,11 @@ from master.placement.pipeline_search import MAX_RANKS
 from master.placement.place import place, single_costs
 from master.placement.preview import plan_of, previews
 from master.placement.search import Placement
-from master.placement.speed import Links
+from master.placement.speed import Links, read_s_per_byte
 
 __all__ = [
     "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "LeasedMemory", "Links",
     "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
-    "place", "plan_of", "previews", "resolve_backend", "single_costs",
+    "place", "plan_of", "previews", "read_s_per_byte", "resolve_backend", "single_costs",
     "supposing",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from master.pool.claims import URGENT, Claim, aged, pinned_by
 from master.pool.leases import LeaseNotes, askable
 from master.pool.ledger import Promise, holds_by_sum, reserve
 from master.pool.plans import PlanBook, PoolPlan, Tenure
+from master.pool.replicas import LoadMeters, ModelLoad, due, loads_of, over, replicas_in
 from master.pool.settings import PoolSettings
 from master.pool.turns import Copy, CopyUse, Yielding, is_in_use, yielding
 from master.pool.waits import pool_reading
@@ -30,6 +31,8 @@ __all__ = [
     "CopyUse",
     "Hopeless",
     "LeaseNotes",
+    "LoadMeters",
+    "ModelLoad",
     "PlanBook",
     "PoolChoice",
     "PoolPlan",
@@ -42,10 +45,14 @@ __all__ = [
     "askable",
     "choose",
     "choose_room",
+    "due",
     "holds_by_sum",
     "is_in_use",
+    "loads_of",
+    "over",
     "pinned_by",
     "pool_reading",
+    "replicas_in",
     "reserve",
     "victim",
     "yielding",

@@ -45,7 +45,7 @@ MOST_TRIED = 10
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A copy that may leave, and when."""
+    """A copy that may leave, and when. One that costs nothing leaves already, or is a replica."""
 
     copy: Copy
     yielding: Yielding
@@ -75,7 +75,7 @@ class Hopeless:
 
 def victim(copy: Copy, given: Yielding, now: float) -> Victim:
     """Return a copy with what its leaving costs."""
-    if given.leaves:
+    if given.leaves or (copy.replica and given.at <= now):
         return Victim(copy, given, 0.0)
     wait_s = max(0.0, given.at - now)
     if math.isinf(wait_s):
@@ -124,6 +124,7 @@ def choose(
             if pinned and not isinstance(place(spec, emptied, sizing, links), Placement):
                 return _in_vain(verdict.refusal, pinned)
             return verdict.refusal
+    options = _replicas_first(options)
     return min(options, key=lambda one: (one.cost_s, len(one.victims)))
 
 
@@ -138,17 +139,21 @@ def choose_room(
     """Return on which node so many bytes are kept for something other than a model, and who leaves
     for it; where none has to, the one with the most room. The rest is as with `choose`."""
     leaving = [one for one in candidates if one.yielding.ever]
-    options: list[tuple[float, int, int, PoolChoice]] = []
+    options: list[PoolChoice] = []
     for node in nodes:
         chosen = cheapest(node, size_bytes, leaving, slots=0)
         if chosen is not None:
-            choice = PoolChoice(
-                {node.id: size_bytes}, tuple(chosen), cost_s=sum(one.cost_s for one in chosen)
-            )
-            options.append((choice.cost_s, len(chosen), -node.usable_bytes, choice))
+            cost_s = sum(one.cost_s for one in chosen)
+            options.append(PoolChoice({node.id: size_bytes}, tuple(chosen), cost_s=cost_s))
     refusal = _no_room(size_bytes, nodes)
     if options:
-        best = min(options, key=lambda one: one[:3])[3]
+        usable = {node.id: node.usable_bytes for node in nodes}
+
+        def order(one: PoolChoice) -> tuple[float, int, int]:
+            """Return what the options are sorted by."""
+            return one.cost_s, len(one.victims), -usable[next(iter(one.needs))]
+
+        best = min(_replicas_first(options), key=order)
         return replace(best, refusal=refusal if best.victims else None)
     if refusal.retry_after_s is None:
         return refusal
@@ -157,6 +162,14 @@ def choose_room(
     if pinned and all(without(node, gone).usable_bytes < size_bytes for node in unpromised):
         return _in_vain(refusal, pinned)
     return refusal
+
+
+def _replicas_first(options: Sequence[PoolChoice]) -> list[PoolChoice]:
+    """Return the options without those for which others than replicas leave, where it is enough
+    that replicas do."""
+    free = [one for one in options if all(victim.cost_s == 0.0 for victim in one.victims)]
+    is_enough = any(victim.copy.replica for one in free for victim in one.victims)
+    return free if is_enough else list(options)
 
 
 def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:

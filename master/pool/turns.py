@@ -2,7 +2,7 @@
 
 Pure. A turn protects demand, not idleness: what is idle yields at once. What is in use keeps
 its turn, then yields to a claim that stands no worse than what it serves; urgent claims do not wait
-for turns of others. A pin never yields.
+for turns of others. A pin never yields; a replica does at once, for its model has another copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class CopyUse:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A copy in memory, or on its way there. `use` None: not known now. `ready_at` None: not ready
-    yet. `load_s` is what loading it takes. `waiting` is what waits for its model at gateways."""
+    yet. `load_s` is what loading it takes. `waiting` is what waits for its model at gateways.
+    `replica`: why it came as a further copy of a model that has another; empty for others."""
 
     instance: Instance
     use: CopyUse | None
@@ -47,6 +48,7 @@ class Copy:
     load_s: float
     pinned_by: str | None = None
     waiting: Claim | None = None
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,20 @@ def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yi
     if copy.pinned_by is not None:
         return Yielding(math.inf, f"{model} is pinned by {copy.pinned_by}", ever=False)
     if instance.status != "ready":
+        if copy.replica:
+            return Yielding(now, idle=True)
         return Yielding(math.inf, f"{model} is loading")
     if copy.use is None:
         return Yielding(math.inf, f"what {model} does is not known")
-    rival = copy.waiting
+    rival = None if copy.replica else copy.waiting
     if rival is not None and rival.is_urgent and not claim.is_urgent:
         return Yielding(math.inf, f"{model} is wanted urgently")
     if instance.yields_to:
         return Yielding(now, f"{model} finishes what it answers", leaves=True)
     if not is_in_use(copy, now):
         return Yielding(now, idle=True)
+    if copy.replica:
+        return Yielding(now, f"a replica of {model} finishes what it answers")
     return _after_its_turn(copy, copy.use, claim, settings, now)
 
 

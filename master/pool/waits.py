@@ -99,12 +99,15 @@ def _wait(
 def _told(copy: Copy, settings: PoolSettings, now: float) -> PoolCopy:
     ready = copy.instance.status == "ready"
     in_use = ready and is_in_use(copy, now)
+    keeps = in_use and not copy.replica
     return PoolCopy(
         instance=copy.instance.instance,
         model=copy.instance.model,
         in_use=in_use,
-        turn_left_s=max(0.0, turn_ends_at(copy, settings, now) - now) if in_use else 0.0,
+        turn_left_s=max(0.0, turn_ends_at(copy, settings, now) - now) if keeps else 0.0,
         load_s=copy.load_s,
         yields_to=copy.instance.yields_to,
         pinned_by=copy.pinned_by,
+        replica=copy.replica,
+        leaves=copy.instance.why if copy.instance.status == "draining" else "",
     )

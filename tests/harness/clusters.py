@@ -38,6 +38,7 @@ class Cluster:
                 SHOAL_PRELOAD="",
                 SHOAL_HTTP_PROCESSES="1",
                 SHOAL_SLOTS="3",
+                SHOAL_POOL__REPLICAS="0",  # copies are counted, and placed by tests
                 **settings,
             )
             node.move(base_port)

@@ -83,6 +83,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.fetching.tools": ("psutil", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.decisions.leasing": ("pydantic",),
+    "master.decisions.replicating": ("pydantic",),
     "master.decisions.quantizing": ("pydantic",),
     "master.placement": ("pydantic",),
     "master.pool": ("pydantic",),

@@ -1,8 +1,8 @@
 """One seeded schedule of a pool: what happens in it, and what must hold whatever comes.
 
 Demand, clients that give up, commands, pins by hand and by `card.toml`, runners that crash, nodes
-drained, lost and found again, holders changed; in every second one programs that have leases. Tasks
-are not there yet.
+drained, lost and found again, holders changed; in every second one programs that have leases, in
+two of three replicas. Tasks are not there yet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from master.decisions.holder import ASKED_S
 from master.decisions.pool_view import BY_CARD
 from master.pool import PoolSettings
 from tests.sim.pool_leases import LATE_S, TTL_S, Owners
+from tests.sim.pool_replicas import ReplicaWatch
 from tests.sim.pool_world import TOLD_S, Ask, Broken, Kind, PoolWorld
 
 TURN_S, RATE = 6.0, 2.0
@@ -38,6 +39,7 @@ PRIORITIES = (1, 5, 10, 10, 10, 20, 50)
 UNIT = 1e9
 MOST_CRASHES = 3
 """Of one schedule: more would have models given up and tried again after minutes."""
+REPLICA_AFTER_S, REPLICA_GONE_S = 2.0, 4.0
 RETRIED_S, GRACE_S = 65.0, 65.0
 """A copy that was given up is tried again after so long; a silent node's are given up so late."""
 
@@ -56,9 +58,13 @@ class Schedule:
             f"n{number}": (chance.choice((7.0, 9.0, 13.0)), chance.randint(1, 3))
             for number in range(chance.randint(1, 3))
         }
-        settings = PoolSettings(turn_s=TURN_S, turn_loads=1.0, ageing_per_s=RATE)
+        settings = PoolSettings(
+            turn_s=TURN_S, turn_loads=1.0, ageing_per_s=RATE, replicas=seed % 3, replica_rows=2,
+            replica_after_s=REPLICA_AFTER_S, replica_gone_s=REPLICA_GONE_S,
+        )  # fmt: skip
         self.world = PoolWorld(kinds, nodes, Policy(keep_alive_s=30.0, pool=settings), rows=2)
         self.world.on_event = self.check_event
+        self.watch = ReplicaWatch(self.world)
         self.models = [str(kind.name) for kind in kinds]
         self.owners = Owners(self.world, random.Random(f"leases {seed}")) if seed % 2 else None
         self.commands = 0
@@ -69,11 +75,18 @@ class Schedule:
         story = "\n".join(self.world.story[-40:])
         raise Broken(f"seed {self.seed}: {what}\n{story}")
 
+    def told_of(self, faults: list[str]) -> None:
+        for fault in faults:
+            self.fail(fault)
+
     # --- what must hold ---------------------------------------------------------------------
 
     def check_event(self, body: Any, before: ClusterState) -> None:
         if isinstance(body, InstanceDraining | InstanceYields):
             self.check_leaving(body, before)
+            self.told_of(self.watch.leaves(body, before))
+        elif isinstance(body, InstancePlaced) and body.instance.replica:
+            self.told_of(self.watch.comes(body, before))
         elif isinstance(body, InstancePlaced):
             self.placed += 1
             self.check_placed(body, before)
@@ -84,13 +97,14 @@ class Schedule:
 
     def check_leaving(self, body: InstanceDraining | InstanceYields, before: ClusterState) -> None:
         known = before.instances[body.instance]
+        is_replica = body.instance in self.watch.replicas(before)
         asked = body.why == "asked to" or body.why.endswith(("is drained", "it stood in"))
         if isinstance(body, InstanceYields) and not body.to:
             return
-        if (known.model in before.pins or known.pinned) and not asked:
+        if (known.model in before.pins or known.pinned) and not asked and not is_replica:
             self.fail(f"{known.model} is pinned and has to go: {body.why}")
         held = self.world.held.get(InstanceId(body.instance))
-        if held is None or asked or isinstance(body, InstanceYields):
+        if held is None or asked or is_replica or isinstance(body, InstanceYields):
             return
         self.evicted += 1
         long_ago = [a for a in held.running if self.world.now - (a.began_at or 0.0) > TOLD_S + 0.2]
@@ -146,6 +160,7 @@ class Schedule:
             claimed += [str(one.copy.instance.instance) for one in plan.choice.victims]
         if len(claimed) != len(set(claimed)):
             self.fail("a copy leaves for two plans")
+        self.told_of(self.watch.stand())
 
     def bound_of(self, ask: Ask) -> float:
         """How long each waits who is served at all: to age past all that is not urgent, then a
@@ -255,8 +270,7 @@ class Schedule:
             self.world.step()
             if self.owners is not None:
                 self.owners.step()
-                for fault in self.owners.faults:
-                    self.fail(fault)
+                self.told_of(self.owners.faults)
             self.check_step()
 
     def end(self) -> None:
@@ -291,6 +305,10 @@ class Schedule:
                 self.fail(f"{ask} waits longer than {longest:.0f} s")
             elif ask.began_at is not None and ask.began_at - began > self.bound_of(ask):
                 self.fail(f"{ask} waited longer than {self.bound_of(ask):.0f} s")
+        # what runs ends, and is measured to have ended; then one replica goes after the other
+        self.steps(2 * (LONGEST_WORK_S + REPLICA_GONE_S) + 2 * REPLICA_GONE_S + TOLD_S)
+        if left := self.watch.replicas(world.state):
+            self.fail(f"replicas that do not go: {left}")
 
     def is_refused(self, model: ModelId) -> bool:
         waits = self.world.holder.pool(self.world.state, "holder", self.world.now).waits  # type: ignore[arg-type]

@@ -134,6 +134,8 @@ class PoolWorld:
         """Gigabytes that something other than models takes on a node."""
         self.card_files: dict[tuple[NodeId, ModelId], tuple[float, bool]] = {}
         """When a model's `card.toml` on a node was written, and whether that pins it."""
+        self.chips: dict[NodeId, str] = {}
+        """What nodes say that they are, by which they are faster or slower."""
         self.begin_term()
         for node in self.nodes:
             self._tell(NodeJoined(node=node, name=node), node)
@@ -244,6 +246,9 @@ class PoolWorld:
             instance = self.state.instances.get(held.instance)
             if instance is None:
                 self._end(held)
+            elif instance.status == "draining" and held.ready_at is None:
+                del self.held[held.instance]  # what loads still is not waited for
+                self._unloaded(held.instance, instance.generation, held.node)
             elif held.ready_at is None:
                 if self.now - held.since >= self.kinds[held.model].load_s - 1e-9:
                     held.ready_at = held.used_at = self.now
@@ -346,7 +351,8 @@ class PoolWorld:
         return NodeCard(
             node=node, name=node, platform="linux", cores=2,
             memory_bytes=int(gigabytes / 0.75 * GB), backends=("mlx-cpu",), mlx_version="",
-            shoal_version="", slots=slots, models=models, announced_at_s=1.0, ttl_s=1e9,
+            shoal_version="", chip=self.chips.get(node, ""), slots=slots, models=models,
+            announced_at_s=1.0, ttl_s=1e9,
         )  # fmt: skip
 
     def _reading(self, node: NodeId) -> NodeReading:

@@ -29,6 +29,8 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
         did["holders"] += schedule.terms
         did["crashes"] += schedule.crashes
         did["nodes lost"] += schedule.losses
+        did["replicas"] += schedule.watch.came
+        did["replicas that made way"] += schedule.watch.displaced
         if (owners := schedule.owners) is not None:
             did["leases"] += owners.granted
             did["owners that died"] += owners.died
@@ -36,6 +38,7 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
     print(f"{PART} schedules from {part * PART} on: {dict(did)}")
     assert did["evictions"] > PART and did["answers"] > 10 * PART, "nothing happened"
     assert min(did["crashes"], did["nodes lost"], did["holders"]), "nothing went wrong"
+    assert min(did["replicas"], did["replicas that made way"]), "no replica came, or none made way"
     assert min(did["leases"], did["owners that died"]), "nothing leased"
 
 

@@ -48,7 +48,8 @@ class PoolWait(Message):
 
 class PoolCopy(Message):
     """How a copy in memory stands. `turn_left_s`: so long it keeps its memory from what is no more
-    urgent, as long as it is in use. `load_s` is what loading it took or is expected to take."""
+    urgent, as long as it is in use. `load_s` is what loading it took or is expected to take.
+    `replica` is why it came as a further copy, and empty for others; `leaves` is why it leaves."""
 
     instance: InstanceId
     model: ModelId
@@ -57,6 +58,8 @@ class PoolCopy(Message):
     load_s: float
     yields_to: str = ""
     pinned_by: str | None = None
+    replica: str = ""
+    leaves: str = ""
 
 
 class PoolReading(Message):

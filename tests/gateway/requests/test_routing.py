@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from bus.wire.cards import model_named
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Conditions, Instance, RankReady, Shard, Status
@@ -103,6 +105,45 @@ def test_a_warm_prefix_is_worth_a_few_rows_and_no_more() -> None:
     assert choose(ready, at_slack, affinity) == warm
     beyond = {warm.instance: InstanceLoad(AFFINITY_SLACK + 1)}
     assert choose(ready, beyond, affinity) != warm
+
+
+def test_a_conversation_is_in_two_caches_at_most_however_many_copies_and_rows_there_are() -> None:
+    dice = random.Random(48)
+    ready = [instance(name) for name in "abcdef"]
+    for number in range(40):
+        affinity = affinity_of(chat(f"hello {number}"))
+        seen: dict[InstanceId, int] = {}
+        for _ in range(50):
+            loads = {one.instance: InstanceLoad(dice.randint(0, 32)) for one in ready}
+            found = choose(ready, loads, affinity)
+            assert found is not None
+            seen[found.instance] = seen.get(found.instance, 0) + 1
+        assert len(seen) == 2, seen
+
+
+def test_two_choices_keep_the_longest_queue_short() -> None:
+    """Each asks on its own, by what it heard last: all rows of ten requests ago."""
+    ready = [instance(name) for name in "abcdefgh"]
+    rows, heard = dict.fromkeys((one.instance for one in ready), 0), dict[InstanceId, int]()
+    for number in range(400):
+        if number % 10 == 0:
+            heard = dict(rows)
+        found = choose(ready, {n: InstanceLoad(r) for n, r in heard.items()}, f"{number}")
+        assert found is not None
+        rows[found.instance] += 1
+    assert max(rows.values()) - min(rows.values()) <= 2 * AFFINITY_SLACK + 10, rows
+
+
+def test_a_full_instance_is_asked_only_when_all_are_full() -> None:
+    ready = [instance(name) for name in "abc"]
+    full = {one.instance: InstanceLoad(2, full=True) for one in ready[:2]}
+    for number in range(20):
+        assert choose(ready, full, str(number)) == ready[2]
+    everywhere = full | {ready[2].instance: InstanceLoad(2, full=True)}
+    seen = [choose(ready, everywhere, str(number)) for number in range(20)]
+    assert all(one in seen for one in ready)
+    suspect = full | {ready[2].instance: InstanceLoad(0, suspect=True)}
+    assert choose(ready, suspect, "x") in ready[:2], "one that is full answers, at least"
 
 
 def test_a_suspect_instance_is_asked_only_when_there_is_no_other() -> None:

@@ -64,6 +64,13 @@ def wait_line(wait: Row) -> str:
     return "; ".join(parts)
 
 
+def copy_lines(copy: Row) -> list[str]:
+    """Return why a copy came as a replica, and why it leaves, as people read it."""
+    name = f"{copy['model']} ({copy['instance']})"
+    came = [f"{name} is a replica: {copy['replica']}"] if copy["replica"] else []
+    return [*came, *([f"{name} leaves: {copy['leaves']}"] if copy["leaves"] else [])]
+
+
 def _show(output: Output, found: Row) -> None:
     for wait in found["waits"]:
         output.say(wait_line(wait))
@@ -82,6 +89,9 @@ def _show(output: Output, found: Row) -> None:
     output.table(
         ("model", "instance", "use", ">turn left", "yields to", "pinned by", ">load"), rows
     )
+    for copy in found["copies"]:
+        for line in copy_lines(copy):
+            output.say(line)
     there = {copy["model"] for copy in found["copies"]}
     for one in found["pins"]:
         if one["model"] not in there:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import DownloadColumn, TimeRemainingColumn
 
+from bus.wire.ids import InstanceId
 from bus.wire.instances import Instance
 from bus.wire.kv import not_a_kind
 from gateway.cli.command import Invocation
@@ -18,7 +19,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.cluster.pool import wait_line
+from gateway.cli.verbs.cluster.pool import copy_lines, wait_line
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
@@ -86,6 +87,9 @@ def ps(invocation: Invocation) -> None:
     output.table(columns, rows)
     for wait in waits:
         output.say(wait_line(wait))
+    for copy in (one for reading in state.pool for one in reading.copies):
+        for line in copy_lines(copy.model_dump(mode="json")):
+            output.say(line)
     for one in state.instances:
         if one.status == "failed":
             output.say(f"{one.model} failed: {one.reason}")
@@ -277,6 +281,8 @@ def _kept_in_full(state: NodeState, one: Instance) -> str | None:
 def _status(state: NodeState, one: Instance) -> str:
     if one.yields_to and one.status == "ready":
         return f"yields to {one.yields_to}"
+    if one.instance in _replicas(state) and one.status == "ready":
+        return "replica"
     far = state.progress_of(one)
     if one.quantizes is not None and one.status == "ready":
         reading = state.reading_of(one)
@@ -287,7 +293,14 @@ def _status(state: NodeState, one: Instance) -> str:
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
+def _replicas(state: NodeState) -> set[InstanceId]:
+    """Return the copies that the holder of the term says are replicas."""
+    return {copy.instance for told in state.pool for copy in told.copies if copy.replica}
+
+
 def _leaves(state: NodeState, one: Instance, idle_s: float) -> str:
+    if one.instance in _replicas(state):
+        return "with its load"
     pin = state.state.pins.get(one.model)
     if pin is not None or one.pinned:
         return f"pinned by {pin.by}" if pin is not None and pin.by else "pinned"

@@ -243,6 +243,7 @@ def _standing(copy: Told, stand: Told | None) -> str:
         return "pinned" if copy["pinned"] else ""
     parts = [
         f"yields to {stand['yields_to']}" if stand["yields_to"] else "",
+        "replica" if stand["replica"] else "",
         "pinned" if stand["pinned_by"] is not None else "",
         f"turn {span(stand['turn_left_s'])}" if stand["turn_left_s"] else "",
     ]

@@ -154,13 +154,16 @@ function copyRow(copy, stand, pin) {
   const isOther = state !== "ready";
   return h(
     "tr", { "data-key": copy.instance },
-    h("td", {}, h("strong", {}, copy.model), isOther && h("span", { class: `pill ${TONES[state] ?? "bad"}` }, P.whats[state ?? copy.status] ?? copy.status)),
+    h("td", {}, h("strong", {}, copy.model), stand?.replica && h("span", { class: "pill quiet" }, P.replica),
+      isOther && h("span", { class: `pill ${TONES[state] ?? "bad"}` }, P.whats[state ?? copy.status] ?? copy.status),
+      stand?.replica && h("div", { class: "dim" }, P.replicaCame(stand.replica)),
+      stand?.leaves && h("div", { class: "dim" }, P.leaves(stand.leaves))),
     h("td", { class: "wide-only" }, [...new Set(copy.ranks.map((rank) => rank.node))].map((node) => h("span", { class: "chip" }, nameOf(node)))),
     h("td", { class: "n wide-only" }, bytes(copy.ranks.reduce((sum, rank) => sum + rank.promised_bytes, 0))),
     h("td", {}, stand ? use(stand) : T.unknown),
     h("td", { class: "n" }, stand?.turn_left_s ? span(Math.ceil(stand.turn_left_s)) : "–"),
     h("td", { class: "n wide-only" }, stand ? span(stand.load_s) : "–"),
-    h("td", {}, pin ? pinned(pin) : "–"),
+    h("td", {}, pin && !stand?.replica ? pinned(pin) : "–"),
     h("td", { class: "n" }, pinButton(copy.model, Boolean(pin))),
   );
 }

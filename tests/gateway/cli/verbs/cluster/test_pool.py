@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.verbs.cluster.pool import wait_line
+from gateway.cli.verbs.cluster.pool import copy_lines, wait_line
 
 WAIT: dict[str, Any] = {
     "model": "big",
@@ -39,3 +39,12 @@ def test_a_wait_says_what_is_known_of_it_and_nothing_else(
     parts = line.split("; ")[1:]
     assert len(parts) == len(said), line
     assert all(part.startswith(one) for part, one in zip(parts, said, strict=True)), line
+
+
+def test_a_copy_says_why_it_came_as_a_replica_and_why_it_leaves() -> None:
+    copy = {"model": "a", "instance": "inst-1", "replica": "", "leaves": ""}
+    assert copy_lines(copy) == []
+    came = copy_lines(copy | {"replica": "for 30 s its copy had too much to do"})
+    assert came == ["a (inst-1) is a replica: for 30 s its copy had too much to do"]
+    left = copy_lines(copy | {"leaves": "makes way for b"})
+    assert left == ["a (inst-1) leaves: makes way for b"]

@@ -66,7 +66,8 @@ BUSY = seen(
         queue=[queued("third", 5, 3), queued("org/a-model", 10, 1, "runner")],
         copies=[
             {"instance": "inst-org/a-model", "model": "org/a-model", "in_use": True,
-             "turn_left_s": 30.0, "load_s": 2.0, "yields_to": "third", "pinned_by": "ann"},
+             "turn_left_s": 30.0, "load_s": 2.0, "yields_to": "third", "pinned_by": "ann",
+             "replica": "", "leaves": ""},
         ],
     ),
     counts=counters(7, 2, (7, 0, 0, 0)),

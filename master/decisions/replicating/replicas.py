@@ -1,0 +1,138 @@
+"""A further copy of a model under load, on an idle node, and its end.
+
+Pure. Nothing leaves for a replica, and none is placed while a model or a lease waits for memory, a
+lost or failed copy is to be placed again, or a young holder has not heard of all nodes: what is
+free then may be theirs. A replica is of one node, on which no copy is in use or on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bus.replica.state import ClusterState
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.events import InstanceDraining, InstancePlaced
+from master import pool
+from master.decisions.pool_view import (
+    choose,
+    claim_of,
+    copies_of,
+    instance_of,
+    living,
+    placement_again,
+)
+from master.decisions.stand_ins import lost_copies
+from master.placement import Placement, PlacementSpec, read_s_per_byte
+
+if TYPE_CHECKING:
+    from master.decisions.decide import Scene
+
+SLOWEST = 3.0
+"""A copy that reads its weights so many times slower than the first is no help to its clients."""
+DRAIN_S = 600.0
+"""The time for what a replica that goes has open."""
+
+
+def replicate(
+    scene: Scene, meters: pool.LoadMeters, book: pool.PlanBook, fresh: Callable[[], InstanceId]
+) -> list[InstanceDraining | InstancePlaced]:
+    """Return the draining of replicas that are needed no more, and the placing of one, under a
+    `fresh` id, where it is due and has room; what models have to do now is taken into the
+    meters."""
+    copies = copies_of(scene)
+    loads = pool.loads_of(copies, scene.observed.demand(scene.now))
+    meters.look(loads, scene.policy.pool, scene.now)
+    replicas = {copy.instance.instance: copy.replica for copy in copies if copy.replica}
+    gone = pool.over(scene.state, replicas, meters, scene.policy.pool)
+    found: list[InstanceDraining | InstancePlaced] = [
+        InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in gone.items()
+    ]
+    due = pool.due(scene.state, loads, meters, scene.policy.pool)
+    if due and not (book.plans or book.refused or _others_come_back(scene)):
+        placed = _wanted({model: loads[model] for model in due}, scene, fresh)
+        found += [] if placed is None else [placed]
+    return found
+
+
+def as_it_stands(
+    name: InstanceId, state: ClusterState, lost: Collection[NodeId]
+) -> Instance | None:
+    """Return a copy, as no replica where its model has no other that answers; None for none."""
+    known = state.instances.get(name)
+    if known is None or not known.replica:
+        return known
+    is_replica = name in pool.replicas_in(state.instances.values(), lost)
+    return known if is_replica else known.model_copy(update={"replica": ""})
+
+
+def _wanted(
+    due: Mapping[ModelId, pool.ModelLoad], scene: Scene, fresh: Callable[[], InstanceId]
+) -> InstancePlaced | None:
+    """Return the placing of a replica of the first model that has room for one; None for none."""
+    settings = scene.policy.pool
+    for model, load in due.items():
+        copies = "copy" if load.copies == 1 else f"{load.copies} copies"
+        why = f"for {settings.replica_after_s:.0f} s its {copies} had too much to do"
+        placed = _placed(model, f"{why}: {load.rows} requests", scene, fresh)
+        if placed is not None:
+            return placed
+    return None
+
+
+def _placed(
+    model: ModelId, why: str, scene: Scene, fresh: Callable[[], InstanceId]
+) -> InstancePlaced | None:
+    """Return the placing of a replica that takes what the first copy does, on an idle node that
+    does not have the model; None where there is no room."""
+    first = living(scene.state, model)[0]
+    alike = {"context_tokens": first.context_tokens, "kv": first.kv}
+    alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
+    single = first.conditions.model_copy(update={**alike, **alone})
+    command = placement_again(first, single, "replica").model_copy(update={"pinned": False})
+    spec = PlacementSpec(model, **dict(single))
+    free = replace(scene, avoided=scene.avoided | _busy_nodes(model, scene))
+    found = choose(free, spec, claim_of(free, command))
+    if not isinstance(found, pool.PoolChoice) or found.placement is None or len(found.needs) > 1:
+        return None
+    if _is_slow(found.placement, first, scene):
+        return None
+    if scene.tenure.unsettled(found.needs, scene.observed.measured_at, scene.now):
+        return None
+    instance = instance_of(command, found.placement, scene.policy, fresh())
+    return InstancePlaced(instance=instance.model_copy(update={"replica": why}))
+
+
+def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
+    """Return whether a copy would be much slower than the first one, where that is known."""
+    nodes = {one.id: one for one in scene.unpromised_nodes()}
+    there = [read_s_per_byte(nodes[s.node], s.backend) for s in first.shards if s.node in nodes]
+    copy = placed.lead.copy
+    return bool(there) and read_s_per_byte(copy.node, copy.backend) > SLOWEST * max(there)
+
+
+def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
+    """Return the nodes on which a replica does not go: those that have a copy of its model, or
+    where one is in use, is on its way, or leaves."""
+    return frozenset(
+        shard.node
+        for copy in copies_of(scene)
+        if copy.instance.model == model
+        or copy.instance.status != "ready"
+        or pool.is_in_use(copy, scene.now)
+        for shard in copy.instance.shards
+    )
+
+
+def _others_come_back(scene: Scene) -> bool:
+    """Return whether copies are to be placed again that have no place now, or may be on nodes that
+    were not heard of yet."""
+    heard = scene.observed.living_cards(scene.now)
+    is_young = scene.observed.gathering(scene.now)
+    if is_young and any(NodeId(node) not in heard for node in scene.state.nodes):
+        return True
+    instances = scene.state.instances.values()
+    waits = any(one.status == "failed" and one.place_again is not None for one in instances)
+    return waits or bool(lost_copies(scene))
