@@ -31,7 +31,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "context_tokens": ("8192", "less than it was made for; from the next load on"),
     "default_max_tokens": ("1024", "of an answer that names no limit; from the next load on"),
     "keep_alive_s": ("600", "idle seconds until it leaves, -1: never; from the next load on"),
-    "kv": ('"8bit"', "how its KV is held: full, 8bit or 4bit; from the next load on"),
+    "kv": (
+        '"8bit"',
+        "how its KV is held: full, 8bit, 4bit or a window as window:4096; from the next load on",
+    ),
     "compatible_backends": ('["mlx-metal", "mlx-cpu"]', "those that can run it"),
     "backend_preference": ('["mlx-metal"]', "the better ones, in order"),
     "name": ('"A model"', "for people"),
