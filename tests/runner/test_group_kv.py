@@ -1,4 +1,4 @@
-"""A group whose ranks hold KV in fewer bits, or a window of it, says what one rank says that does."""
+"""A group that holds KV in fewer bits, or a window of it, says what one rank says that does."""
 
 from __future__ import annotations
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import StringConstraints
 
-_WINDOW = "window:(?:1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})"
-KvKind = Annotated[str, StringConstraints(pattern=f"^(?:full|8bit|4bit|{_WINDOW})$")]
-KINDS: tuple[KvKind, ...] = ("full", "8bit", "4bit")
+_Word = Literal["full", "8bit", "4bit"]
+WINDOW_PATTERN = "^window:(?:1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})$"
+KvKind = _Word | Annotated[str, StringConstraints(pattern=WINDOW_PATTERN)]
+KINDS: tuple[KvKind, ...] = get_args(_Word)
 """Those beside windows, of which there is one for each number of tokens."""
 BITS: Mapping[KvKind, int] = {"8bit": 8, "4bit": 4}
 GROUPS = (64, 32)
@@ -39,7 +40,7 @@ OTHER_WORDS: Mapping[str, KvKind] = {
 def not_a_kind(word: object) -> str | None:
     """Return what is wrong with a word for a kind of KV; None for one that is a kind."""
     text = str(word).lower()
-    if word in KINDS or (isinstance(word, str) and re.fullmatch(_WINDOW, word)):
+    if word in KINDS or (isinstance(word, str) and re.fullmatch(WINDOW_PATTERN[1:-1], word)):
         return None
     known = f"it is {', '.join(KINDS)} or a window as window:4096"
     name = text.partition(":")[0]
