@@ -48,6 +48,11 @@ UNSPLIT: Mapping[str, str] = {
 by the runner when it loads its stage, and refused with the reason."""
 STATES_ONLY = frozenset({"mamba", "mamba2", "rwkv7"})
 """Families without attention."""
+KEEPS_MORE = frozenset({
+    "baichuan_m1", "deepseek_v32", "falcon_h1", "glm_moe_dsa", "longcat_flash",
+    "longcat_flash_ngram", "minimax_m3_vl",
+})  # fmt: skip
+"""Families whose layers keep KV in one cache with something else."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -142,6 +147,8 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
         return "its layers keep windows or states, and no KV that grows"
     if text.get("index_head_dim"):
         return "its attention keeps an index beside its KV"
+    if family in KEEPS_MORE:
+        return "its layers keep KV in one cache with something else"
     return ""
 
 
