@@ -26,7 +26,7 @@ SINKS = 4
 """The first tokens of a row, which a window keeps: much attention rests on them, whatever they
 say (StreamingLLM), and a model that misses them talks nonsense."""
 NOT_HERE: Mapping[str, str] = {
-    "rotated": "rotated KV said no more than 4 bits as they are, and is not built",
+    "rotated": "rotated KV is not built: on the models measured it gained nothing",
     "window": "a window says its tokens, 16 to 9999999 of them",
 }
 OTHER_WORDS: Mapping[str, KvKind] = {

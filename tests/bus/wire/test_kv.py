@@ -53,7 +53,7 @@ def test_fewer_bits_take_codes_and_two_wide_numbers_a_group(
 
 def test_a_word_that_is_no_kind_is_told_what_is() -> None:
     assert all(not_a_kind(kind) is None for kind in KINDS)
-    assert "rotated KV said no more than 4 bits" in (not_a_kind("rotated") or "")
+    assert "rotated KV is not built" in (not_a_kind("rotated") or "")
     assert "q8_0 is 8bit here" in (not_a_kind("q8_0") or "")
     for word in ("", "5bit", 8.5, None, True, "turbo"):
         assert "full, 8bit, 4bit or a window as window:4096" in (not_a_kind(word) or "")

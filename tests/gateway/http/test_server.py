@@ -487,7 +487,7 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     ):
         assert asking.status_code == 400
         assert asking.json()["error"]["param"] == "kv"
-        assert "rotated KV said no more than 4 bits" in asking.json()["error"]["message"]
+        assert "rotated KV is not built" in asking.json()["error"]["message"]
     unknown = httpx.get(f"{url}/instance/previews", params={**query, "excluded_nodes": "nobody"})
     assert unknown.status_code == 400 and "testbed" in unknown.json()["error"]["message"]
     deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})

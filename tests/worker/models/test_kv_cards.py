@@ -57,7 +57,7 @@ def test_the_card_goes_before_the_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("rotated", "rotated KV said no more than 4 bits"),
+        ("rotated", "rotated KV is not built"),
         ("window", "a window says its tokens, 16 to 9999999 of them"),
         ("q8_0", "q8_0 is 8bit here"),
         ("6bit", "it is full, 8bit, 4bit or a window as window:4096"),
