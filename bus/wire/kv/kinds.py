@@ -23,8 +23,8 @@ BITS: Mapping[KvKind, int] = {"8bit": 8, "4bit": 4}
 GROUPS = (64, 32)
 """Values that share a scale and an offset, the better first: larger groups take fewer bytes."""
 SINKS = 4
-"""The first tokens of a row, which a window keeps: much attention rests on them, whatever they
-say, and many a model that misses them talks nonsense (StreamingLLM)."""
+"""The first tokens of a row, which a window keeps: much attention rests on them, for
+no meaning of theirs, and many a model that misses them talks nonsense (StreamingLLM)."""
 NOT_HERE: Mapping[str, str] = {
     "rotated": "rotated KV is not built: on the models measured it gained nothing",
     "window": "a window says its tokens, 16 to 9999999 of them",

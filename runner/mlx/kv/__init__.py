@@ -11,7 +11,7 @@ from runner.mlx.kv.kv_slab import SlabShape
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.kv.row_kv import RowKV
-from runner.mlx.kv.window import Window, WindowKV
+from runner.mlx.kv.window import SinkWindow, WindowKV
 
 __all__ = [
     "FULL_WIDTH",
@@ -23,8 +23,8 @@ __all__ = [
     "Parts",
     "PrefixStore",
     "RowKV",
+    "SinkWindow",
     "SlabShape",
-    "Window",
     "WindowKV",
     "codec_for",
     "copy_of",

@@ -34,6 +34,7 @@ class LayerKV:
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
+        """Hold these arrays."""
         self.parts = tuple(state)
 
     @property

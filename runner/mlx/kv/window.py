@@ -3,7 +3,7 @@
 """Talks to MLX: KV of which a row keeps its first tokens (sinks) and its last ones (a window).
 
 The token at position p sees position q where q is one of the first `sinks`, or p - q < `tokens`:
-whatever the chunks in which a prompt came. Positions are those of the text, for keys are held as
+the chunks in which a prompt came change nothing. Positions are those of the text, for keys are held as
 they were rotated. Position p lies in place p, and where all places are taken, in that of the oldest
 which is no sink; attention does not ask for the order of what it sees. So each row of a batch
 has its own next place, and nothing is moved when rows join and leave.
@@ -23,7 +23,7 @@ GROWTH_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SinkWindow:
     """What is kept of a row: the first `sinks` tokens and the last `tokens`."""
 
     sinks: int
@@ -60,7 +60,7 @@ class Window:
 class WindowKV(LayerKV):
     """One attention layer of one row: what the model calls a cache."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: SinkWindow) -> None:
         super().__init__()
         self.window = window
         self.offset = 0

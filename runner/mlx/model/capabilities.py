@@ -30,7 +30,7 @@ from runner.mlx.kv import (
     GroupKV,
     GroupShape,
     RowKV,
-    Window,
+    SinkWindow,
     WindowKV,
     codec_for,
     evaluated,
@@ -53,7 +53,7 @@ class Shape:
     vocabulary: int
     kv_bytes_per_token: int
     kv_bytes_fixed: int
-    window: Window | None = None
+    window: SinkWindow | None = None
     windowed: frozenset[int] = frozenset()
 
     @property
@@ -91,7 +91,7 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
     tokens = window_of(kind)
     if not tokens or not _sees_a_window(model, shape):
         return shape
-    window = Window(SINKS, tokens)
+    window = SinkWindow(SINKS, tokens)
     kept = min(window.places, context_tokens or window.places)
     return replace(
         _windowed(shape, window),
@@ -100,7 +100,7 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
     )
 
 
-def _windowed(shape: Shape, window: Window) -> Shape:
+def _windowed(shape: Shape, window: SinkWindow) -> Shape:
     """Return a shape of which each layer of ordinary KV keeps a window. Its bytes are as before."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
@@ -109,7 +109,7 @@ def _windowed(shape: Shape, window: Window) -> Shape:
 def _sees_a_window(model: Any, shape: Shape) -> bool:
     """Return whether the model says of a window what it says of all KV under the same mask: some
     attention asks for the order of what it sees. Chunks and single tokens are tried."""
-    window = Window(2, 6)
+    window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:
         return False
@@ -135,7 +135,7 @@ def _sees_a_window(model: Any, shape: Shape) -> bool:
 class _Masked(RowKV):
     """A layer that keeps everything, and shows what a window keeps."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: SinkWindow) -> None:
         super().__init__()
         self._window = window
 

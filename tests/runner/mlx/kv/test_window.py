@@ -13,10 +13,10 @@ from runner.engine import RowId
 from runner.mlx.kv.batch import DecodeBatch
 from runner.mlx.kv.prefixes import PrefixStore, copy_of
 from runner.mlx.kv.row_kv import RowKV
-from runner.mlx.kv.window import Window, WindowBatchKV, WindowKV
+from runner.mlx.kv.window import SinkWindow, WindowBatchKV, WindowKV
 
 HEADS, WIDTH = 2, 4
-WINDOW = Window(sinks=3, tokens=8)
+WINDOW = SinkWindow(sinks=3, tokens=8)
 
 
 def noise(count: int) -> mx.array:
