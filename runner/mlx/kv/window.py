@@ -4,9 +4,9 @@
 
 The token at position p sees position q where q is one of the first `sinks`, or p - q < `tokens`;
 the chunks in which a prompt came change nothing. Positions are those of the text, for keys are
-held as they were rotated. Position p lies in place p, and where all places are taken, in that of the oldest
-which is no sink; attention does not ask for the order of what it sees. So each row of a batch
-has its own next place, and nothing is moved when rows join and leave.
+held as they were rotated. Position p lies in place p, and where all places are taken, in that of
+the oldest which is no sink; attention does not ask for the order of what it sees. So each row of a
+batch has its own next place, and nothing is moved when rows join and leave.
 """
 
 from __future__ import annotations
