@@ -137,7 +137,7 @@ bench-pool: $(READY)
 
 prove-kv: $(READY)
 	rm -f prove-results/kv.jsonl
-	$(PROVE) tests/runner/mlx/test_kv_widths.py tests/runner/test_group_kv.py; \
+	$(PROVE) tests/runner/mlx/test_kv_widths.py tests/runner/mlx/test_kv_windows.py tests/runner/test_group_kv.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table kv; exit $$said
 
 prove-folders: $(READY)

@@ -66,7 +66,8 @@ class ModelCard(Message):
 
     `kv` is how its node holds what grows of the KV unless a load says otherwise; the bytes of the
     card are of full width. Values of `kv_value_bytes` are put in groups of `kv_group`; 0: they stay
-    in full width, for the reason in `kv_full_because`.
+    in full width, for the reason in `kv_full_because`, which is also why no window of them can be
+    kept unless `kv_windows`.
 
     `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
     the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
@@ -148,6 +149,7 @@ class ModelCard(Message):
     kv_group: int = 0
     kv_value_bytes: int = 0
     kv_full_because: str = ""
+    kv_windows: bool = False
 
 
 class PartialModel(Message):

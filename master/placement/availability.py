@@ -14,7 +14,7 @@ from typing import Literal
 
 from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.kv import KvKind
+from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from master.placement.capacity import NodeCapacity, resolve_backend
 from master.placement.memory_cost import LayerCosts, layer_costs
@@ -153,7 +153,7 @@ def find_copies(
         key = (id(donor), backend, own is None)
         if key not in costed:
             card = donor if own is not None else card_as_computed(donor, backend)
-            kind = (spec.kv or card.kv) if card.kv_group else "full"
+            kind = kind_for(spec.kv or card.kv, card.kv_group, windows=card.kv_windows)
             costed[key] = (card, layer_costs(card, spec.context_tokens, backend, kind))
         card, costs = costed[key]
         found.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))

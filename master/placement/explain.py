@@ -12,6 +12,7 @@ from typing import Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.kv import kind_for
 from master.placement.availability import Kind, PlacementSpec
 from master.placement.capacity import (
     MEMORY_SHARE,
@@ -67,7 +68,9 @@ def refuse_early(
             field="context_tokens",
             facts={"context_tokens": longest},
         )
-    if spec.kv not in (None, "full") and not any(card.kv_group for card in known):
+    wanted = spec.kv or "full"
+    held = {kind_for(wanted, card.kv_group, windows=card.kv_windows) for card in known}
+    if wanted not in held:
         why = next((card.kv_full_because for card in known if card.kv_full_because), "")
         return Refusal(
             reason="unsupported",

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 
 from bus.wire.cards import ModelCard
-from bus.wire.kv import KvKind, held_bytes
+from bus.wire.kv import KvKind, held_bytes, window_bytes, window_of
 
 WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
@@ -41,7 +41,8 @@ class MemoryCost:
 
     `weights` are those of its layers as stored, `overhead` their factor. Its KV cache holds
     `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context;
-    what grows is held as `kv_kind`. `by_card`: its `card.toml` says what the weights take.
+    what grows is held as `kv_kind`; of a window the most that a row keeps is `kv_per_row`'s.
+    `by_card`: its `card.toml` says what the weights take.
     """
 
     weights: int
@@ -164,7 +165,8 @@ def layer_costs(
     """Return a model's costs by layer; what its card does not tell by layer counts as equal.
 
     The context that is promised is as asked for, else 8,192 tokens; at most the model's. KV that
-    grows takes the bytes of its `kind`, scales and offsets included.
+    grows takes the bytes of its `kind`, scales and offsets included; a window grows no more than
+    the model's context.
     """
     count = card.layers
     overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
@@ -181,7 +183,13 @@ def layer_costs(
         edges = _said_bytes(card, edges[0]), _said_bytes(card, edges[1])
     in_full = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
     kv = [held_bytes(one, kind, card.kv_value_bytes, card.kv_group) for one in in_full]
-    fixed = _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count)
+    windows = [window_bytes(one, kind, card.context_tokens) for one in in_full]
+    fixed = [
+        one + window
+        for one, window in zip(
+            _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count), windows, strict=True
+        )
+    ]
     context = min(context_tokens or PROMISED_TOKENS, card.context_tokens)
     needs = [ceil(w * overhead) + context * k + f for w, k, f in zip(each, kv, fixed, strict=True)]
     return LayerCosts(
@@ -237,9 +245,10 @@ def cost_text(need: MemoryCost) -> str:
     """Return the sum as text: `1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
     held = "" if need.kv_kind == "full" else f" in {need.kv_kind}"
     source = " (memory_bytes of its card.toml)" if need.by_card else ""
+    long = "any context" if window_of(need.kv_kind) else f"{need.context_tokens:,} tokens"
     return (
         f"{gb(need.total)} GB = weights {gb(need.weights)}{source} x {need.overhead:.2f} + "
-        f"KV {gb(need.kv)} for {need.context_tokens:,} tokens{held} + {gb(FIXED_BYTES)}"
+        f"KV {gb(need.kv)} for {long}{held} + {gb(FIXED_BYTES)}"
     )
 
 

@@ -126,11 +126,14 @@ class MlxEngine:
         kv: KvKind = "full",
     ) -> None:
         head = LastTokenHead(loaded.module)
-        shape, capabilities = _found(loaded, head, adapters, kv)
+        context_tokens = context_of(loaded.config, context_tokens)
+        shape, capabilities = _found(
+            loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
+        )
         head.narrows = capabilities.narrows
         self.facts = EngineFacts(
             weights_bytes=loaded.weights_bytes + adapters.nbytes,
-            context_tokens=context_of(loaded.config, context_tokens),
+            context_tokens=context_tokens,
             vocabulary=shape.vocabulary,
             kv_bytes_per_token=shape.kv_bytes_per_token,
             kv_bytes_fixed=shape.kv_bytes_fixed,
@@ -358,18 +361,21 @@ def _adapters(
 
 
 def _found(
-    loaded: LoadedWeights, head: LastTokenHead, adapters: AdapterBank, kv: KvKind
+    loaded: LoadedWeights,
+    head: LastTokenHead,
+    adapters: AdapterBank,
+    measured: Callable[[Any], Shape],
 ) -> tuple[Shape, Capabilities]:
     """Return what the model, or this rank's part of it by itself, keeps and can do; adapters that
     its rows cannot have each for itself are refused."""
     model = loaded.model
     if not isinstance(model, StageModel):
-        shape = measure(model, kv)
+        shape = measured(model)
         _try_adapters(model, shape, adapters)
         return shape, try_out(model, shape, head)
     try:
         with model.rehearsal():
-            shape = replace(measure(model, kv), vocabulary=model.vocabulary)
+            shape = replace(measured(model), vocabulary=model.vocabulary)
             _try_adapters(model, shape, adapters)
             capabilities = try_out(model, shape, head)
     except Exception as error:
@@ -381,7 +387,7 @@ def _found(
 def kv_words(kind: KvKind, shape: Shape) -> str:
     """Return how the layers of a loaded model hold their KV: "full", "8bit", or "8bit in 4 of 24
     layers"."""
-    layers, narrowed = len(shape.codecs), shape.narrowed
+    layers, narrowed = len(shape.codecs), shape.narrowed + len(shape.windowed)
     if not narrowed:
         return "full"
     return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"

@@ -220,7 +220,7 @@ class Role:
     def _note_kv(self, held: str) -> None:
         """Log how KV is held where that is not as the spec has it, in every layer."""
         if held and held != self._spec.kv:
-            why = "its other layers keep windows, states, or heads that no group divides"
+            why = "its other layers keep no KV, have heads that no group divides, or need it all"
             self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
 
     def _stuck(self, what: str) -> None:

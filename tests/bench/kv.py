@@ -1,4 +1,4 @@
-"""Decoding with KV in 8 and 4 bits against full width, in one run. Run by hand:
+"""Decoding with KV in 8 and 4 bits, and with a window, against full width, in one run. Run by hand:
 
     LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
         python -P tests/bench/kv.py [--model FOLDER] [--rounds 5]
@@ -27,6 +27,7 @@ from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan  # noqa: E402
 from runner.mlx.engine import MlxEngine, load_engine  # noqa: E402
 
 STEPS, CHUNK = 24, 256
+HELD = (*KINDS, "window:256")
 SHAPES = ((1, 32), (4, 32), (16, 32), (1, 4_000))
 """Rows and the tokens of their prompts."""
 _rows = itertools.count(1)
@@ -76,11 +77,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     players = {
-        kind: Player(load_engine(asked.model, memory_limit_bytes=8 << 30, kv=kind))
-        for kind in KINDS
+        kind: Player(load_engine(asked.model, memory_limit_bytes=8 << 30, kv=kind)) for kind in HELD
     }
     for rows, length in SHAPES:
-        took: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        took: dict[str, list[float]] = {kind: [] for kind in HELD}
         held: dict[str, int] = {}
         for _ in range(asked.rounds):
             for kind, player in players.items():
@@ -89,12 +89,12 @@ def main() -> None:
         base = statistics.median(took["full"])
         for kind, times in took.items():
             middle, facts = statistics.median(times), players[kind].engine.facts
-            bill = rows * (length + STEPS + 2) * facts.kv_bytes_per_token
+            bill = (length + STEPS + 2) * facts.kv_bytes_per_token + facts.kv_bytes_fixed
             print(
-                f"{rows:2} rows after {length:4} tokens, {kind:4}"
+                f"{rows:2} rows after {length:4} tokens, {kind:10}"
                 f"  {1000 * middle:7.2f} ms a step  {rows / middle:6.0f} tokens/s"
                 f"  {base / middle:4.2f} x full"
-                f"  KV {held[kind] / 1e6:6.2f} MB, bill {bill / 1e6:6.2f}"
+                f"  KV {held[kind] / 1e6:6.2f} MB, bill {rows * bill / 1e6:6.2f}"
             )
 
 

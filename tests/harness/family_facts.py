@@ -67,6 +67,7 @@ class FamilyFacts:
     tensor: str
     adapters: str
     tensor_adapters: str
+    windows: str
     fewer_bits: str
 
 
@@ -81,6 +82,7 @@ def engine_facts(folder: Path) -> dict[str, str]:
         "prefixes": YES if facts.trims else "whole prompts alone",
         "drafts": YES if facts.trims else "what it keeps cannot step back",
         "adapters": refused or (YES if DRAWN in facts.adapters else NO_LAYERS),
+        "windows": window_fact(folder),
     }
 
 
@@ -94,6 +96,15 @@ def _draw_adapter(folder: Path) -> str:
     except Exception as error:
         return f"mlx-lm trains none: {_said(error)}"
     return ""
+
+
+def window_fact(folder: Path) -> str:
+    """Whether a window is kept of its KV, once loaded, and in all layers."""
+    kind = "window:16"
+    held = load_engine(folder, memory_limit_bytes=LIMIT_BYTES, kv=kind).facts.extra["kv"]
+    if held == "full":
+        return "no layer of the small one keeps KV that grows in a cache of its own"
+    return YES if held == kind else "in some layers; the others keep windows or states of their own"
 
 
 def pipeline_fact(folder: Path) -> str:

@@ -39,6 +39,9 @@ def first_paragraph(thing: object) -> str:
 def type_name(annotation: object) -> str:
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
+    text = re.sub(
+        r"Annotated\[str, StringConstraints\(.*?pattern=('[^']*').*?\)\]", r"text \1", text
+    )
     for noise in ("typing.", "bus.wire.messages.", "bus.", "<class '", "'>"):
         text = text.replace(noise, "")
     return text.replace("|", "\\|")

@@ -18,12 +18,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bus.wire.api_keys import HASH_PATTERN
+from bus.wire.kv import WINDOW_PATTERN
 from bus.wire.pool import LEASE_PATTERN
 
 PATTERNS: Mapping[str, str] = {
     r"^[0-9a-f]{64}$": "0123456789abcdef" * 4,
     HASH_PATTERN: "sha256:" + "0123456789abcdef" * 4,
     LEASE_PATTERN: "lease-01234567",
+    WINDOW_PATTERN: "window:4096",
 }
 """A text that fits, for each pattern that a field may have."""
 SPAN = 60_000
@@ -132,7 +134,10 @@ def _value(
         return full(annotation, turn) if whole else least(annotation)
     if get_origin(annotation) in (Union, types.UnionType):
         inner = _members(annotation)
-        return _value(inner[turn % len(inner)], name, turn, limits, whole=whole)
+        chosen = inner[turn % len(inner)]
+        for one in getattr(chosen, "__metadata__", ()):
+            limits = {**limits, **_limits(one)}
+        return _value(chosen, name, turn, limits, whole=whole)
     if get_origin(annotation) is not None:
         return _made_of(annotation, name, turn, whole=whole)
     if annotation is bool:

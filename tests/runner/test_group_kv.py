@@ -1,4 +1,4 @@
-"""A group whose ranks hold KV in fewer bits says what one rank says that does."""
+"""A group that holds KV in fewer bits, or a window of it, says what one rank says that does."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def facts(slot: Slot) -> dict[str, str | int | float | bool]:
     [
         pytest.param("pipeline", stages(8, 2), "4bit", id="pipeline of 2, 4 bits"),
         pytest.param("tensor", [(0, 8)] * 2, "8bit", id="tensor over 2, 8 bits"),
+        pytest.param("pipeline", stages(8, 2), "window:24", id="pipeline of 2, a window"),
+        pytest.param("tensor", [(0, 8)] * 2, "window:24", id="tensor over 2, a window"),
     ],
 )
 def test_a_group_says_what_one_rank_says(tmp_path, sharding, layers, kv) -> None:

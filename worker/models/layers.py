@@ -64,6 +64,11 @@ _MIXER_INPUTS = (
     ("mamba_num_heads", "mamba_head_dim"),
 )
 """What the output projection of a state mixer takes in: heads, and how wide they are."""
+KEEPS_MORE = frozenset({
+    "baichuan_m1", "deepseek_v32", "falcon_h1", "glm_moe_dsa", "longcat_flash",
+    "longcat_flash_ngram", "minimax_m3_vl",
+})  # fmt: skip
+"""Families whose layers keep KV in one cache with something else."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -151,13 +156,23 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
     return ["growing"] * layers
 
 
+def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
+    """Return why KV can be held in no other way than the model's own, be it in fewer bits or a
+    window of it, in words to follow a colon; else empty."""
+    if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
+        return "its layers keep windows or states, and no KV that grows"
+    if text.get("index_head_dim"):
+        return "its attention keeps an index beside its KV"
+    if family in KEEPS_MORE:
+        return "its layers keep KV in one cache with something else"
+    return ""
+
+
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
     """Return how many values of KV can share a scale, and "", or 0 and why it stays in full width,
     in words to follow a colon. What is not known here is found out by the runner."""
-    if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
-        return 0, "its layers keep windows or states, and no KV that grows"
-    if text.get("index_head_dim"):
-        return 0, "its attention keeps an index beside its KV"
+    if why := why_whole(family, text, layers):
+        return 0, why
     if text.get("kv_lora_rank"):
         widths = (int(text["kv_lora_rank"]), int(text.get("qk_rope_head_dim") or 0))
     else:

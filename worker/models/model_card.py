@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.kv import KvKind
+from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import MADE_FROM
 from bus.wire.model_cards import Notes
 from worker.models import layers
@@ -92,6 +92,7 @@ def model_card(
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
     group, in_full = layers.kv_group(family, text, count)
+    windows = not layers.why_whole(family, text, count)
     thinks = _thinks(template)
     return ModelCard(
         model=model,
@@ -136,10 +137,11 @@ def model_card(
         backend_preference=notes.backend_preference,
         made_from=made_from(config),
         adapters=adapters.cards,
-        kv=(notes.kv or kv) if group else "full",
+        kv=kind_for(notes.kv or kv, group, windows=windows),
         kv_group=group,
         kv_value_bytes=value_bytes,
         kv_full_because=in_full,
+        kv_windows=windows,
     )
 
 
@@ -169,7 +171,7 @@ def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
 def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
     """Return what is said of a model whose KV stays in full width, though its notes or else its
     node want it otherwise."""
-    if (notes.kv or wanted) == "full" or not card.kv_full_because:
+    if card.kv == (notes.kv or wanted):
         return None
     where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"
     way_out = 'to have this said no more, write kv = "full" in its card.toml'

@@ -2,6 +2,32 @@
 Pure.
 """
 
-from bus.wire.kv.kinds import BITS, GROUPS, KINDS, KvKind, group_of, held_bytes, not_a_kind
+from bus.wire.kv.kinds import (
+    BITS,
+    GROUPS,
+    KINDS,
+    SINKS,
+    WINDOW_PATTERN,
+    KvKind,
+    group_of,
+    held_bytes,
+    kind_for,
+    not_a_kind,
+    window_bytes,
+    window_of,
+)
 
-__all__ = ["BITS", "GROUPS", "KINDS", "KvKind", "group_of", "held_bytes", "not_a_kind"]
+__all__ = [
+    "BITS",
+    "GROUPS",
+    "KINDS",
+    "SINKS",
+    "WINDOW_PATTERN",
+    "KvKind",
+    "group_of",
+    "held_bytes",
+    "kind_for",
+    "not_a_kind",
+    "window_bytes",
+    "window_of",
+]

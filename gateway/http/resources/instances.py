@@ -6,7 +6,7 @@ A refusal keeps its reason and its numbers; an impossible placement is never a 2
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from falcon.asgi import Request, Response
 from pydantic import Field, field_validator
@@ -168,7 +168,7 @@ def _asked(req: Request) -> PlaceBody:
         if_absent=False,
         dry_run=True,
         sharding=sharding,
-        kv=cast("KvKind | None", kv),
+        kv=kv,
     )
 
 

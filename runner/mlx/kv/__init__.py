@@ -1,5 +1,5 @@
 """Talks to MLX: the KV of rows: by itself, in padded batches, in slabs, kept as prefixes, each
-in the width that its codec gives it.
+in the width that its codec gives it; or a window of it.
 
 All arrays belong to the engine's thread. What a model calls a cache here is a layer of KV with
 keys and values of (rows, heads, tokens, width).
@@ -11,6 +11,7 @@ from runner.mlx.kv.kv_slab import SlabShape
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv.window import SinkWindow, WindowKV
 
 __all__ = [
     "FULL_WIDTH",
@@ -22,7 +23,9 @@ __all__ = [
     "Parts",
     "PrefixStore",
     "RowKV",
+    "SinkWindow",
     "SlabShape",
+    "WindowKV",
     "codec_for",
     "copy_of",
     "evaluated",

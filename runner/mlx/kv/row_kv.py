@@ -32,6 +32,11 @@ class LayerKV:
         """Return the arrays, for evaluation."""
         return self.parts
 
+    @state.setter
+    def state(self, state: tuple[Any, ...]) -> None:
+        """Hold these arrays."""
+        self.parts = tuple(state)
+
     @property
     def nbytes(self) -> int:
         """Return the bytes of the arrays, spare room included."""

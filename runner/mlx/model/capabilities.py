@@ -6,20 +6,21 @@
 The bytes a token costs are measured on a real cache after a real forward, not read from the
 configuration; whether rows of unlike length may share a batch is decided by computing
 two of them both ways and comparing. So is whether the model's attention takes KV of fewer bits as
-it is held.
+it is held, and whether it can see a window of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
-from bus.wire.kv import KvKind
+from bus.wire.kv import SINKS, KvKind, window_of
 from runner.engine import RowId
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import (
@@ -29,6 +30,8 @@ from runner.mlx.kv import (
     GroupKV,
     GroupShape,
     RowKV,
+    SinkWindow,
+    WindowKV,
     codec_for,
     evaluated,
 )
@@ -44,12 +47,14 @@ CODED_TOLERANCE = 0.15
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How a model keeps what it has read: `codecs[i]` holds the ordinary KV of layer i, which may
-    keep something else (None)."""
+    keep something else (None). Of the layers `windowed` a row keeps a `window`."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int
     kv_bytes_per_token: int
     kv_bytes_fixed: int
+    window: SinkWindow | None = None
+    windowed: frozenset[int] = frozenset()
 
     @property
     def trims(self) -> bool:
@@ -70,15 +75,80 @@ class Shape:
 def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
     """Return a row's own empty caches, one per layer, ours where the layer's KV is ordinary."""
     made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
+    if shape.window is not None:
+        window = shape.window
+        made = [WindowKV(window) if at in shape.windowed else one for at, one in enumerate(made)]
     return [
         cache if codec is None else RowKV(reserve, codec)
         for codec, cache in zip(shape.codecs, made, strict=True)
     ]
 
 
-def measure(model: Any, kind: KvKind = "full") -> Shape:
+def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
     """Run a few tokens and return what the model keeps of them, its ordinary KV held as `kind`
-    where that can be."""
+    where that can be. A row has at most `context_tokens` (default: any number)."""
+    shape = _measured(model, kind)
+    tokens = window_of(kind)
+    if not tokens or not _sees_a_window(model, shape):
+        return shape
+    window = SinkWindow(SINKS, tokens)
+    kept = min(window.places, context_tokens or window.places)
+    return replace(
+        _windowed(shape, window),
+        kv_bytes_per_token=0,
+        kv_bytes_fixed=shape.kv_bytes_fixed + kept * shape.kv_bytes_per_token,
+    )
+
+
+def _windowed(shape: Shape, window: SinkWindow) -> Shape:
+    """Return a shape of which each layer of ordinary KV keeps a window. Its bytes are as before."""
+    ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
+    return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
+
+
+def _sees_a_window(model: Any, shape: Shape) -> bool:
+    """Return whether the model says of a window what it says of all KV under the same mask: some
+    attention asks for the order of what it sees. Chunks and single tokens are tried."""
+    window = SinkWindow(2, 6)
+    narrow = _windowed(shape, window)
+    if not narrow.windowed:
+        return False
+    wide = new_caches(model, in_full_width(shape), 0)
+    masked = [_Masked(window) if at in narrow.windowed else one for at, one in enumerate(wide)]
+    row = _probe(22, shape.vocabulary, 3)
+    cuts = (0, 13, 19, 20, 21, 22)
+    chunks = [mx.array([row[start:stop]]) for start, stop in pairwise(cuts)]
+
+    def said(caches: list[Any]) -> list[mx.array]:
+        """Return the logits of all chunks."""
+        out = [model(chunk, cache=caches) for chunk in chunks]
+        mx.eval(out)
+        return out
+
+    try:
+        wanted = said(masked)
+    except Exception:
+        return False
+    return _agree(lambda: said(new_caches(model, narrow, 0)), wanted)
+
+
+class _Masked(RowKV):
+    """A layer that keeps everything, and shows what a window keeps."""
+
+    def __init__(self, window: SinkWindow) -> None:
+        super().__init__()
+        self._window = window
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array:
+        """Return the mask of a window, (N, offset + N)."""
+        stop = self.offset + N
+        these, those = mx.arange(self.offset, stop)[:, None], mx.arange(stop)[None]
+        return self._window.sees(these, those, stop, window_size)
+
+
+def _measured(model: Any, kind: KvKind) -> Shape:
     caches = make_prompt_cache(model)
     logits = model(mx.arange(PROBE_TOKENS)[None] % 2, cache=caches)
     mx.eval(logits, evaluated(caches))

@@ -233,12 +233,13 @@ def test_load_waits_until_the_instance_is_ready(shoal: Shoal) -> None:
 
 
 def test_load_says_how_kv_is_held_and_knows_the_kinds(shoal: Shoal) -> None:
-    assert shoal("load", "org/own", "--kv", "4bit").exit_code == 0
-    placed = next(body for _, path, body in shoal.desk.asked if path == "/place_instance")
-    assert placed["kv"] == "4bit"
-    shoal.desk.asked.clear()
+    for kind in ("4bit", "window:4096"):
+        assert shoal("load", "org/own", "--kv", kind).exit_code == 0
+        placed = next(body for _, path, body in shoal.desk.asked if path == "/place_instance")
+        assert placed["kv"] == kind
+        shoal.desk.asked.clear()
     refused = shoal("load", "org/own", "--kv", "window")
-    assert refused.exit_code == 2 and "a window with sinks is not there yet" in refused.stderr
+    assert refused.exit_code == 2 and "a window says its tokens" in refused.stderr
     assert not shoal.desk.asked
 
 

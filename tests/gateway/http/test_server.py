@@ -477,8 +477,8 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     asked = shared.holder.commands[-1]
     assert asked.previews and asked.dry_run and asked.sharding == "tensor"
     assert asked.excluded_nodes == ("n1",), "a node's name stands for its id"
-    assert httpx.post(f"{url}/place_instance", json={"model": MODEL, "kv": "8bit"}).is_success
-    assert shared.holder.commands[-1].kv == "8bit"
+    assert httpx.post(f"{url}/place_instance", json={"model": MODEL, "kv": "window:99"}).is_success
+    assert shared.holder.commands[-1].kv == "window:99"
     assert httpx.get(f"{url}/instance/previews", params={**query, "kv": "4bit"}).is_success
     assert shared.holder.commands[-1].kv == "4bit"
     for asking in (
@@ -487,7 +487,7 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     ):
         assert asking.status_code == 400
         assert asking.json()["error"]["param"] == "kv"
-        assert "rotated KV is not there yet" in asking.json()["error"]["message"]
+        assert "rotated KV is not built" in asking.json()["error"]["message"]
     unknown = httpx.get(f"{url}/instance/previews", params={**query, "excluded_nodes": "nobody"})
     assert unknown.status_code == 400 and "testbed" in unknown.json()["error"]["message"]
     deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})

@@ -43,6 +43,32 @@ def test_a_token_is_billed_with_codes_scales_and_offsets(kind: KvKind, a_layer: 
     assert (f"1,000 tokens in {kind}" in cost_text(need)) == (kind != "full")
 
 
+def test_a_window_is_billed_by_the_row_whatever_the_context() -> None:
+    card = model(**GROUPED, layer_kv_fixed=(500,) * 8)
+    bills = [layer_costs(card, tokens, "mlx-metal", "window:60").whole for tokens in (100, 4_000)]
+    for need in bills:
+        assert need.kv_per_token == 0
+        assert need.kv == need.kv_per_row == 8 * (500 + 64 * 2 * VALUES)
+    assert bills[0].total == bills[1].total
+    assert "for any context in window:60" in cost_text(bills[0])
+    long = layer_costs(card, None, "mlx-metal", "window:9000000").whole
+    assert long.kv_per_row == 8 * (500 + card.context_tokens * 2 * VALUES)
+
+
+def test_a_window_gives_the_whole_context_of_the_model() -> None:
+    card = model(**GROUPED).model_copy(update={"kv_windows": True})
+    verdict = placed(PlacementSpec(MODEL, kv="window:64"), card)
+    assert isinstance(verdict, Placement)
+    assert verdict.lead.copy.kv == "window:64"
+    assert verdict.context_tokens == card.context_tokens
+    bare = model().model_copy(update={"kv_full_because": "it keeps an index"})
+    refused = placed(PlacementSpec(MODEL, kv="window:64"), bare)
+    assert isinstance(refused, Refusal)
+    assert refused.field == "kv" and "it keeps an index" in refused.message
+    fallen_back = placed(PlacementSpec(MODEL), bare.model_copy(update={"kv": "window:64"}))
+    assert isinstance(fallen_back, Placement) and fallen_back.lead.copy.kv == "full"
+
+
 def test_states_and_windows_are_billed_as_they_were() -> None:
     card = model(**GROUPED, layer_kv_fixed=(500,) * 8)
     assert layer_costs(card, None, "mlx-metal", "4bit").whole.kv_per_row == 8 * 500

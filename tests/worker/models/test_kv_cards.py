@@ -57,10 +57,10 @@ def test_the_card_goes_before_the_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("rotated", "rotated KV is not there yet"),
-        ("window", "a window with sinks is not there yet"),
+        ("rotated", "rotated KV is not built"),
+        ("window", "a window says its tokens, 16 to 9999999 of them"),
         ("q8_0", "q8_0 is 8bit here"),
-        ("6bit", "it is full, 8bit or 4bit"),
+        ("6bit", "it is full, 8bit, 4bit or a window as window:4096"),
     ],
 )
 def test_a_card_that_asks_for_what_is_no_kind_is_refused_by_name(
@@ -91,3 +91,27 @@ def test_a_model_that_stays_in_full_width_is_taken_and_says_why(tmp_path: Path, 
     here = weights(tmp_path, "4bit")
     here.look()
     assert here.passed_over == ()
+
+
+def test_a_window_does_not_ask_for_groups(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "m", CONFIG | {"head_dim": 80})
+    here = weights(tmp_path, "window:64")
+    (card,) = here.look()
+    assert (card.kv, card.kv_group, card.kv_windows) == ("window:64", 0, True)
+    assert here.passed_over == ()
+
+
+@pytest.mark.parametrize(
+    "more", [{"index_head_dim": 64}, {"layer_types": ["sliding_attention"] * 2}]
+)
+def test_a_model_that_can_keep_no_window_is_taken_and_says_why(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    folder = write_model(tmp_path / "models" / "m", WIDE | more)
+    (folder / "card.toml").write_text('kv = "window:64"\n')
+    here = weights(tmp_path)
+    (card,) = here.look()
+    assert (card.kv, card.kv_windows) == ("full", False)
+    (told,) = here.passed_over
+    assert told.taken and "card.toml: kv = window:64 has no effect" in told.why
+    assert card.kv_full_because and card.kv_full_because in told.why

@@ -33,7 +33,9 @@ Context = Annotated[
 Kv = Annotated[
     str | None,
     typer.Option(
-        "--kv", help="How its KV is held: `full`, `8bit` or `4bit`; else as its card has it."
+        "--kv",
+        help="How its KV is held: `full`, `8bit`, `4bit`, or as a window of the last tokens, "
+        "`window:4096`; else as its card has it.",
     ),
 ]
 Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
@@ -268,7 +270,7 @@ def _kept_in_full(state: NodeState, one: Instance) -> str | None:
     """Return what is said of a copy whose KV is wider than was decided or set; None of others."""
     reading, card = state.reading_of(one), state.models.get(one.model)
     if one.kv != "full" and reading is not None and reading.kv == "full":
-        said = f"{one.model} holds its KV in full width, not in {one.kv}"
+        said = f"{one.model} holds all of its KV in full width, not as {one.kv}"
         return f"{said}: its layers keep no KV that can be held so"
     if card is None or not card.kv_full_because:
         return None

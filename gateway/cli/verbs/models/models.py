@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
-from bus.wire.kv import held_bytes
+from bus.wire.kv import held_bytes, window_bytes, window_of
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.model_cards import resolved
 from gateway.cli.command import Invocation
@@ -200,6 +200,9 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
 def _kv(card: ModelCard) -> str:
     """Return what a token of KV takes, and how it is held where that is not in full width."""
     grows = card.kv_bytes_per_token
+    if window_of(card.kv):
+        row = window_bytes(grows, card.kv, card.context_tokens)
+        return f"at most {size(row)} a row ({card.kv}; {size(grows)} a token in full)"
     held = held_bytes(grows, card.kv, card.kv_value_bytes, card.kv_group)
     if card.kv != "full":
         return f"{size(held)} a token ({card.kv}; {size(grows)} in full width)"

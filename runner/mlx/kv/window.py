@@ -1,0 +1,224 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `put_along_axis` partly untyped)
+"""Talks to MLX: KV of which a row keeps its first tokens (sinks) and its last ones (a window).
+
+The token at position p sees position q where q is one of the first `sinks`, or p - q < `tokens`;
+the chunks in which a prompt came change nothing. Positions are those of the text, for keys are
+held as they were rotated. Position p lies in place p, and where all places are taken, in that of
+the oldest which is no sink; attention does not ask for the order of what it sees. So each row of a
+batch has its own next place, and nothing is moved when rows join and leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from runner.mlx.kv.codec import Parts
+from runner.mlx.kv.row_kv import LayerKV
+
+GROWTH_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SinkWindow:
+    """What is kept of a row: the first `sinks` tokens and the last `tokens`."""
+
+    sinks: int
+    tokens: int
+
+    @property
+    def places(self) -> int:
+        """Return the most tokens that are kept."""
+        return self.sinks + self.tokens
+
+    def place_of(self, position: int) -> int:
+        """Return where the token at a position lies while it is kept."""
+        if position < self.places:
+            return position
+        return self.sinks + (position - self.sinks) % self.tokens
+
+    def position_in(self, place: mx.array, length: int | mx.array) -> mx.array:
+        """Return the position of what lies in each place of a row of `length` tokens (for an array,
+        of each row); a place that has nothing gives one that is not below `length`."""
+        last = length - 1
+        behind = (last - place) % self.tokens
+        return mx.where((place < self.sinks) | (place > last), place, last - behind)
+
+    def sees(
+        self, these: mx.array, those: mx.array, length: int | mx.array, narrower: int | None
+    ) -> mx.array:
+        """Return whether each of `these` positions sees `those`, which are of a row of `length`
+        tokens. `narrower` is a window that the model itself has."""
+        seen = (those < length) & (those <= these)
+        seen = seen & ((those < self.sinks) | (these - those < self.tokens))
+        return seen if narrower is None else seen & (these - those < narrower)
+
+
+class WindowKV(LayerKV):
+    """One attention layer of one row: what the model calls a cache."""
+
+    def __init__(self, window: SinkWindow) -> None:
+        super().__init__()
+        self.window = window
+        self.offset = 0
+
+    @classmethod
+    def merge(cls, rows: Sequence[WindowKV]) -> WindowBatchKV:
+        """Return a batch of rows."""
+        return WindowBatchKV(rows)
+
+    def past(self) -> Parts:
+        """Return what is kept, each (1, heads, places taken, width)."""
+        return tuple(part[:, :, : self.size()] for part in self.parts)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Take in (1, heads, n, width) arrays. Return all that one of the n tokens sees."""
+        count = keys.shape[2]
+        if count == 1:
+            self._write((keys, values))
+            past = self.past()
+            return past[0], past[1]
+        new: Parts = (keys, values)
+        if self.parts:
+            new = tuple(
+                mx.concatenate(list(both), axis=2) for both in zip(self.past(), new, strict=True)
+            )
+        self.parts = self._kept(new, count)
+        self.offset += count
+        return new[0], new[1]
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        """Return the mask of `N` tokens that come next, or mlx-lm's word for it where one fits."""
+        if window_size is None and N == 1:
+            return None
+        stop = self.offset + N
+        if window_size is None and not return_array and stop <= self.window.places:
+            return "causal"
+        these, here = mx.arange(self.offset, stop), mx.arange(self.size())
+        if N == 1:
+            here = mx.arange(min(stop, self.window.places))
+            those = self.window.position_in(here, stop)
+        else:
+            those = mx.concatenate([self.window.position_in(here, self.offset), these])
+        return self.window.sees(these[:, None], those[None], stop, window_size)
+
+    def size(self) -> int:
+        """Return the tokens kept."""
+        return min(self.offset, self.window.places)
+
+    def _write(self, new: Parts) -> None:
+        """Put one token in its place."""
+        place = self.window.place_of(self.offset)
+        if not self.parts or place >= self.parts[0].shape[2]:
+            room = min(place + GROWTH_TOKENS, self.window.places)
+            past = self.past() or tuple(part[:, :, :0] for part in new)
+            self.parts = tuple(_widened(part, room) for part in past)
+        for part, one in zip(self.parts, new, strict=True):
+            part[:, :, place : place + 1] = one
+        self.offset += 1
+
+    def _kept(self, seen: Parts, count: int) -> Parts:
+        """Return what is kept of the past with `count` tokens after it, each in its place."""
+        stop = self.offset + count
+        if stop <= self.window.places:
+            return seen
+        past, at = self.size(), list(range(self.window.places))
+        newest = max(self.offset, stop - self.window.tokens)
+        for position in (*range(self.offset, self.window.sinks), *range(newest, stop)):
+            at[self.window.place_of(position)] = past + position - self.offset
+        order = mx.array(at)
+        return tuple(mx.contiguous(mx.take(part, order, axis=2)) for part in seen)
+
+
+class WindowBatchKV(LayerKV):
+    """One attention layer of the decode batch, in arrays of (rows, heads, room, width)."""
+
+    def __init__(self, rows: Sequence[WindowKV]) -> None:
+        super().__init__()
+        self.window = rows[0].window
+        self.lengths = [row.offset for row in rows]
+        room = max(row.size() for row in rows)
+        pasts = [[_widened(part, room) for part in row.past()] for row in rows]
+        self.parts = tuple(mx.concatenate(list(part)) for part in zip(*pasts, strict=True))
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Return the tokens before each row's next: one figure where they agree, else (rows,)
+        int32."""
+        first = self.lengths[0]
+        return first if self.lengths.count(first) == len(self.lengths) else mx.array(self.lengths)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Take in one token of each row, (rows, heads, 1, width). Return all places that one of
+        them may see."""
+        places = [self.window.place_of(length) for length in self.lengths]
+        if max(places) >= self.parts[0].shape[2]:
+            room = min(max(places) + GROWTH_TOKENS, self.window.places)
+            self.parts = tuple(_widened(part, room) for part in self.parts)
+        new = (keys, values)
+        if places.count(places[0]) == len(places):
+            for part, one in zip(self.parts, new, strict=True):
+                part[:, :, places[0] : places[0] + 1] = one
+        else:
+            at = mx.array(places)[:, None, None, None]
+            self.parts = tuple(
+                mx.put_along_axis(part, mx.broadcast_to(at, one.shape), one, axis=2)
+                for part, one in zip(self.parts, new, strict=True)
+            )
+        self.lengths = [length + 1 for length in self.lengths]
+        seen = self.size()
+        return self.parts[0][:, :, :seen], self.parts[1][:, :, :seen]
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        """Return (rows, 1, 1, places) for one more token of each row, or None where every row sees
+        all of it."""
+        stops = [length + N for length in self.lengths]
+        seen = min(max(stops), self.window.places)
+        if window_size is None and min(stops) >= seen:
+            return None
+        after = mx.array(stops)[:, None, None, None]
+        those = self.window.position_in(mx.arange(seen)[None, None, None], after)
+        return self.window.sees(after - 1, those, after, window_size)
+
+    def extend(self, other: WindowBatchKV) -> None:
+        """Take in the rows of another batch, after those that are here."""
+        room = max(self.parts[0].shape[2], other.parts[0].shape[2])
+        self.parts = tuple(
+            mx.concatenate([_widened(one, room), _widened(more, room)])
+            for one, more in zip(self.parts, other.parts, strict=True)
+        )
+        self.lengths += other.lengths
+
+    def extract(self, slot: int) -> WindowKV:
+        """Return a copy of one row."""
+        row = WindowKV(self.window)
+        row.offset = self.lengths[slot]
+        row.parts = tuple(
+            mx.contiguous(part[slot : slot + 1, :, : row.size()]) for part in self.parts
+        )
+        return row
+
+    def filter(self, kept: mx.array) -> None:
+        """Drop all rows but `kept`, in that order."""
+        slots: list[int] = kept.tolist()  # pyright: ignore[reportAssignmentType]
+        self.lengths = [self.lengths[slot] for slot in slots]
+        self.parts = tuple(part[kept] for part in self.parts)
+
+    def size(self) -> int:
+        """Return the places that rows take."""
+        return min(max(self.lengths), self.window.places)
+
+
+def _widened(part: mx.array, room: int) -> mx.array:
+    """Return the array with room for so many tokens."""
+    rows, heads, taken, width = part.shape
+    if taken >= room:
+        return part
+    return mx.concatenate([part, mx.zeros((rows, heads, room - taken, width), part.dtype)], axis=2)
