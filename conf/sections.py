@@ -249,6 +249,16 @@ class PoolTable(BaseModel):
     ageing_per_s: float = Field(ge=0.0, le=100.0)
 
 
+class KeepAliveSettings(BaseModel):
+    """The settings of how long idle models of a kind stay, beside `keep_alive_s`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embedding_s: float
+    client_text_s: float
+    client_embedding_s: float
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -288,6 +298,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "tools": ToolsSettings,
     "jobs": JobsSettings,
     "pool": PoolTable,
+    "keep_alive": KeepAliveSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

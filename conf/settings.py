@@ -43,6 +43,7 @@ from conf.sections import (
     ClusterSettings,
     FetchSettings,
     JobsSettings,
+    KeepAliveSettings,
     Networks,
     PoolTable,
     PullNames,
@@ -138,6 +139,7 @@ class Settings(BaseSettings):
     tools: ToolsSettings
     jobs: JobsSettings
     pool: PoolTable
+    keep_alive: KeepAliveSettings
 
     _paths: Paths
     _sources: dict[str, str]

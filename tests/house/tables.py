@@ -25,6 +25,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.http.resources.access",
     "gateway.http.resources.jobs",
     "gateway.http.resources.conversations",
+    "gateway.requests.clients",
     "gateway.requests.tasks",
     "gateway.records",
     "gateway.records.jobs",

@@ -1,10 +1,22 @@
-"""What `tasks.toml` says: names that several models may answer for, and where providers are asked.
+"""What an operator writes beside the settings: in `tasks.toml` names that several models answer
+for, and where providers are asked; in `clients.toml` what counts for one client.
 
-Pure. The file is taken whole or refused whole.
+Pure. A file is taken whole or refused whole.
 """
 
+from bus.wire.tasks.clients import (
+    CLIENTS_FILE,
+    MAX_PRIORITY,
+    PRIORITIES,
+    ClientKind,
+    ClientName,
+    ClientProfile,
+    ClientTable,
+    capped,
+    read_clients,
+)
+from bus.wire.tasks.reading import MOST_BYTES, Table
 from bus.wire.tasks.table import (
-    MOST_BYTES,
     TASKS_FILE,
     NamedTask,
     Provider,
@@ -15,12 +27,22 @@ from bus.wire.tasks.table import (
 )
 
 __all__ = [
+    "CLIENTS_FILE",
+    "MAX_PRIORITY",
     "MOST_BYTES",
+    "PRIORITIES",
     "TASKS_FILE",
+    "ClientKind",
+    "ClientName",
+    "ClientProfile",
+    "ClientTable",
     "NamedTask",
     "Provider",
     "ProviderKind",
     "ProviderModel",
+    "Table",
     "TaskTable",
+    "capped",
+    "read_clients",
     "read_tasks",
 ]

@@ -11,8 +11,9 @@ from typing import Any
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
+from bus.wire.tasks import PRIORITIES
 from gateway.dialects import shared_fields
-from gateway.dialects.body import PRIORITIES, bad_field
+from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
 from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of
