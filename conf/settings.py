@@ -92,8 +92,7 @@ class Settings(BaseSettings):
 
     `api_keys` are `sha256:<hex>` even where keys were written; `preload` holds real model names;
     `http_processes` is at least 1. `paths`, `endpoints` and `sources` come from where the
-    settings were found.
-    """
+    settings were found."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"

@@ -34,7 +34,7 @@ TELL_S, REPEAT_S = 0.25, 1.0
 """How often other processes may hear who rests or waits, and how often while that stays so."""
 
 
-class Clients:
+class AskingClients:
     """The clients of one HTTP process."""
 
     def __init__(
@@ -111,8 +111,10 @@ class Clients:
         self._use.add(client, records.seen_now(totals, wall()))
 
     def own_rows(self) -> list[Any]:
-        """Return whether what was kept of this process is known here, and all its clients."""
-        return [self._use.loaded, self._use.rows()]
+        """Return whether what was kept of this process is known here, what all its clients have
+        asked for, and how many requests of each wait."""
+        waiting = [[*client, count] for client, count in self._waiting().items()]
+        return [self._use.loaded, self._use.rows(), waiting]
 
     def heard(self, process: int, rows: Sequence[RestRow]) -> None:
         """Take what another process tells of clients that rest or wait there."""
@@ -123,7 +125,9 @@ class Clients:
         a profile and were never seen."""
         parts = await self._near.client_rows(self._options.processes)
         found = await self._summed(parts)
-        now, waiting = self._now(), self._waiting()
+        now, waiting = self._now(), Counter[ClientName]()
+        for kind, name, count in (row for *_, rows in parts.values() for row in rows):
+            waiting[ClientName(kind, name)] += count
         for client in (*waiting, *self._rests.clients()):
             found.setdefault(client, records.ClientTotals())  # it has asked, and nothing has ended
         seen = sorted(found.items(), key=lambda one: -(one[1].seen_at_s or inf))
@@ -132,7 +136,7 @@ class Clients:
                 "client": client.name,
                 "known_by": client.kind,
                 **records.client_told(totals),
-                "waiting": waiting[client] + self._rests.waiting_elsewhere(client, now),
+                "waiting": waiting[client],
                 "rests_s": round(self._rests.left_s(client, now), 3),
                 "profile": self._profile_told(client.name),
             }
@@ -167,8 +171,8 @@ class Clients:
     ) -> dict[ClientName, records.ClientTotals]:
         """Return what each client has asked for at all processes; what is kept of those that did
         not tell it themselves is theirs, too."""
-        rows = [own for _, own in parts.values()]
-        whole = {number for number, (loaded, _) in parts.items() if loaded}
+        rows = [own for _, own, _ in parts.values()]
+        whole = {number for number, (loaded, *_) in parts.items() if loaded}
         try:
             kept = await self._kept.ask(lambda file: file.read([records.kept_clients()])[0])
         except records.RecordsUnavailable:

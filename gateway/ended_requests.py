@@ -15,7 +15,7 @@ from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
 from bus.wire.tasks import ClientName
-from gateway.clients import Clients
+from gateway.clients import AskingClients
 from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
@@ -88,7 +88,7 @@ class EndedRequests:
         metrics: Metrics,
         records: NodeRecords,
         models: ModelCatalog,
-        clients: Clients,
+        clients: AskingClients,
         node: NodeId,
     ) -> None:
         self._node = node

@@ -31,7 +31,7 @@ from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, Ke
 from bus.wire.messages.peers import PeersReading
 from bus.wire.tasks import ClientName
 from gateway import records
-from gateway.clients import Clients
+from gateway.clients import AskingClients
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.card_files import CardFiles
@@ -141,7 +141,7 @@ class HttpService:
             log=self.log,
             port=options.port,
         )
-        self.clients = Clients(
+        self.clients = AskingClients(
             options,
             reactor=self.reactor,
             near=self.http_processes,

@@ -45,7 +45,7 @@ class ProcessRequests(Protocol):
     records: Any
     """The node's records (`NodeRecords`), whose `condition` says what is amiss with them."""
     clients: Any
-    """The clients of the process (`Clients`), which tells of them and hears of those elsewhere."""
+    """Those who ask it (`AskingClients`): it tells of them, and hears of those elsewhere."""
 
 
 class HttpProcesses:
@@ -80,8 +80,8 @@ class HttpProcesses:
         return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, told)])]
 
     async def client_rows(self, processes: int) -> dict[int, list[Any]]:
-        """Return what each of `processes` HTTP processes tells of its clients (`Clients.own_rows`),
-        by its number; silent ones are left out."""
+        """Return what each of `processes` HTTP processes tells of its clients, by its number;
+        silent ones are left out. It is `AskingClients.own_rows`."""
         return {
             self.number: self._own.clients.own_rows(),
             **await self._asked_each(processes, "clients"),

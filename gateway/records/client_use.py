@@ -102,7 +102,9 @@ class ClientUse:
             Statement(_REPLACE, (process, *client, *astuple(self._totals[client])))
             for client in changed
         ]
-        return [*written, Statement(_PRUNE, (process, process, MOST_CLIENTS - 1))] if written else []
+        return (
+            [*written, Statement(_PRUNE, (process, process, MOST_CLIENTS - 1))] if written else []
+        )
 
     def write_again(self) -> None:
         """Take all clients for unwritten, where it is not known what was written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sqlite3
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 from bus.process.logs import Log
 from bus.wire.tasks import ClientName
-from gateway.clients import FLUSH_S, Clients
+from gateway.clients import FLUSH_S, AskingClients
 from gateway.cluster.options import Options
 from gateway.records import ClientTotals, LogBounds, NodeRecords
 
@@ -25,7 +26,7 @@ class Process:
     and the other processes as told."""
 
     def __init__(self, folder: Path, number: int = 0) -> None:
-        self.log = Log(node="n1", process=f"gateway:{number}", stream=open("/dev/null", "w"))  # noqa: SIM115
+        self.log = Log(node="n1", process=f"gateway:{number}", stream=io.StringIO())
         self.path = folder / "records.sqlite"
         self.records = NodeRecords(self.path, LogBounds(10, 1 << 20, 1e9), self.log)
         self.timers: dict[float, Callable[[], None]] = {}
@@ -45,7 +46,7 @@ class Process:
             processes=2,
             keep_alive_most_s={"text": 100.0, "embedding": -1.0},
         )
-        self.clients = Clients(
+        self.clients = AskingClients(
             cast(Options, options),
             reactor=cast(Any, SimpleNamespace(every=self.timers.__setitem__, now=lambda: self.now)),
             near=cast(Any, near),
@@ -72,10 +73,6 @@ class Process:
     async def stop(self) -> None:
         await self.clients.stop()
         self.records.close()
-        self.log_closed()
-
-    def log_closed(self) -> None:
-        cast(Any, self.log)._stream.close()
 
     def kept(self) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(self.path)
@@ -110,6 +107,7 @@ def test_counts_are_written_once_a_minute_and_at_the_end(tmp_path: Path) -> None
 def test_a_process_that_was_killed_loses_what_was_not_written(tmp_path: Path) -> None:
     async def trace() -> None:
         killed = Process(tmp_path)
+        await killed.settled()
         killed.clients.ended(ANN, ONE)
         await killed.flush()
         killed.clients.ended(ANN, ONE)
@@ -133,9 +131,10 @@ def test_of_a_process_that_does_not_tell_what_is_kept_counts(tmp_path: Path) -> 
         process.clients.ended(ANN, ONE)
         await process.settled()
         assert await process.requests() == {"ann": 2}, "it is gone, and its rows are there"
-        process.others = {1: [True, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]]]}
+        process.others = {1: [True, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]], [["key", "ann", 2]]]}
         assert await process.requests() == {"ann": 6}, "it tells all that it counted"
-        process.others = {1: [False, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]]]}
+        assert [one["waiting"] for one in await process.clients.told()] == [2]
+        process.others = {1: [False, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]], []]}
         assert await process.requests() == {"ann": 7}, "it has not read its rows yet"
         await process.stop()
 

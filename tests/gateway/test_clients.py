@@ -225,6 +225,7 @@ def test_counts_survive_a_restart(processes: int) -> None:
         first = counted(made, "ann", (5, 0, 0, 35, 15))
         made.gateway.send_signal(signal.SIGTERM)
         made.gateway.wait(30)
+        made.log.close()
         made.gateway = made.start_gateway(processes=1)
         eventually(lambda: ready(made), 10, "the instance is ready again")
         again = counted(made, "ann", (5, 0, 0, 35, 15))

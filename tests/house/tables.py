@@ -91,6 +91,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
     "conf.tiny": (),
+    "gateway.requests.clients": ("msgspec", "pydantic"),
     "gateway.requests.tracing": ("msgspec", "pydantic"),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip

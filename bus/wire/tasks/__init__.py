@@ -15,7 +15,7 @@ from bus.wire.tasks.clients import (
     capped,
     read_clients,
 )
-from bus.wire.tasks.reading import MOST_BYTES, Table
+from bus.wire.tasks.reading import MOST_BYTES, FileTable
 from bus.wire.tasks.table import (
     TASKS_FILE,
     NamedTask,
@@ -36,11 +36,11 @@ __all__ = [
     "ClientName",
     "ClientProfile",
     "ClientTable",
+    "FileTable",
     "NamedTask",
     "Provider",
     "ProviderKind",
     "ProviderModel",
-    "Table",
     "TaskTable",
     "capped",
     "read_clients",

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from bus.wire.tasks.reading import Seconds, Table, Wrong, read_table
+from bus.wire.tasks.reading import FileTable, Seconds, Wrong, read_table
 
 CLIENTS_FILE = "clients.toml"
 MOST_PROFILES, MOST_WAITING = 500, 10_000
@@ -43,7 +43,7 @@ class ClientName(NamedTuple):
     name: str
 
 
-class ClientProfile(Table):
+class ClientProfile(FileTable):
     """What counts for a client. `priority`, `keep_alive_s` and `model` (a task's name, too) are for
     requests that do not say theirs; None: as for any client.
 
@@ -63,7 +63,7 @@ class ClientProfile(Table):
 NO_PROFILE = ClientProfile()
 
 
-class ClientTable(Table):
+class ClientTable(FileTable):
     """All that `clients.toml` says."""
 
     clients: Annotated[dict[str, ClientProfile], Field(max_length=MOST_PROFILES)] = {}

@@ -24,13 +24,13 @@ Wrong = tuple[list[str], str]
 """The path of a key, and what is wrong there."""
 
 
-class Table(BaseModel):
+class FileTable(BaseModel):
     """A table of such a file: it has no other keys than these."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Read = TypeVar("Read", bound=Table)
+Read = TypeVar("Read", bound=FileTable)
 
 
 def read_table(
@@ -53,7 +53,7 @@ def read_table(
     return table
 
 
-def _explained(file: str, kind: type[Table], error: ValidationError, text: str) -> str:
+def _explained(file: str, kind: type[FileTable], error: ValidationError, text: str) -> str:
     details = error.errors(include_url=False)
     # a key that is misspelt is missing as well: its own name says more
     unknown = (one for one in details if one["type"] == "extra_forbidden")
@@ -76,14 +76,14 @@ def _place(file: str, text: str, path: list[str]) -> str:
     return f"{file}, line {line}" if line else file
 
 
-def _known(kind: type[Table], path: list[str]) -> list[str]:
+def _known(kind: type[FileTable], path: list[str]) -> list[str]:
     """Return the keys that the table has in which the last step of a path stands: the file's own,
     or those of one of its named tables."""
     field = kind.model_fields.get(path[0]) if len(path) > 2 else None
     return list((kind if field is None else _of_named(field.annotation)).model_fields)
 
 
-def _of_named(annotation: Any) -> type[Table]:
+def _of_named(annotation: Any) -> type[FileTable]:
     """Return the type of the tables of a `dict[str, ...]`."""
     assert get_origin(annotation) is dict
     return get_args(annotation)[1]

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, StrictBool, field_validator
 
 from bus.wire.ids import is_model_id
 from bus.wire.messages.derived import plain_name
-from bus.wire.tasks.reading import MOST_SECONDS, Seconds, Table, read_table
+from bus.wire.tasks.reading import MOST_SECONDS, FileTable, Seconds, read_table
 
 TASKS_FILE = "tasks.toml"
 MOST_CANDIDATES, MOST_NAMED, MOST_MODELS = 16, 200, 500
@@ -41,7 +41,7 @@ def _foreign(name: str) -> str:
 ForeignName = Annotated[str, AfterValidator(_foreign)]
 
 
-class Provider(Table):
+class Provider(FileTable):
     """A server elsewhere that speaks OpenAI's or Anthropic's API. `key_env` names the variable of
     the gateway's environment that has its key; empty: it asks for none. `models` are those that are
     listed; others may be asked too."""
@@ -74,7 +74,7 @@ class Provider(Table):
         return name
 
 
-class NamedTask(Table):
+class NamedTask(FileTable):
     """A name that the first of its candidates answers for, unless another one is loaded.
 
     `budget_s` is how long each candidate may take to its first token, the time to load it included;
@@ -110,7 +110,7 @@ class ProviderModel:
         return f"{self.provider}:{self.model}"
 
 
-class TaskTable(Table):
+class TaskTable(FileTable):
     """All that `tasks.toml` says."""
 
     providers: Annotated[dict[str, Provider], Field(max_length=MOST_NAMED)] = {}

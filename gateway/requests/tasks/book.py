@@ -16,11 +16,11 @@ from typing import Generic, TypeVar
 from bus.links.reactor import Reactor
 from bus.process.logs import Log
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import MOST_BYTES, ClientTable, Table, TaskTable, read_clients, read_tasks
+from bus.wire.tasks import MOST_BYTES, ClientTable, FileTable, TaskTable, read_clients, read_tasks
 
 LOOK_S = 1.0
 Stamp = tuple[int, ...] | None
-Read = TypeVar("Read", bound=Table)
+Read = TypeVar("Read", bound=FileTable)
 Book = TypeVar("Book", "TaskBook", "ClientBook")
 
 
