@@ -65,17 +65,23 @@ def of_client(
     clients = service.clients
     asked.client = clients.named(sharer_of(req, service.options, extras.client_id))
     profile = clients.profile(asked.client)
-    if asked.run is None:
+    if _is_bounded(asked):
         asked.cooldown_s = cooldown_of(extras, profile)
     return profile
 
 
 def let_in(service: HttpService, req: Request, asked: AskedOver) -> None:
     """Raise HttpFaultRaised (429) for a client that may not ask now. Asked once for a request,
-    whichever candidates of a task it is tried with; not of a job, which was submitted."""
-    if asked.run is None and not req.scope.get(LET_IN):
+    whichever candidates of a task it is tried with."""
+    if _is_bounded(asked) and not req.scope.get(LET_IN):
         service.clients.check(asked.client)
         req.scope[LET_IN] = True
+
+
+def _is_bounded(asked: AskedOver) -> bool:
+    """Return whether its client may have to rest for it: not for a job, which was let in when it
+    was submitted, nor for a question about a prompt, which makes nothing."""
+    return asked.run is None and asked.kind != "ask"
 
 
 async def hung_up(receive: Receive) -> None:

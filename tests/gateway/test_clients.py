@@ -132,6 +132,18 @@ def test_the_refusal_is_in_the_callers_dialect(
     assert f"'{name}' may ask again in" in error_of(refused.json())
 
 
+def test_a_question_about_a_prompt_makes_no_client_rest(made: GatewayTestbed) -> None:
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    asked |= {"x_client_id": "counts", "x_cooldown": 500}
+    url, headers = f"{made.url}/v1/messages", {"anthropic-version": "2023-06-01"}
+
+    def ask(path: str = "") -> int:
+        return httpx.post(url + path, json=asked, headers=headers, timeout=30).status_code
+
+    found = [ask("/count_tokens"), ask("/count_tokens"), ask(), ask(), ask("/count_tokens")]
+    assert found == [200, 200, 200, 429, 200]
+
+
 def test_a_stream_rests_too_and_jobs_are_not_a_way_around_it(made: GatewayTestbed) -> None:
     reader = Reader(made, "tokens=3", x_client_id="streams", x_cooldown=500)
     reader.wait_end(10)

@@ -49,7 +49,7 @@ class ClientProfile(FileTable):
 
     However long its requests wish a model to stay, it stays `keep_alive_most_s` for them (None: as
     the settings say). It may ask again `cooldown_s` after a request began and after it ended. At
-    most `max_waiting` of its requests wait for their first token at a time (None: any number).
+    most `max_waiting` of its requests wait for a model or a runner at a time (None: any number).
     """
 
     priority: Priority | None = None

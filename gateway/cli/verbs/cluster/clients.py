@@ -53,7 +53,7 @@ def client_row(client: Row, now_s: float) -> tuple[str, ...]:
 
 
 def profile_words(profile: Row | None) -> str:
-    """Return what a profile says, as the file does."""
+    """Return what a profile says, by the keys of the file."""
     if profile is None:
         return NONE
     return ", ".join(f"{name} {value:g}" if name in SECONDS else f"{name} {value}"
