@@ -19,15 +19,16 @@ from mlx import nn
 QUERIES_AT_ONCE = 1024
 """How many tokens' attention is computed at once: what it takes grows with this times the row's
 length, not with its square."""
-ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
-    "gelu": nn.gelu,
-    "gelu_new": nn.gelu_approx,
-    "gelu_fast": nn.gelu_approx,
-    "gelu_pytorch_tanh": nn.gelu_approx,
-    "relu": nn.relu,
-    "silu": nn.silu,
-    "swish": nn.silu,
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_approx",
+    "gelu_fast": "gelu_approx",
+    "gelu_pytorch_tanh": "gelu_approx",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
+"""What config.json calls them, and what `mlx.nn` does."""
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 _IN_LAYER = {
     "attention.self.query": "query",
@@ -97,7 +98,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self._heads = shape.heads
-        self._activation = ACTIVATIONS[shape.activation]
+        self._activation: Callable[[mx.array], mx.array] = getattr(
+            nn, ACTIVATIONS[shape.activation]
+        )
         self.query = nn.Linear(shape.hidden, shape.hidden)
         self.key = nn.Linear(shape.hidden, shape.hidden)
         self.value = nn.Linear(shape.hidden, shape.hidden)

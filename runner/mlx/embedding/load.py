@@ -22,6 +22,7 @@ from runner.engine import LoadProgress
 from runner.mlx.embedding.decoder import load_decoder
 from runner.mlx.embedding.encoder import Encoder, encoder_shape, own_names
 from runner.mlx.embedding.pooling import Dense, normalised, pooled
+from runner.mlx.model import cpu_math
 from runner.mlx.model.files import problem_of
 from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes_in
 from runner.text import TokenizerError, open_embedding_folder
@@ -64,6 +65,7 @@ def load_embedder(
 ) -> LoadedEmbedder:
     """Return the model in `folder`, its weights evaluated by the calling thread. `progress` hears
     bytes as they come. UnloadableModel says why not."""
+    cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     problem = problem_of(folder)
     if problem is not None:

@@ -23,6 +23,7 @@ from typing import cast
 import mlx.core as mx
 
 from bus.wire.kv import KvKind
+from runner.mlx.model import cpu_math
 
 MOST_WEIGHTS_BYTES = 1 << 30
 """The child reads the weights too: larger models are traced only if that was done before."""
@@ -90,10 +91,11 @@ class KernelCache:
 
 def _mark(path: Path, kind: KvKind) -> Path:
     """Return the file that says that all kernels of this configuration were compiled, for a kind of
-    KV."""
+    KV, with what these versions of MLX and of our own functions trace."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
-    said = config + mlx.encode() + (b"" if kind == "full" else kind.encode())
+    own = Path(cpu_math.__file__).read_bytes()
+    said = config + mlx.encode() + own + (b"" if kind == "full" else kind.encode())
     name = hashlib.sha256(said).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / "mlx" / mlx / "cpu" / f"traced-{name}"
 

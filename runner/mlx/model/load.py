@@ -21,6 +21,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
+from runner.mlx.model import cpu_math
 from runner.mlx.model.files import problem_of, unknown_family
 from runner.mlx.ranks.layer_probe import Unsplittable
 
@@ -64,6 +65,7 @@ def load_weights(
 ) -> LoadedWeights:
     """Return the model in `path`, or this rank's part of it, with its weights evaluated by the
     calling thread. `progress` hears bytes as they come. UnloadableModel says why not."""
+    cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     model, config = open_model(path)
     wanted = computes_in(precision)
