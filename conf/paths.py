@@ -2,7 +2,8 @@
 
 | folder    | with `--home DIR` | without it                | holds                        |
 |-----------|-------------------|---------------------------|------------------------------|
-| `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`, `tasks.toml`   |
+| `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`, `tasks.toml`,  |
+|           |                   |                           | `clients.toml`               |
 | `data`    | `DIR/data`        | `$XDG_DATA_HOME/shoal`    | `models/`                    |
 | `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | ids, keys, journal, records, |
 |           |                   |                           | run/, logs/                  |
@@ -124,6 +125,11 @@ class Paths:
     def tasks_file(self) -> Path:
         """Return the file of tasks and providers, `tasks.toml`."""
         return self.config / "tasks.toml"
+
+    @property
+    def clients_file(self) -> Path:
+        """Return the file of clients' profiles, `clients.toml`."""
+        return self.config / "clients.toml"
 
     @property
     def up_file(self) -> Path:

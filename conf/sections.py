@@ -257,6 +257,16 @@ class PoolTable(BaseModel):
     replica_gone_s: float = Field(ge=1.0, le=86_400.0)
 
 
+class KeepAliveSettings(BaseModel):
+    """The settings of how long idle models of a kind stay, beside `keep_alive_s`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embedding_s: float
+    client_text_s: float
+    client_embedding_s: float
+
+
 class ClusterSettings(BaseModel):
     """The settings by which this node meets others."""
 
@@ -296,6 +306,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "tools": ToolsSettings,
     "jobs": JobsSettings,
     "pool": PoolTable,
+    "keep_alive": KeepAliveSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

@@ -43,6 +43,7 @@ from conf.sections import (
     ClusterSettings,
     FetchSettings,
     JobsSettings,
+    KeepAliveSettings,
     Networks,
     PoolTable,
     PullNames,
@@ -93,8 +94,7 @@ class Settings(BaseSettings):
 
     `api_keys` are `sha256:<hex>` even where keys were written; `preload` holds real model names;
     `http_processes` is at least 1. `paths`, `endpoints` and `sources` come from where the
-    settings were found.
-    """
+    settings were found."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"
@@ -140,6 +140,7 @@ class Settings(BaseSettings):
     tools: ToolsSettings
     jobs: JobsSettings
     pool: PoolTable
+    keep_alive: KeepAliveSettings
 
     _paths: Paths
     _sources: dict[str, str]

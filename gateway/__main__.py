@@ -45,6 +45,11 @@ def options_of(settings: Settings) -> Options:
         models_folder=str(settings.paths.models),
         records_file=str(settings.paths.records),
         tasks_file=str(settings.paths.tasks_file),
+        clients_file=str(settings.paths.clients_file),
+        keep_alive_most_s={
+            "text": settings.keep_alive.client_text_s,
+            "embedding": settings.keep_alive.client_embedding_s,
+        },
         logs_folder=str(settings.paths.logs),
         history_file=str(settings.paths.history),
         request_rows=settings.records.request_rows,

@@ -14,11 +14,13 @@ from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
+from bus.wire.tasks import ClientName
+from gateway.clients import AskingClients
 from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.records import JobRun, Kind, NodeRecords, RequestRow, TraceRow
+from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest
@@ -34,7 +36,8 @@ class AskedOver:
 
     `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
     the run of a job that it is, `attempt` what it has to keep to as a candidate of a task.
-    `read_at` is when its body had come; `traced` why it is traced.
+    `read_at` is when its body had come; `traced` why it is traced. `client` is who asks, by its
+    client id once the body says one; it rests for `cooldown_s` afterwards.
     """
 
     kind: Kind
@@ -42,11 +45,13 @@ class AskedOver:
     started_at: float
     key: str | None
     answer_id: str
+    client: ClientName
     parsed: Parsed | None = None
     run: JobRun | None = None
     attempt: Attempt | None = None
     read_at: float | None = None
     traced: TraceChoice = ""
+    cooldown_s: float = 0.0
 
     @property
     def streamed(self) -> bool:
@@ -83,9 +88,11 @@ class EndedRequests:
         metrics: Metrics,
         records: NodeRecords,
         models: ModelCatalog,
+        clients: AskingClients,
         node: NodeId,
     ) -> None:
         self._node = node
+        self._clients = clients
         self._reactor = reactor
         self._log = log
         self._metrics = metrics
@@ -96,6 +103,9 @@ class EndedRequests:
         """Tell of an exchange, all its requests: counts, a line each in the log, and a row each.
         `outcome` is `FINISHED` or the code of what went wrong."""
         now = self._reactor.now()
+        read = [one.prompt_tokens for one in exchange.requests if one.wire.question is None]
+        made = sum(one.answered_tokens for one in exchange.requests)
+        self._count(asked, outcome, sum(read), made)
         for request in exchange.requests:
             seconds = now - asked.started_at
             ttft_s = None if request.first_at is None else request.first_at - asked.started_at
@@ -127,7 +137,9 @@ class EndedRequests:
     ) -> None:
         """Tell of a request that a provider was asked, as `tell` does."""
         now = self._reactor.now()
-        seconds, usage = now - asked.started_at, provided.usage
+        usage = provided.usage
+        self._count(asked, outcome, usage.prompt_tokens, usage.completion_tokens)
+        seconds = now - asked.started_at
         began_at = provided.began_at
         ttft_s = None if began_at is None else began_at - asked.started_at
         self._metrics.ended(provided.counted_as, outcome, usage.prompt_tokens, ttft_s, seconds)
@@ -167,7 +179,8 @@ class EndedRequests:
             )
 
     def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
-        """Write a row of a request that was refused before it had an exchange."""
+        """Count a request that was refused before it had an exchange, and write a row of it."""
+        self._clients.ended(asked.client, ClientTotals(refused=1))
         if not self._records.logs_requests:
             return
         parsed = asked.parsed
@@ -188,6 +201,15 @@ class EndedRequests:
                 error=fault.code,
             )
         )
+
+    def _count(
+        self, asked: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
+    ) -> None:
+        """Count for its client a request that was taken; from now on that rests."""
+        failed = int(outcome != FINISHED)
+        totals = ClientTotals(1, 0, failed, prompt_tokens, completion_tokens)
+        self._clients.ended(asked.client, totals)
+        self._clients.rests(asked.client, asked.cooldown_s)
 
     def _model_of(self, name: str) -> str | None:
         """Return the model that a name means; the name where it means none and has the form of one,

@@ -29,6 +29,9 @@ from bus.wire.codec import Envelope
 from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
+from bus.wire.tasks import ClientName
+from gateway import records
+from gateway.clients import AskingClients
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.card_files import CardFiles
@@ -48,19 +51,6 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
-from gateway.records import (
-    AnswerRecords,
-    Asgi,
-    ConversationRecords,
-    JobRecords,
-    JobRunner,
-    JobsAnywhere,
-    TraceRecords,
-    answer_bounds,
-    job_bounds,
-    open_records,
-    runner_name,
-)
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -78,7 +68,7 @@ class HttpService:
     """One HTTP process's parts, alive."""
 
     def __init__(
-        self, options: Options, loop: asyncio.AbstractEventLoop, application: Asgi
+        self, options: Options, loop: asyncio.AbstractEventLoop, application: records.Asgi
     ) -> None:
         self.options = options
         self.boot = new_boot()
@@ -88,11 +78,10 @@ class HttpService:
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
         self.bus = _bus_client(options, speaker, self.reactor, self.log)
-        self.readings = ClusterReadings()
+        self.readings, self.counters = ClusterReadings(), Counters()
         self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
             self.bus.hear(topic, self._heard)
-        self.counters = Counters()
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
@@ -122,10 +111,10 @@ class HttpService:
             self.bus, self.readings, self.record_lists.questions, options.models_folder
         )
         self.card_files = CardFiles(self.bus, self.readings, self.record_lists.questions)
-        self.records = open_records(options, self.log)
-        self.answers = AnswerRecords(
+        self.records = records.open_records(options, self.log)
+        self.answers = records.AnswerRecords(
             records=self.records,
-            bounds=answer_bounds(options),
+            bounds=records.answer_bounds(options),
             near=self.http_processes,
             far=self.record_lists,
             node=options.node,
@@ -134,21 +123,32 @@ class HttpService:
             log=self.log,
         )
         self.conversations, self.traces = (
-            ConversationRecords(
+            records.ConversationRecords(
                 self.records, self.answers, self.record_lists.questions, options.node
             ),
-            TraceRecords(self.records, self.record_lists, options.node),
+            records.TraceRecords(self.records, self.record_lists, options.node),
         )
-        self.jobs = JobsAnywhere(
-            JobRecords(self.records, job_bounds(options)), self.record_lists, options.node
+        self.jobs = records.JobsAnywhere(
+            records.JobRecords(self.records, records.job_bounds(options)),
+            self.record_lists,
+            options.node,
         )
-        self.job_runner = JobRunner(
+        self.job_runner = records.JobRunner(
             self.jobs.here,
-            runner_name(self.http_processes.number, self.boot),
+            records.runner_name(self.http_processes.number, self.boot),
             application=application,
             requests=self.dispatcher,
             log=self.log,
             port=options.port,
+        )
+        self.clients = AskingClients(
+            options,
+            reactor=self.reactor,
+            near=self.http_processes,
+            kept=self.records,
+            keys=self.api_keys,
+            dispatcher=self.dispatcher,
+            log=self.log,
         )
         self.ended_requests = EndedRequests(
             reactor=self.reactor,
@@ -156,6 +156,7 @@ class HttpService:
             metrics=self.metrics,
             records=self.records,
             models=self.catalog,
+            clients=self.clients,
             node=options.node,
         )
         self.tools, self.provided = open_tools(options, self.log), set[providers.ProviderAnswer]()
@@ -263,10 +264,12 @@ class HttpService:
         while self.bus.state.index < answer.index and self.reactor.now() < give_up_at:
             await asyncio.sleep(NOTICED_LOOK_S)
 
-    def keep_alive(self, model: ModelId, seconds: float | None) -> None:
-        """Wish that the model's instances may idle so long, where it is said; not waited for."""
+    def keep_alive(self, model: ModelId, seconds: float | None, client: ClientName) -> None:
+        """Wish for a client that the model's instances may idle so long, where it is said, and no
+        longer than clients may wish; not waited for."""
         if seconds is None:
             return
+        seconds = self.clients.stays_s(client, self.catalog.cards().get(model), seconds)
         for one in self.bus.state.instances.values():
             if one.model == model and one.status in ("placed", "ready"):
                 self._wishes.wish(one.instance, seconds)
@@ -360,7 +363,7 @@ class ServiceHandle:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.application: Asgi | None = None
+        self.application: records.Asgi | None = None
         """What answers requests of this process; jobs are asked of it."""
         self.on_start: list[Callable[[HttpService], None]] = []
         self._service: HttpService | None = None
@@ -383,9 +386,10 @@ class ServiceHandle:
         return self._service
 
     async def stop(self) -> None:
-        """Put its jobs back, and close it."""
+        """Put its jobs back, write what is not written, and close it."""
         if self._service is not None:
             await self._service.job_runner.stop()
+            await self._service.clients.stop()
             self._service.close()
             self._service = None
 

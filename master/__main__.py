@@ -20,6 +20,7 @@ def master_settings(settings: Settings) -> MasterSettings:
     """Return what a master has to know of the settings."""
     policy = Policy(
         keep_alive_s=settings.keep_alive_s,
+        keep_alive_by_kind={"embedding": settings.keep_alive.embedding_s},
         preload=tuple(ModelId(model) for model in settings.preload),
         sizing=RunnerSizing(
             max_rows=settings.runner.max_rows,

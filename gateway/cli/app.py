@@ -59,6 +59,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "pool": Verb("Show what waits for memory, and for what.", "verbs.cluster.pool"),
     "pin": Verb("Keep a model in memory, loaded where it is not.", "verbs.cluster.pool"),
     "unpin": Verb("Let a pinned model leave memory again.", "verbs.cluster.pool"),
+    "clients": Verb("Show who asks for models, and what counts for each.", "verbs.cluster.clients"),
     "tasks": Verb("Show the names that several models answer for.", "verbs.cluster.tasks"),
     "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
     "place": Verb("Place a model on one node or over several.", "verbs.models.place"),

@@ -1,9 +1,10 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
-the number of its owner. Four questions exist: stop a request, list what is open, stop an answer
-that is to be kept for an owner, and say what is amiss with the records. A sibling that does not
-answer within a second is taken for gone.
+the number of its owner. Five questions exist: stop a request, list what is open, stop an answer
+that is to be kept for an owner, say what is amiss with the records, and what clients have asked
+for. A sibling that does not answer within a second is taken for gone. One thing is told unasked:
+which clients rest or wait.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class ProcessRequests(Protocol):
 
     records: Any
     """The node's records (`NodeRecords`), whose `condition` says what is amiss with them."""
+    clients: Any
+    """Those who ask it (`AskingClients`): it tells of them, and hears of those elsewhere."""
 
 
 class HttpProcesses:
@@ -76,12 +79,32 @@ class HttpProcesses:
         told = await self._asked_all(processes, "record problems")
         return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, told)])]
 
+    async def client_rows(self, processes: int) -> dict[int, list[Any]]:
+        """Return what each of `processes` HTTP processes tells of its clients, by its number;
+        silent ones are left out. It is `AskingClients.own_rows`."""
+        return {
+            self.number: self._own.clients.own_rows(),
+            **await self._asked_each(processes, "clients"),
+        }
+
+    def tell_rests(self, processes: int, rows: Sequence[Any]) -> None:
+        """Tell the other processes which clients rest or wait here."""
+        for number in self._others(processes):
+            self._link(number).send(pack([0, "rests", self.number, rows]))
+
     async def _asked_all(self, processes: int, question: str) -> list[Any]:
         """Return what all others answer, together; silent ones are left out."""
-        others = [number for number in range(processes) if number != self.number]
+        answers = await self._asked_each(processes, question)
+        return [one for found in answers.values() for one in found]
+
+    async def _asked_each(self, processes: int, question: str) -> dict[int, list[Any]]:
+        others = self._others(processes)
         answers = await asyncio.gather(*(self._ask(number, [question]) for number in others))
-        lists = [cast(list[Any], answer) for answer in answers if isinstance(answer, list)]
-        return [one for found in lists for one in found]
+        told = zip(others, answers, strict=True)
+        return {at: cast(list[Any], answer) for at, answer in told if isinstance(answer, list)}
+
+    def _others(self, processes: int) -> list[int]:
+        return [number for number in range(processes) if number != self.number]
 
     async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
         """Have another process stop an answer that is to be kept for this owner; None when it does
@@ -106,11 +129,7 @@ class HttpProcesses:
 
     async def _ask(self, number: int, question: Sequence[Any]) -> Any:
         """Return the answer of process `number`, or None when none came in time."""
-        link = self._dealers.get(number)
-        if link is None:
-            link = self._dealers[number] = Link("dealer")
-            link.connect(self._endpoints.gateway(number))
-            self._reactor.watch(link, self._answered)
+        link = self._link(number)
         self._count += 1
         count = self._count
         waiting = self._waiting[count] = asyncio.get_running_loop().create_future()
@@ -122,6 +141,14 @@ class HttpProcesses:
             return None
         finally:
             del self._waiting[count]
+
+    def _link(self, number: int) -> Link:
+        link = self._dealers.get(number)
+        if link is None:
+            link = self._dealers[number] = Link("dealer")
+            link.connect(self._endpoints.gateway(number))
+            self._reactor.watch(link, self._answered)
+        return link
 
     def _answered(self, frames: list[bytes]) -> None:
         match _plain(frames[-1], ANSWER_BYTES):
@@ -140,6 +167,11 @@ class HttpProcesses:
                 answer = self._own.open_requests()
             case [int(count), "record problems"]:
                 answer = self._own.records.condition.problems
+            case [int(count), "clients"]:
+                answer = self._own.clients.own_rows()
+            case [_, "rests", int(number), rows]:
+                self._own.clients.heard(number, rows)
+                return
             case [int(count), "stop answer", str(request_id), str(owner)]:
                 answer = self._own.stop_answer(RequestId(request_id), owner)
             case _:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bus.process.endpoints import Endpoints, is_loopback
+from bus.wire.cards import ModelKind
 from bus.wire.ids import NodeId
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Options:
     that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
-    `tasks_file` says which models answer for tasks, and where providers are ("": none do).
+    `tasks_file` says which models answer for tasks, and where providers are ("": none do),
+    `clients_file` what counts for single clients; `keep_alive_most_s` is how long a client's wish
+    keeps a model of a kind at most, below 0 without end.
     `logs_folder` has the log files of this node's processes (empty: none can be read),
     `history_file` what was measured in the last hour (empty: nothing is kept).
     `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
@@ -98,6 +101,10 @@ class Options:
     logs_folder: str = ""
     history_file: str = ""
     tasks_file: str = ""
+    clients_file: str = ""
+    keep_alive_most_s: Mapping[ModelKind, float] = field(
+        default_factory=lambda: {"text": -1.0, "embedding": -1.0}
+    )
     request_rows: int = 100_000
     request_bytes: int = 64 << 20
     request_days: float = 14.0

@@ -35,12 +35,9 @@ _BY_FIELD = "union_by_"
 """Begins the type of an error that lies in a field which tells a union's members apart."""
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
-NOT_YET: Mapping[str, str] = {
-    "x_cooldown": "leave it out; x_stay_warm says how long the model stays",
-}
-"""Fields of ours that are promised and that nothing would come of -> what to do today."""
 EXTRAS: Mapping[str, str] = {
     "x_client_id": "who asks, 1 to 200 characters; rows are shared between API keys, then these",
+    "x_cooldown": "seconds until the client's next request is taken, at least; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
     "x_stay_warm": "seconds to keep the model after this; at most 7 days",
     "x_timeout_s": "seconds for the answer, above 0; at most 7 days",
@@ -193,13 +190,12 @@ def take_extras(fields: dict[str, Any]) -> Extras:
     client_id = fields.pop("x_client_id", None)
     if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
         raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")
-    for name, advice in NOT_YET.items():
-        if fields.pop(name, None) is not None:
-            raise BadRequest(f"{name} is not there yet: {advice}", field=name)
+    priority = fields.pop("x_priority", None)
     return Extras(
         client_id=client_id,
-        says_priority=fields.get("x_priority") is not None,
-        priority=_priority(fields.pop("x_priority", None)),
+        priority=_priority(priority),
+        says_priority=priority is not None,
+        cooldown_s=_seconds("x_cooldown", fields) or 0.0,
         stay_warm_s=_seconds("x_stay_warm", fields),
         timeout_s=_seconds("x_timeout_s", fields, above=0.0),
         trace=_trace(fields.pop("x_trace", None)),

@@ -68,20 +68,27 @@ class ParseContext:
 class Extras:
     """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
 
-    `keep_alive_s` is infinite for "for ever". `ignored` are the paths of fields that no type knows,
-    which had no effect; `for_thinking` of those that have one in models that think, and in no
-    others. `says_priority`: the client named its `priority`, which no model's card changes then.
+    `keep_alive_s` is infinite for "for ever". `says_priority`: the priority is the body's own, which
+    no profile and no model's card changes. For `cooldown_s` after the request its client's next one
+    is refused. `ignored` are the paths of fields that no type knows, which had no effect;
+    `for_thinking` of those that have one in models that think, and in no others.
     """
 
     client_id: str | None = None
     priority: int = 10
     says_priority: bool = False
+    cooldown_s: float = 0.0
     stay_warm_s: float | None = None
     timeout_s: float | None = None
     trace: bool = False
     keep_alive_s: float | None = None
     ignored: tuple[str, ...] = ()
     for_thinking: tuple[str, ...] = ()
+
+    @property
+    def wish_s(self) -> float | None:
+        """Return how long the model is wished to stay; None where nothing is said of it."""
+        return self.stay_warm_s if self.keep_alive_s is None else self.keep_alive_s
 
 
 @dataclass(frozen=True, slots=True)

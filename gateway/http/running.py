@@ -14,8 +14,10 @@ from typing import cast
 
 from falcon.asgi import Request, Response
 
+from bus.wire.tasks import ClientProfile
 from gateway.dialects import sse
 from gateway.dialects.dialect import (
+    Extras,
     KeepingStream,
     KeptAnswer,
     Parsed,
@@ -25,8 +27,9 @@ from gateway.dialects.dialect import (
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.dialects.registry import request_id_of
 from gateway.ended_requests import FINISHED, AskedOver
-from gateway.http.middleware import Receive, key_id, tell_ignored
+from gateway.http.middleware import Receive, key_id, sharer_of, tell_ignored
 from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
+from gateway.requests.clients import cooldown_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
@@ -35,6 +38,8 @@ from gateway.service import HttpService
 CLOSED_REQUEST = 499
 ATTEMPT = "shoal.attempt"
 """Where a request's scope has what it has to keep to as a candidate of a task."""
+LET_IN = "shoal.let_in"
+"""Where it has that its client may ask."""
 
 
 def asked_over(
@@ -46,10 +51,37 @@ def asked_over(
         dialect=dialect.name,
         started_at=service.reactor.now(),
         key=key_id(req),
+        client=service.clients.named(sharer_of(req, service.options, None)),
         answer_id=resp.get_header("x-request-id") or "",
         run=job_run_of(req.scope),
         attempt=req.scope.get(ATTEMPT),
     )
+
+
+def of_client(
+    service: HttpService, req: Request, asked: AskedOver, extras: Extras
+) -> ClientProfile:
+    """Note who asks, now that a body has said it; return what counts for that client."""
+    clients = service.clients
+    asked.client = clients.named(sharer_of(req, service.options, extras.client_id))
+    profile = clients.profile(asked.client)
+    if _is_bounded(asked):
+        asked.cooldown_s = cooldown_of(extras, profile)
+    return profile
+
+
+def let_in(service: HttpService, req: Request, asked: AskedOver) -> None:
+    """Raise HttpFaultRaised (429) for a client that may not ask now. Asked once for a request,
+    whichever candidates of a task it is tried with."""
+    if _is_bounded(asked) and not req.scope.get(LET_IN):
+        service.clients.check(asked.client)
+        req.scope[LET_IN] = True
+
+
+def _is_bounded(asked: AskedOver) -> bool:
+    """Return whether its client may have to rest for it: not for a job, which was let in when it
+    was submitted, nor for a question about a prompt, which makes nothing."""
+    return asked.run is None and asked.kind != "ask"
 
 
 async def hung_up(receive: Receive) -> None:
@@ -160,8 +192,7 @@ class RunningExchange:
     def stay_warm(self) -> None:
         """Wish that the model stays as long as the body says."""
         extras = self.parsed.extras
-        keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
-        self.service.keep_alive(self.exchange.model, keep_alive_s)
+        self.service.keep_alive(self.exchange.model, extras.wish_s, self.asked.client)
 
     def tell_unheeded(self, resp: Response) -> None:
         """Name in the answer's header what its model gives no effect, as far as that is known."""
@@ -169,8 +200,9 @@ class RunningExchange:
         tell_ignored(self.service, resp, self.asked.dialect, names)
 
     def begin(self) -> None:
-        """Count the exchange as running."""
+        """Count the exchange as running; from now on its client rests."""
         self.service.running += 1
+        self.service.clients.rests(self.asked.client, self.asked.cooldown_s)
         self.settle = self.service.api_keys.spends(self.asked.key, self._spent)
         if self.asked.run is not None:
             self.asked.run.computed = self.exchange.requests

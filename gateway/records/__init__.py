@@ -1,12 +1,20 @@
 """Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
 
 One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log, traces, jobs, and the answers and
-conversations that later requests go on from, for those who asked with the same API key. What
-another node keeps, that node is asked for.
+thread of its own and never on an event loop, has the request log, traces, jobs, counts of clients,
+and the answers and conversations that later requests go on from, for those who asked with the same
+API key. What another node keeps, that node is asked for.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent
+from gateway.records.client_use import (
+    ClientTotals,
+    ClientUse,
+    client_told,
+    kept_clients,
+    seen_now,
+    summed_clients,
+)
 from gateway.records.conversations import (
     FAR_BYTES,
     MOST_BYTES,
@@ -58,6 +66,8 @@ __all__ = [
     "AnswersListed",
     "AnswersSilent",
     "Asgi",
+    "ClientTotals",
+    "ClientUse",
     "Conversation",
     "ConversationRecords",
     "EndedTurn",
@@ -80,6 +90,7 @@ __all__ = [
     "TraceRecords",
     "TraceRow",
     "answer_bounds",
+    "client_told",
     "conversation_full",
     "conversation_not_found",
     "conversation_too_far",
@@ -89,8 +100,11 @@ __all__ = [
     "job_request",
     "job_run_of",
     "job_told",
+    "kept_clients",
     "mark_of",
     "no_such_item",
     "open_records",
     "runner_name",
+    "seen_now",
+    "summed_clients",
 ]

@@ -299,12 +299,31 @@ _TRACES = (
     """,
 )
 
+_CLIENTS = (
+    """
+    CREATE TABLE client (
+        process INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        requests INTEGER NOT NULL,
+        refused INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL,
+        completion_tokens INTEGER NOT NULL,
+        first_at_s REAL NOT NULL,
+        seen_at_s REAL NOT NULL,
+        PRIMARY KEY (process, kind, name)
+    ) WITHOUT ROWID
+    """,
+)
+
 MIGRATIONS: tuple[Sequence[str], ...] = (
     _REQUESTS,
     _ANSWERS,
     _JOBS,
     (*_CONVERSATIONS, *_LISTS),
     _TRACES,
+    _CLIENTS,
 )
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)

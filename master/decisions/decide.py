@@ -8,10 +8,12 @@ and say what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
+from bus.wire.cards import ModelKind
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Instance
@@ -111,9 +113,11 @@ Decision = Decided | Known | Later | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's choices. `preload` are models that are never unloaded."""
+    """The operator's choices. Idle models stay `keep_alive_s`, but those of kinds that have a time
+    of their own; `preload` are models that are never unloaded."""
 
     keep_alive_s: float = 300.0
+    keep_alive_by_kind: Mapping[ModelKind, float] = field(default_factory=dict[ModelKind, float])
     preload: tuple[ModelId, ...] = ()
     sizing: placement.RunnerSizing = field(default_factory=placement.RunnerSizing)
     pool: pool.PoolSettings = field(default_factory=pool.PoolSettings)

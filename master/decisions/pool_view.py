@@ -187,7 +187,7 @@ def instance_of(
     card = placed.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
-        policy.keep_alive_s,
+        policy.keep_alive_by_kind.get(card.makes, policy.keep_alive_s),
     )
     shards = tuple(
         Shard(

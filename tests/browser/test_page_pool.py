@@ -135,6 +135,22 @@ def test_who_waits_for_what_and_why_is_shown(tab: Tab, node: Node) -> None:
     expect(page.locator(".plan-card")).to_have_count(0)
 
 
+def test_who_asks_is_listed(tab: Tab, node: Node) -> None:
+    page = tab.page
+    for _ in range(2):
+        assert ask(node, "first", x_client_id="ann").status_code == 200
+    assert ask(node, "no-such", x_client_id="ann", x_cooldown=3000).status_code == 404
+    assert ask(node, "first", x_client_id="calm", x_cooldown=3000).status_code == 200
+    section = page.locator("section", has=page.get_by_role("heading", name="Who asks this node"))
+    ann = section.locator("tbody tr", has_text="ann")
+    # requests, failed, refused, waiting: as the table has them
+    expect(ann.locator("td.n").nth(0)).to_have_text("2", timeout=15_000)
+    expect(ann.locator("td.n").nth(2)).to_have_text("1", timeout=15_000)
+    expect(ann).to_contain_text("x_client_id")
+    expect(section.locator("tbody tr", has_text="calm")).to_contain_text("rests for")
+    unload(node, "first")
+
+
 def test_what_was_loaded_and_unloaded_is_drawn_and_listed(tab: Tab, node: Node) -> None:
     page = tab.page
     for model in ("first", "second"):

@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from gateway.dialects.body import EXTRAS, NOT_YET, PRIORITIES
+from bus.wire.shares import PRIORITIES
+from gateway.dialects.body import EXTRAS
 from gateway.http.openapi import Route
 from tests.harness.field_claims import Claim, bodies, claims_of, insides_of
 from tests.harness.field_samples import schema_of
@@ -117,7 +118,6 @@ def _extras() -> str:
     named = ", ".join(f"`{word}` {number}" for word, number in PRIORITIES.items())
     words["x_priority"] = f"{named}, or a number from 0 to 1000; lower goes first"
     rows = [(f"`{name}`", "honoured", said) for name, said in words.items()]
-    rows += [(f"`{name}`", "refused", f"not there yet: {why}") for name, why in NOT_YET.items()]
     about = "In bodies of our own routes they are taken, and say nothing.\n\n"
     return "## In every body\n\n" + about + _table(("field", "what is done", "words"), rows)
 

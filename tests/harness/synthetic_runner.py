@@ -170,6 +170,7 @@ class SyntheticRunner:
             "submit",
             request=request.request_id,
             n=request.n,
+            priority=request.priority,
             remaining_ms=message.remaining_ms,
             sharer=message.sharer,
             waited_ms=message.waited_ms,

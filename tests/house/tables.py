@@ -25,6 +25,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.http.resources.access",
     "gateway.http.resources.jobs",
     "gateway.http.resources.conversations",
+    "gateway.requests.clients",
     "gateway.requests.tasks",
     "gateway.records",
     "gateway.records.jobs",
@@ -91,6 +92,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
     "conf.tiny": (),
+    "gateway.requests.clients": ("msgspec", "pydantic"),
     "gateway.requests.tracing": ("msgspec", "pydantic"),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip

@@ -1,10 +1,20 @@
-"""What `tasks.toml` says: names that several models may answer for, and where providers are asked.
+"""What an operator writes beside the settings: in `tasks.toml` names that several models answer
+for, and where providers are asked; in `clients.toml` what counts for one client.
 
-Pure. The file is taken whole or refused whole.
+Pure. A file is taken whole or refused whole.
 """
 
+from bus.wire.tasks.clients import (
+    CLIENTS_FILE,
+    ClientKind,
+    ClientName,
+    ClientProfile,
+    ClientTable,
+    capped,
+    read_clients,
+)
+from bus.wire.tasks.reading import MOST_BYTES, FileTable
 from bus.wire.tasks.table import (
-    MOST_BYTES,
     TASKS_FILE,
     NamedTask,
     Provider,
@@ -15,12 +25,20 @@ from bus.wire.tasks.table import (
 )
 
 __all__ = [
+    "CLIENTS_FILE",
     "MOST_BYTES",
     "TASKS_FILE",
+    "ClientKind",
+    "ClientName",
+    "ClientProfile",
+    "ClientTable",
+    "FileTable",
     "NamedTask",
     "Provider",
     "ProviderKind",
     "ProviderModel",
     "TaskTable",
+    "capped",
+    "read_clients",
     "read_tasks",
 ]

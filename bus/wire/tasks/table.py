@@ -1,4 +1,4 @@
-"""The types of `tasks.toml`, and the one reader of it: what is wrong is said with its line.
+"""The types of `tasks.toml`, and what is wrong with it beyond them.
 
 Pure. A provider's model is `NAME:model`, where NAME is a provider's and the rest is what the
 provider calls it. A candidate of a task is such a name, or that of a model of the cluster; never
@@ -9,38 +9,26 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    ValidationError,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, StrictBool, field_validator
 
-from bus.wire.errors import ConfigError
 from bus.wire.ids import is_model_id
 from bus.wire.messages.derived import plain_name
+from bus.wire.tasks.reading import MOST_SECONDS, FileTable, Seconds, read_table
 
 TASKS_FILE = "tasks.toml"
-MOST_BYTES = 256 << 10
 MOST_CANDIDATES, MOST_NAMED, MOST_MODELS = 16, 200, 500
-MOST_SECONDS = 7 * 24 * 3600.0
 NAMES = "1 to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN = re.compile(r"[!-~]{1,200}")
 """What a provider may call a model: what is printed of ASCII, without a blank."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ProviderKind = Literal["openai", "anthropic"]
-Seconds = Annotated[float, Field(strict=True, ge=0.0, le=MOST_SECONDS, allow_inf_nan=False)]
 Budget = Annotated[float, Field(strict=True, gt=0.0, le=MOST_SECONDS, allow_inf_nan=False)]
 
 
@@ -53,11 +41,7 @@ def _foreign(name: str) -> str:
 ForeignName = Annotated[str, AfterValidator(_foreign)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Provider(_Table):
+class Provider(FileTable):
     """A server elsewhere that speaks OpenAI's or Anthropic's API. `key_env` names the variable of
     the gateway's environment that has its key; empty: it asks for none. `models` are those that are
     listed; others may be asked too."""
@@ -90,7 +74,7 @@ class Provider(_Table):
         return name
 
 
-class NamedTask(_Table):
+class NamedTask(FileTable):
     """A name that the first of its candidates answers for, unless another one is loaded.
 
     `budget_s` is how long each candidate may take to its first token, the time to load it included;
@@ -126,7 +110,7 @@ class ProviderModel:
         return f"{self.provider}:{self.model}"
 
 
-class TaskTable(_Table):
+class TaskTable(FileTable):
     """All that `tasks.toml` says."""
 
     providers: Annotated[dict[str, Provider], Field(max_length=MOST_NAMED)] = {}
@@ -167,19 +151,7 @@ class TaskTable(_Table):
 
 def read_tasks(text: str) -> TaskTable:
     """Return what the text of a `tasks.toml` says. Raises ConfigError, which names the line."""
-    if len(text.encode()) > MOST_BYTES:
-        raise ConfigError(f"{TASKS_FILE} has more than {MOST_BYTES >> 10} KiB")
-    try:
-        said = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{TASKS_FILE} is no TOML: {error}") from None
-    try:
-        table = TaskTable.model_validate(said)
-    except ValidationError as error:
-        raise ConfigError(_explained(error, text)) from None
-    for path, wrong in _unsound(table):
-        raise ConfigError(f"{_place(text, path)}: {'.'.join(path)}: {wrong}")
-    return table
+    return read_table(TASKS_FILE, TaskTable, _unsound, text)
 
 
 def _unsound(table: TaskTable) -> Iterator[tuple[list[str], str]]:
@@ -205,56 +177,3 @@ def _no_provider(candidate: str, table: TaskTable) -> str:
     near = difflib.get_close_matches(before, list(table.providers), n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f", and no provider is called '{before[:80]}'{hint}"
-
-
-def _explained(error: ValidationError, text: str) -> str:
-    details = error.errors(include_url=False)
-    # a key that is misspelt is missing as well: its own name says more
-    unknown = (one for one in details if one["type"] == "extra_forbidden")
-    detail = next(unknown, details[0])
-    path = [str(step) for step in detail["loc"] if isinstance(step, str)]
-    where, key = _place(text, path), ".".join(path)
-    if detail["type"] == "extra_forbidden":
-        known = _known(path)
-        near = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        return f"{where}: {key} is not known; {hint}"
-    if detail["type"] == "missing":
-        return f"{where}: {key} is missing"
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"{where}: {key}: {message}" if key else f"{where}: {message}"
-
-
-def _place(text: str, path: list[str]) -> str:
-    line = line_of(text, path)
-    return f"{TASKS_FILE}, line {line}" if line else TASKS_FILE
-
-
-def _known(path: list[str]) -> list[str]:
-    if len(path) < 3:
-        return list(TaskTable.model_fields)
-    fields = Provider if path[0] == "providers" else NamedTask
-    return list(fields.model_fields)
-
-
-def line_of(text: str, path: list[str]) -> int | None:
-    """Return the number of the line that sets what a path leads to, or the nearest table around it;
-    None where there is neither."""
-    table: list[str] = []
-    found: tuple[int, int] = (0, 0)
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = line.strip()
-        if bare.startswith("["):
-            steps = table = _steps(bare.partition("#")[0].strip("[] "))
-        elif "=" in bare and not bare.startswith("#"):
-            steps = [*table, *_steps(bare.partition("=")[0])]
-        else:
-            continue
-        alike = min(len(steps), len(path))
-        if steps[:alike] == path[:alike] and alike > found[0]:
-            found = (alike, number)
-    return found[1] or None
-
-
-def _steps(dotted: str) -> list[str]:
-    return [step.strip(" \t\"'") for step in dotted.split(".")]

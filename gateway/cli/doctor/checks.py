@@ -25,7 +25,7 @@ from bus.links.tls_files import read_pair
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import read_tasks
+from bus.wire.tasks import read_clients, read_tasks
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.changing import readable_key
 from conf.settings import Settings
@@ -230,6 +230,21 @@ def tasks(settings: Settings, running: bool) -> Finding:
     return Finding("tasks", "ok", found)
 
 
+def clients(settings: Settings, running: bool) -> Finding:
+    """Check `clients.toml` as it lies on the disk."""
+    file = settings.paths.clients_file
+    if not file.exists():
+        return Finding("clients", "ok", f"no profiles; {file} is not there")
+    try:
+        table = read_clients(file.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        goes_on = "what the node read before stays in force" if running else "no profile is known"
+        return Finding(
+            "clients", "error", f"{error} ({file})", f"mend the file; until then {goes_on}"
+        )
+    return Finding("clients", "ok", f"{len(table.clients)} profiles in {file}")
+
+
 def api_keys(settings: Settings, running: bool) -> Finding:
     """Check that no API key lies in plain text where other users of this machine may read it, and
     that there is one where clients need one."""
@@ -361,6 +376,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     folders,
     records,
     tasks,
+    clients,
     api_keys,
     https,
     _port,

@@ -53,9 +53,12 @@ from gateway.http.running import (
     RunningExchange,
     asked_over,
     comments_before,
+    let_in,
+    of_client,
     refusals_recorded,
 )
 from gateway.http.tasks import answer_as_named
+from gateway.requests.clients import with_defaults
 from gateway.service import HttpService
 
 QUICK_S = 0.5
@@ -82,12 +85,16 @@ class GenerateResource(Resource):
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
-            resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
+            resp.data = _empty(
+                self.dialect, parsed, await load_or_unload(service, parsed, asked.client)
+            )
             return
         with refusals_recorded(service, asked):
             parsed = await _recalled(service, self.dialect, parsed, req)
             if parsed.background is not None and asked.run is None:
+                let_in(service, req, asked)
                 await answer_in_background(service, req, resp, parsed)
+                service.clients.rests(asked.client, asked.cooldown_s)
                 return
             running = _begin(service, req, parsed, asked)
         again = partial(_begin_again, service, req, asked, running.hang_up)
@@ -182,7 +189,7 @@ class EmbedResource(Resource):
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
         if parsed.intent != "generate":
-            load_s = await load_or_unload(service, parsed)
+            load_s = await load_or_unload(service, parsed, asked.client)
             resp.data = self.dialect.render_whole(parsed, (), load_s=load_s)
             return
         with refusals_recorded(service, asked):
@@ -233,6 +240,7 @@ async def _parsed(
         parsed = await read_aside(len(body), partial(dialect.parse, body, context))
     finally:
         service.bodies.give_back(len(body))
+    parsed = with_defaults(parsed, of_client(service, req, asked, parsed.extras))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)
     asked.traced = service.tracing.choose(asked=parsed.extras.trace)
     resp.set_header("x-request-id", parsed.answer_id)
@@ -269,6 +277,7 @@ def _begin(
     hang_up: ClientHangUp | None = None,
 ) -> RunningExchange:
     """Submit the requests, and watch for the client's hang-up, as before where that is given."""
+    let_in(service, req, asked)
     exchange = service.dispatcher.start(
         parsed,
         key_id=asked.key,

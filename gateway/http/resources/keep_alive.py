@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import DeleteInstance, PlaceModel
+from bus.wire.tasks import ClientName
 from gateway.dialects.dialect import Parsed
 from gateway.service import HttpService
 
 
-async def load_or_unload(service: HttpService, parsed: Parsed) -> float:
-    """Do what the empty request means; return how many seconds the model took to load."""
+async def load_or_unload(service: HttpService, parsed: Parsed, client: ClientName) -> float:
+    """Do what a client's empty request means; return how many seconds the model took to load."""
     model = service.catalog.named(parsed.model)
     load_s = 0.0
     if parsed.intent == "unload":
@@ -35,5 +36,5 @@ async def load_or_unload(service: HttpService, parsed: Parsed) -> float:
         await service.command(PlaceModel(command_id=service.command_id(), model=model))
         await service.catalog.wait_ready(model, service.options.load_timeout_s)
         load_s = service.reactor.now() - started_at
-        service.keep_alive(model, parsed.extras.keep_alive_s)
+        service.keep_alive(model, parsed.extras.wish_s, client)
     return load_s

@@ -1,6 +1,6 @@
 """Talks to clients whose model is a task, or a provider's: who answers, and what is set of that."""
 
-from gateway.http.tasks.answering import answer_as_named
+from gateway.http.tasks.answering import answer_as_named, own_model
 from gateway.http.tasks.listed import listing_named, listings_of
 from gateway.http.tasks.settings import ConfigBody, ConfigResource, TaskList
 
@@ -11,4 +11,5 @@ __all__ = [
     "answer_as_named",
     "listing_named",
     "listings_of",
+    "own_model",
 ]

@@ -8,7 +8,7 @@ once. Nothing is said before a candidate has begun, so that a failure is still a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -29,6 +29,7 @@ from gateway.http.middleware import (
     read_aside,
     read_body,
     receive_of,
+    sharer_of,
 )
 from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
 from gateway.http.tasks.client import WatchedClient
@@ -67,15 +68,20 @@ async def answer_as_named(
     answer: Answer,
 ) -> None:
     """Answer by the task, or the provider's model, that the body names; else by `answer`, which
-    finds the body as it was."""
+    finds the body as it was. A body that names no model has its client's, where that has one."""
     table = service.tasks.table
-    if not table:
+    if not table and not service.clients.book.table.has_models:
         await answer(req, resp)
         return
     options = service.options
     with refusals_recorded(service, asked_over(service, kind, dialect, req, resp)):
         body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
     fields = await read_aside(len(body), partial(_fields, body, options.body_depth))
+    if (own := own_model(service, req, fields)) is not None:
+        fields["model"] = own
+        service.bodies.give_back(len(body))
+        body = json_bytes(fields)
+        service.bodies.take(len(body))
     name = fields.get("model")
     in_background = fields.get("background") is True and job_run_of(req.scope) is None
     if not isinstance(name, str) or not table.means(name) or in_background:
@@ -104,6 +110,16 @@ def _fields(body: bytes, depth: int) -> dict[str, Any]:
         return read_object(body, Limits(depth=depth))
     except BadRequest:
         return {}
+
+
+def own_model(service: HttpService, req: Request, fields: Mapping[str, Any]) -> str | None:
+    """Return the model that the client of a body has which names none; None for none."""
+    if not fields or fields.get("model"):
+        return None
+    client_id = fields.get("x_client_id")
+    said = client_id if isinstance(client_id, str) else None
+    client = service.clients.named(sharer_of(req, service.options, said))
+    return service.clients.profile(client).model
 
 
 async def _answered(named: _Named, name: str) -> None:

@@ -24,7 +24,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.ended_requests import FINISHED, AskedOver, ProvidedAnswer
 from gateway.fetching import providers
 from gateway.http.middleware import tell_ignored
-from gateway.http.running import refusals_recorded
+from gateway.http.running import let_in, of_client, refusals_recorded
 from gateway.http.tasks.client import WatchedClient
 from gateway.service import HttpService
 
@@ -134,6 +134,8 @@ def _call_of(
         )
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
     extras = take_extras(question.fields)
+    of_client(service, req, question.asked, extras)
+    let_in(service, req, question.asked)
     body = json_bytes({**question.fields, "model": provided.model})
     headers = {name.lower(): value for name, value in req.headers.items()}
     call = providers.call_of(provided, body, os.environ, headers)
@@ -172,6 +174,7 @@ def _begun(
     ends_at = None if extras.timeout_s is None else asked.started_at + extras.timeout_s
     settle = service.api_keys.spends(asked.key, told.spent)
     service.running += 1
+    service.clients.rests(asked.client, asked.cooldown_s)
     service.provided.add(answer)
     resp.set_header("x-request-id", str(request))
     tell_ignored(service, resp, question.dialect.name, ("x_trace",) if extras.trace else ())

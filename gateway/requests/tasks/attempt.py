@@ -13,7 +13,7 @@ OF_THE_MODEL = frozenset(
     {"model_not_found", "unsupported", "context_length_exceeded", "provider_refused"}
 )
 """Codes below 500 that are about the model which was asked, and not about the request."""
-OF_THIS_GATEWAY = frozenset({"draining", "overloaded"})
+OF_THIS_GATEWAY = frozenset({"draining", "overloaded", "client_cooldown", "client_queue_full"})
 """Codes that any other candidate would end with as well."""
 
 

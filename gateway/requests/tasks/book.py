@@ -1,4 +1,4 @@
-"""Talks to the disk: `tasks.toml`, looked at each second, off the event loop.
+"""Talks to the disk: `tasks.toml` and `clients.toml`, looked at each second, off the event loop.
 
 What was read last without a fault is in force. A file that is refused changes nothing: what is
 wrong with it is told in the log, once, and by `trouble`. A change counts when two looks have seen
@@ -11,23 +11,31 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from bus.links.reactor import Reactor
 from bus.process.logs import Log
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import MOST_BYTES, TASKS_FILE, TaskTable, read_tasks
+from bus.wire.tasks import MOST_BYTES, ClientTable, FileTable, TaskTable, read_clients, read_tasks
 
 LOOK_S = 1.0
 Stamp = tuple[int, ...] | None
+Read = TypeVar("Read", bound=FileTable)
+Book = TypeVar("Book", "TaskBook", "ClientBook")
 
 
-class TaskBook:
-    """The table of tasks that is in force in this process. `trouble` is what is wrong with the file
-    as it is now, "" for nothing; `changed_at_s` is when the table in force was written."""
+class FileBook(Generic[Read]):
+    """What an operator's file says, as it is in force in this process; `empty` is what no file
+    says. `trouble` is what is wrong with the file as it is now, "" for nothing; `changed_at_s` is
+    when the table in force was written."""
 
-    def __init__(self, file: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, file: str, empty: Read, read: Callable[[str], Read], tell: Callable[[str], None]
+    ) -> None:
         self.file = Path(file) if file else None
-        self.table = TaskTable()
+        self.table = empty
+        self._empty = empty
+        self._text_read = read
         self.trouble = ""
         self.changed_at_s = 0.0
         self._tell = tell
@@ -51,30 +59,52 @@ class TaskBook:
             self._tell(f"{trouble} (what was read before stays in force)")
         self.trouble = trouble
 
-    def variables(self) -> frozenset[str]:
-        """Return the names of the variables that have providers' keys."""
-        return frozenset(one.key_env for one in self.table.providers.values() if one.key_env)
-
     def _take(self, file: Path) -> str:
         """Take the table; return what is wrong, "" for nothing."""
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
                 data = opened.read(MOST_BYTES + 1)
                 written_at_s = os.fstat(opened.fileno()).st_mtime
-            table = read_tasks(data.decode())
+            table = self._text_read(data.decode())
         except FileNotFoundError:
-            self.table, self.changed_at_s = TaskTable(), 0.0
+            self.table, self.changed_at_s = self._empty, 0.0
             return ""
         except (ConfigError, UnicodeDecodeError, OSError) as error:
-            return str(error) if isinstance(error, ConfigError) else f"{TASKS_FILE}: {error}"
+            return str(error) if isinstance(error, ConfigError) else f"{file.name}: {error}"
         self.table, self.changed_at_s = table, written_at_s
         return ""
+
+
+class TaskBook(FileBook[TaskTable]):
+    """The table of tasks that is in force in this process."""
+
+    def __init__(self, file: str, tell: Callable[[str], None]) -> None:
+        super().__init__(file, TaskTable(), read_tasks, tell)
+
+    def variables(self) -> frozenset[str]:
+        """Return the names of the variables that have providers' keys."""
+        return frozenset(one.key_env for one in self.table.providers.values() if one.key_env)
+
+
+class ClientBook(FileBook[ClientTable]):
+    """The profiles of clients that are in force in this process."""
+
+    def __init__(self, file: str, tell: Callable[[str], None]) -> None:
+        super().__init__(file, ClientTable(), read_clients, tell)
 
 
 def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBook:
     """Return the tasks of a file ("" for none), looked at again from now on. Of a gateway's
     processes one `tells` in the log what is wrong."""
-    book = TaskBook(file, log.warning if tells else _nothing)
+    return _looked_at(TaskBook(file, log.warning if tells else _nothing), reactor)
+
+
+def open_profiles(file: str, reactor: Reactor, log: Log, *, tells: bool) -> ClientBook:
+    """Return the profiles of a file, as `open_tasks` does tasks."""
+    return _looked_at(ClientBook(file, log.warning if tells else _nothing), reactor)
+
+
+def _looked_at(book: Book, reactor: Reactor) -> Book:
     looking: list[asyncio.Future[None]] = []
 
     def look() -> None:
@@ -82,7 +112,7 @@ def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBoo
         if not looking or looking[0].done():
             looking[:] = [asyncio.get_running_loop().run_in_executor(None, book.look)]
 
-    if file:
+    if book.file is not None:
         reactor.every(LOOK_S, look)
     return book
 

@@ -159,7 +159,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x_client_id": 5}, "x_client_id"),
     ({"x_timeout_s": 0}, "x_timeout_s"),
     ({"x_stay_warm": "long"}, "x_stay_warm"),
-    ({"x_cooldown": 1}, "x_cooldown"),
+    ({"x_cooldown": -1}, "x_cooldown"),
     ({"x_trace": "yes"}, "x_trace"),
     ({"min_tokens": -1}, "min_tokens"),
     ({"min_tokens": 1.5}, "min_tokens"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from bus.wire.shares import PRIORITIES
 from gateway.dialects import faults
 from gateway.dialects.anthropic import bodies as anthropic_bodies
-from gateway.dialects.body import PRIORITIES
 from gateway.dialects.ollama import bodies as ollama_bodies
 from gateway.dialects.openai import bodies as openai_bodies
 from gateway.dialects.openai.responses import bodies as responses_bodies

@@ -220,6 +220,14 @@ def test_keep_alive_is_the_commands_then_the_policys_pinned_or_not(
     assert kept == [42.0, 3.0, 3.0]
 
 
+def test_a_kind_of_model_may_have_a_keep_alive_of_its_own(stage: Stage) -> None:
+    embeds = model("e").model_copy(update={"makes": "embedding", "kv_bytes_per_token": 0})
+    stage.announce(model("a"), embeds)
+    stage.policy = Policy(keep_alive_s=42.0, keep_alive_by_kind={"embedding": 900.0})
+    loaded = [stage.load(name) for name in ("a", "e")]
+    assert [stage.state.instances[one].keep_alive_s for one in loaded] == [42.0, 900.0]
+
+
 def test_a_dry_run_answers_the_plan_and_changes_nothing(stage: Stage) -> None:
     decision = stage.command(place("a", dry_run=True))
     assert isinstance(decision, Known) and decision.plan is not None

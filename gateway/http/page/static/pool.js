@@ -1,5 +1,5 @@
 // The pool: what waits and why, the plans under way, who is in memory for how long, what is pinned,
-// what is leased to other programs, and what was loaded and unloaded in the last hour.
+// what is leased to other programs, who asks, and what was loaded and unloaded in the last hour.
 
 import { ApiError, json } from "./api.js";
 import { bytes, clock, h, number, s, show, span, words } from "./dom.js";
@@ -16,6 +16,8 @@ const NARROW = 500;
 const LANE = { label: 19, bar: 12, gap: 3, space: 11 };
 const MOST_WIDTH = 1150;
 const FEW = 8;
+const CLIENTS_MS = 5000;
+const MOST_CLIENTS = 20;
 const BEFORE = { ready: "loading", lost: "ready", unloading: "ready", unloaded: "unloading", failed: "loading" };
 const OPENS = { loading: "loading", ready: "ready", lost: "lost", unloading: "unloading" };
 const OF_STATUS = { placed: "loading", ready: "ready", draining: "unloading" };
@@ -24,6 +26,7 @@ const TONES = { ready: "good", failed: "bad", lost: "bad", loading: "warn", unlo
 let root = null;
 let timer = null;
 let found = null;
+let asking = null; // the clients of this node, and when they were asked for
 let problem = null;
 let told = null;
 let showsAll = false;
@@ -50,6 +53,7 @@ async function look() {
   const mine = root;
   try {
     found = await json("GET", "/pool");
+    if (asking === null || Date.now() - asking.atMs >= CLIENTS_MS) asking = { ...(await json("GET", "/clients")), atMs: Date.now() };
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status !== 0) problem = error.message;
@@ -84,6 +88,7 @@ const sections = (snapshot) => [
   found.waits.length > 0 && h("section", {}, h("h2", {}, P.plans), h("div", { class: "cards" }, found.waits.map((wait) => plan(wait, snapshot)))),
   h("section", {}, h("h2", {}, P.memory), copyTable(snapshot)),
   found.leases.length > 0 && h("section", {}, h("h2", {}, P.leases), leaseTable()),
+  asking !== null && h("section", {}, h("h2", {}, P.clients), clientTable()),
   h("section", {}, h("div", { class: "bar" }, h("h2", {}, P.hour), legend()), timeline(snapshot), changeTable()),
 ];
 
@@ -212,6 +217,28 @@ function leaseTable() {
     );
   });
   return table([P.owner, P.node, [P.size, "n"], [P.heldFor, "n wide-only"], [P.lease, "wide-only"], [P.askBack, "n hush"]], rows);
+}
+
+// --- who asks ---------------------------------------------------------------------------------------
+
+function clientTable() {
+  const nowS = Date.now() / 1000;
+  const asked = asking.clients.filter((one) => one.known_by !== null).slice(0, MOST_CLIENTS);
+  if (!asked.length) return h("p", { class: "dim" }, P.noClients);
+  const rows = asked.map((one) =>
+    h(
+      "tr", { "data-key": `${one.known_by} ${one.client}` },
+      h("td", {}, h("strong", {}, one.client), one.rests_s > 0 && h("span", { class: "pill warn" }, P.rests(span(Math.ceil(one.rests_s)))), one.profile && h("span", { class: "pill quiet" }, P.profile)),
+      h("td", { class: "wide-only" }, P.knownBy[one.known_by]),
+      h("td", { class: "n" }, number(one.requests)),
+      h("td", { class: "n wide-only" }, number(one.failed)),
+      h("td", { class: "n" }, number(one.refused)),
+      h("td", { class: "n" }, number(one.waiting)),
+      h("td", { class: "n wide-only" }, P.tokens(number(Math.round(one.mean_prompt_tokens)), number(Math.round(one.mean_completion_tokens)))),
+      h("td", { class: "n" }, one.last_seen_at_s ? P.ago(span(Math.max(0, Math.round(nowS - one.last_seen_at_s)))) : P.now),
+    ),
+  );
+  return table([P.client, [P.known, "wide-only"], [P.requests, "n"], [P.failed, "n wide-only"], [P.refused, "n"], [P.waiting, "n"], [P.meanTokens, "n wide-only"], [P.seen, "n"]], rows);
 }
 
 // --- the last hour ----------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.answers import owner_of_answers
 from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
+from gateway.http.tasks import own_model
 from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
+from gateway.requests.clients import cooldown_of
 from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20
@@ -72,7 +74,9 @@ class JobList(Resource):
         limits = replace(service.parse_context().limits, strict_fields=True)
         asked, _ = bodies.read_body(JobBody, read, limits)
         owner = owner_of_answers(req, service)
-        parsed, body = await _understood(service, asked)
+        parsed, body = await _understood(service, req, asked)
+        asking = service.clients.named(sharer_of(req, options, parsed.extras.client_id))
+        service.clients.check(asking)
         first = parsed.requests[0] if parsed.requests else None
         client = parsed.extras.client_id or (first.client_id if first else None) or ""
         new = NewJob(
@@ -89,6 +93,8 @@ class JobList(Resource):
             metadata=json_bytes(asked.metadata or {}),
         )
         job = await submitted(service, new)
+        rest_s = cooldown_of(parsed.extras, service.clients.profile(asking))
+        service.clients.rests(asking, rest_s)
         tell_ignored(service, resp, "jobs", [f"body.{one}" for one in parsed.extras.ignored])
         resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
@@ -120,9 +126,10 @@ class JobList(Resource):
         )
 
 
-async def _understood(service: HttpService, asked: JobBody) -> tuple[Parsed, bytes]:
+async def _understood(service: HttpService, req: Request, asked: JobBody) -> tuple[Parsed, bytes]:
     """Return a job's request, and its body as it will be asked: behind all others, unless it says
-    when. Raises BadRequest and HttpFaultRaised, as the request would."""
+    when; and of its client's model, where it names none. Raises BadRequest and HttpFaultRaised, as
+    the request would."""
     endpoint = asked_at(asked.path)
     if endpoint is None:
         raise bad_field("path", "must be one that asks a model, as /v1/chat/completions")
@@ -131,6 +138,8 @@ async def _understood(service: HttpService, asked: JobBody) -> tuple[Parsed, byt
         fields.get(name) in values for name, values in SAYS_PRIORITY.items()
     ):
         fields = {**fields, "x_priority": "batch"}
+    if (own := own_model(service, req, fields)) is not None:
+        fields = {**fields, "model": own}
     body = json_bytes(fields)
     context = service.parse_context()
     try:

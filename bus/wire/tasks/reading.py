@@ -1,0 +1,112 @@
+"""The one reader of the files that an operator writes beside the settings: what is wrong with one
+is said with its line, and with the key that was probably meant.
+
+Pure. A file is taken whole or refused whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bus.wire.errors import ConfigError
+
+MOST_BYTES = 256 << 10
+MOST_SECONDS = 7 * 24 * 3600.0
+Seconds = Annotated[float, Field(strict=True, ge=0.0, le=MOST_SECONDS, allow_inf_nan=False)]
+_STEP = re.compile(r"""\"[^\"]*\"|'[^']*'|[^.\s]+""")
+Wrong = tuple[list[str], str]
+"""The path of a key, and what is wrong there."""
+
+
+class FileTable(BaseModel):
+    """A table of such a file: it has no other keys than these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Read = TypeVar("Read", bound=FileTable)
+
+
+def read_table(
+    file: str, kind: type[Read], unsound: Callable[[Read], Iterator[Wrong]], text: str
+) -> Read:
+    """Return what the text of a file says, as `kind`; `unsound` yields what is wrong beyond the
+    types of the values. Raises ConfigError, which names the line."""
+    if len(text.encode()) > MOST_BYTES:
+        raise ConfigError(f"{file} has more than {MOST_BYTES >> 10} KiB")
+    try:
+        said = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is no TOML: {error}") from None
+    try:
+        table = kind.model_validate(said)
+    except ValidationError as error:
+        raise ConfigError(_explained(file, kind, error, text)) from None
+    for path, wrong in unsound(table):
+        raise ConfigError(f"{_place(file, text, path)}: {'.'.join(path)}: {wrong}")
+    return table
+
+
+def _explained(file: str, kind: type[FileTable], error: ValidationError, text: str) -> str:
+    details = error.errors(include_url=False)
+    # a key that is misspelt is missing as well: its own name says more
+    unknown = (one for one in details if one["type"] == "extra_forbidden")
+    detail = next(unknown, details[0])
+    path = [str(step) for step in detail["loc"] if isinstance(step, str)]
+    where, key = _place(file, text, path), ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        known = _known(kind, path)
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        return f"{where}: {key} is not known; {hint}"
+    if detail["type"] == "missing":
+        return f"{where}: {key} is missing"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{where}: {key}: {message}" if key else f"{where}: {message}"
+
+
+def _place(file: str, text: str, path: list[str]) -> str:
+    line = line_of(text, path)
+    return f"{file}, line {line}" if line else file
+
+
+def _known(kind: type[FileTable], path: list[str]) -> list[str]:
+    """Return the keys that the table has in which the last step of a path stands: the file's own,
+    or those of one of its named tables."""
+    field = kind.model_fields.get(path[0]) if len(path) > 2 else None
+    return list((kind if field is None else _of_named(field.annotation)).model_fields)
+
+
+def _of_named(annotation: Any) -> type[FileTable]:
+    """Return the type of the tables of a `dict[str, ...]`."""
+    assert get_origin(annotation) is dict
+    return get_args(annotation)[1]
+
+
+def line_of(text: str, path: list[str]) -> int | None:
+    """Return the number of the line that sets what a path leads to, or the nearest table around it;
+    None where there is neither."""
+    table: list[str] = []
+    found: tuple[int, int] = (0, 0)
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if bare.startswith("["):
+            steps = table = _steps(bare.partition("#")[0].strip("[] "))
+        elif "=" in bare and not bare.startswith("#"):
+            steps = [*table, *_steps(bare.partition("=")[0])]
+        else:
+            continue
+        alike = min(len(steps), len(path))
+        if steps[:alike] == path[:alike] and alike > found[0]:
+            found = (alike, number)
+    return found[1] or None
+
+
+def _steps(dotted: str) -> list[str]:
+    return [step.strip("\"'") for step in _STEP.findall(dotted)]

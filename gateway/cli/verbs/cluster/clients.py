@@ -1,0 +1,60 @@
+"""Talks to the node's API about who asks for models: `shoal clients`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.cli.command import Invocation
+from gateway.cli.output.amounts import number, span
+
+Row = Mapping[str, Any]
+NONE = "-"
+SECONDS = ("keep_alive_s", "keep_alive_most_s", "cooldown_s")
+
+
+def clients(invocation: Invocation) -> None:
+    """Show the clients of the node: what each has asked for, whether it rests, and what its profile
+    in clients.toml says."""
+    output = invocation.output
+    found = invocation.api().get("/clients")
+    output.document(found)
+    now_s = time.time()
+    output.table(
+        ("client", "by", ">requests", ">refused", ">failed", ">prompt", ">answer", ">seen",
+         ">waiting", ">rests", "profile"),
+        [client_row(one, now_s) for one in found["clients"]],
+    )  # fmt: skip
+    if found["trouble"]:
+        output.note(f"{found['trouble']}; what was read before is in force")
+    if not found["clients"]:
+        output.note(
+            f"no client has asked yet; profiles: {found['file']} (docs/operations/profiles.md)"
+        )
+
+
+def client_row(client: Row, now_s: float) -> tuple[str, ...]:
+    """Return a client's line; prompt and answer are the mean tokens of its requests."""
+    seen_s, rests_s = client["last_seen_at_s"], client["rests_s"]
+    return (
+        client["client"],
+        (client["known_by"] or "never seen").replace("_", " "),
+        number(client["requests"]),
+        number(client["refused"]),
+        number(client["failed"]),
+        number(round(client["mean_prompt_tokens"])),
+        number(round(client["mean_completion_tokens"])),
+        f"{span(max(0.0, now_s - seen_s))} ago" if seen_s else NONE,
+        number(client["waiting"]),
+        span(rests_s) if rests_s else NONE,
+        profile_words(client["profile"]),
+    )
+
+
+def profile_words(profile: Row | None) -> str:
+    """Return what a profile says, by the keys of the file."""
+    if profile is None:
+        return NONE
+    return ", ".join(f"{name} {value:g}" if name in SECONDS else f"{name} {value}"
+                     for name, value in profile.items()) or "says nothing"  # fmt: skip

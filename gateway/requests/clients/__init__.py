@@ -1,0 +1,21 @@
+"""What a client's profile changes of its requests, and when a client may ask again.
+
+Pure: time arrives as `now`.
+"""
+
+from gateway.requests.clients.profiled import (
+    asked_too_soon,
+    cooldown_of,
+    too_many_waiting,
+    with_defaults,
+)
+from gateway.requests.clients.rests import ClientRests, RestRow
+
+__all__ = [
+    "ClientRests",
+    "RestRow",
+    "asked_too_soon",
+    "cooldown_of",
+    "too_many_waiting",
+    "with_defaults",
+]

@@ -1,0 +1,66 @@
+"""What a profile changes of a request, and how one is refused for the sake of it.
+
+Pure. What a body says goes before what its client's profile says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bus.wire.shares import PRIORITIES
+from bus.wire.tasks import CLIENTS_FILE, ClientName, ClientProfile
+from gateway.dialects.dialect import Extras, Parsed
+from gateway.dialects.faults import HttpFault
+
+WAITING_RETRY_S = 1.0
+"""Said where as many wait as may: one of them may begin at any time."""
+
+
+def with_defaults(parsed: Parsed, profile: ClientProfile) -> Parsed:
+    """Return a body that says what its client's profile says, where it did not say so itself."""
+    extras, requests = parsed.extras, parsed.requests
+    if profile.priority is not None and not extras.says_priority:
+        extras = replace(extras, priority=profile.priority)
+        # another than the normal one was said in the dialect's own words
+        requests = tuple(
+            one.model_copy(update={"priority": profile.priority})
+            if one.priority == PRIORITIES["normal"]
+            else one
+            for one in requests
+        )
+    if profile.keep_alive_s is not None and extras.keep_alive_s is None:
+        stays_s = profile.keep_alive_s if extras.stay_warm_s is None else extras.stay_warm_s
+        extras = replace(extras, stay_warm_s=stays_s)
+    return replace(parsed, extras=extras, requests=requests)
+
+
+def cooldown_of(extras: Extras, profile: ClientProfile) -> float:
+    """Return how long a client rests after a request: the longer of what both say."""
+    return max(extras.cooldown_s, profile.cooldown_s)
+
+
+def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
+    """Return the 429 for a client that has to rest for `left_s` yet."""
+    return HttpFault(
+        429,
+        "client_cooldown",
+        f"{_words(client)} may ask again in {left_s:.1f} s (cooldown_s in {CLIENTS_FILE}, or "
+        "x_cooldown of the request before)",
+        retry_after_s=left_s,
+    )
+
+
+def too_many_waiting(client: ClientName, waiting: int, most: int) -> HttpFault:
+    """Return the 429 for a client of which as many requests wait as may."""
+    return HttpFault(
+        429,
+        "client_queue_full",
+        f"{waiting} requests of {_words(client)} wait already (max_waiting in {CLIENTS_FILE})",
+        retry_after_s=WAITING_RETRY_S,
+        facts={"limit": most},
+    )
+
+
+def _words(client: ClientName) -> str:
+    kinds = {"key": "the API key", "client_id": "the client", "address": "the address"}
+    return f"{kinds[client.kind]} '{client.name}'"
