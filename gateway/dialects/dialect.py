@@ -68,8 +68,8 @@ class ParseContext:
 class Extras:
     """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
 
-    `keep_alive_s` is infinite for "for ever". `says_priority`: the priority is the body's own, which
-    no profile and no model's card changes. For `cooldown_s` after the request its client's next one
+    `keep_alive_s` is infinite for "for ever". `says_priority`: the priority is the body's own, and
+    no profile or model's card changes it. For `cooldown_s` after the request its client's next one
     is refused. `ignored` are the paths of fields that no type knows, which had no effect;
     `for_thinking` of those that have one in models that think, and in no others.
     """
