@@ -43,7 +43,7 @@ def give_back(free_some: Callable[[], None] | None = None) -> None:
         return
     if free_some is not None:
         # Whoever sets one threshold ends the growth of both: the other is put to its most.
-        _LIBRARY.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        _LIBRARY.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES if _data_limit() is None else _LOW_BYTES)
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _LOW_BYTES)
         free_some()
     _LIBRARY.malloc_trim(0)
@@ -76,34 +76,24 @@ class DataGrant(NamedTuple):
 
 
 def granted_data() -> DataGrant | None:
-    """Return what this process takes of what RLIMIT_DATA grants it, without what it has free; None
-    where nothing limits it, or where the system does not tell (it does on Linux alone)."""
-    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit_bytes == resource.RLIM_INFINITY or sys.platform != "linux":
+    """Return what this process takes of what RLIMIT_DATA grants it; None where nothing limits it,
+    or where the system does not tell (it does on Linux alone). From then on large blocks are mapped
+    one by one, so that what is freed of them counts no more: free pieces of an arena are not worth
+    what they sum to, for a large block fits none of them."""
+    limit_bytes = _data_limit()
+    if limit_bytes is None:
         return None
+    if _LIBRARY is not None:
+        _LIBRARY.mallopt(_MMAP_THRESHOLD, _LOW_BYTES)
     data = data_bytes(Path("/proc/self/status").read_text())
-    return None if data is None else DataGrant(max(0, data - free_blocks()), limit_bytes)
+    return None if data is None else DataGrant(data, limit_bytes)
 
 
-class _Mallinfo(ctypes.Structure):
-    """glibc's `struct mallinfo2`."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def free_blocks() -> int:
-    """Return the bytes that the C library holds for the next allocations; 0 where it does not
-    tell. Pages that were given back count to the process still, and so does this."""
-    if _LIBRARY is None or not hasattr(_LIBRARY, "mallinfo2"):
-        return 0
-    _LIBRARY.mallinfo2.restype = _Mallinfo
-    return int(_LIBRARY.mallinfo2().fordblks)
+def _data_limit() -> int | None:
+    if sys.platform != "linux":
+        return None
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
 
 
 def data_bytes(status: str) -> int | None:
