@@ -324,8 +324,7 @@ def settings_of_file(paths: Paths, file: Path, *, alone: bool) -> Settings:
 def _merged(
     paths: Paths, given: dict[str, Any], file: Path, layers: list[tuple[str, dict[str, Any]]]
 ) -> Settings:
-    merged: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    merged, sources = dict[str, Any](), dict[str, str]()
     for label, values in layers:
         for key, value in flat(values).items():
             sources[key] = f"environment {variable_of(key)}" if label == "environment" else label

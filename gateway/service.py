@@ -224,15 +224,14 @@ class HttpService:
 
     def parse_context(self) -> ParseContext:
         """Return what a parser may know now."""
-        context_tokens = {
-            str(card.model): card.context_tokens
-            for card in self.catalog.cards().values()
-            if card.makes == "text"
-        }
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
-            context_tokens=context_tokens,
+            context_tokens={
+                str(card.model): card.context_tokens
+                for card in self.catalog.cards().values()
+                if card.makes == "text"
+            },
             fingerprint=f"shoal-{self.options.version}",
             limits=Limits(depth=self.options.body_depth, strict_fields=self.options.strict_fields),
         )

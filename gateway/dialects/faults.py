@@ -122,9 +122,8 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
-    row = REFUSALS[refusal.reason]
-    if refusal.reason == "no_capacity" and "pinned" in facts:
-        row = _PINNED
+    is_pinned = refusal.reason == "no_capacity" and "pinned" in facts
+    row = _PINNED if is_pinned else REFUSALS[refusal.reason]
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.watch.history import HistoryFile, HistoryKeeper
-from gateway.cluster.watch.history_points import point_of
+from gateway.cluster.watch.history import HistoryFile, HistoryKeeper, point_of
 
 
 def snapshot(at_s: float, counted: int = 0, waited_s: float = 0.0, **more: Any) -> dict[str, Any]:
