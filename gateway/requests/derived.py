@@ -24,6 +24,20 @@ from bus.wire.messages.requests import (
     TextPrompt,
 )
 from bus.wire.shares import PRIORITIES
+from gateway.dialects.dialect import Parsed
+
+
+def requests_of(
+    parsed: Parsed, model: ModelId, derived: DerivedModel | None, own: DerivedModel | None
+) -> list[GenerationRequest]:
+    """Return the requests of a body as ones for `model`, with what the name that it used adds, then
+    what the model's `own` card does, and in the manner that the body asks for."""
+    said, found = parsed.extras.says_priority, list[GenerationRequest]()
+    for request in parsed.requests:
+        one = completed(completed(request, model, derived), model, own)
+        priority = priority_of(one, own, said=said)
+        found.append(in_manner(one, parsed.manner).model_copy(update={"priority": priority}))
+    return found
 
 
 def completed(

@@ -25,7 +25,7 @@ from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.derived import completed, in_manner, priority_of
+from gateway.requests.derived import requests_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_room import WaitingRoom
@@ -111,14 +111,8 @@ class Dispatcher:
         if adapter is None and own is not None and own.adapter in adapters.beside(model):
             adapter = own.adapter
         told = {"key_id": key_id, "adapter": adapter, "trace": traced}
-        said = parsed.extras.says_priority
-        whole = (completed(completed(one, model, derived), model, own) for one in parsed.requests)
-        wires = tuple(
-            in_manner(one, parsed.manner).model_copy(
-                update={**told, "priority": priority_of(one, own, said=said)}
-            )
-            for one in whole
-        )
+        whole = requests_of(parsed, model, derived, own)
+        wires = tuple(one.model_copy(update=told) for one in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(
