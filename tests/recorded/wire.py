@@ -64,6 +64,7 @@ from runner.group.rank_frames import (
     RankBeat,
     RankGone,
     RankHello,
+    RankMemory,
     ToLead,
     ToRank,
     pack_rank,
@@ -201,6 +202,7 @@ def lead_messages() -> list[ToLead]:
     """List what a follower may send to its lead."""
     return [
         RankHello(1, 7, bytes(range(32))),
+        RankMemory(32, 5_000_000_000, 4_000_000_000),
         RankFacts(1, "ab" * 32, "bfloat16", 1 << 33, 1 << 34, 4096, 512, 9, 11, True, False, True),
         RankFacts(0, "", "", 0, 0, 0, 0, 0, 0, False, True, False),
         RankBeat(0),

@@ -33,6 +33,7 @@ EXAMPLES: Mapping[str, Any] = {
     "source": "shoal-tiny",
     "destination": "mine",
     "from": "shoal-tiny",
+    "to": "all",
     "size_bytes": 1_000_000,
     "path": "/v1/completions",
     "allowCloudFallback": True,

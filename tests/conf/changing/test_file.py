@@ -123,6 +123,7 @@ def test_changes_at_once_are_all_there(paths: Paths) -> None:
         "fetch": {},
         "tools": {},
         "pool": {},
+        "keep_alive": {},
     }
 
 
@@ -161,7 +162,7 @@ def test_what_is_told_over_http_has_no_secret_and_says_what_waits(paths: Paths) 
     assert (rows["slots"]["value"], rows["slots"]["running"]) == (4, 3)
     assert {key for key, row in rows.items() if row["differs"]} == {"slots", "api_keys"}
     assert rows["log_level"]["takes"] == "at once" and rows["log_level"]["running"] == "debug"
-    assert rows["runner.kv"]["choices"] == ["full", "8bit", "4bit"]
+    assert rows["runner.parity"]["choices"] == ["exact", "fast"]
     assert (rows["voters"]["kind"], rows["offline"]["kind"]) == ("words", "truth")
 
 

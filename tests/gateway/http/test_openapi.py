@@ -14,7 +14,7 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.ollama.bodies import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.registry import APIS
-from gateway.http.openapi import GENERATION_ERRORS, Route, document
+from gateway.http.openapi import GENERATION_ERRORS, PARAMETER, Route, document
 from gateway.http.routes import ROUTES as EVERY_ROUTE
 from tests.gateway.dialects.golden_streams import streams
 from tests.harness.sse_frames import FrameReader
@@ -81,7 +81,9 @@ def test_every_generating_route_shows_its_answer_and_its_events() -> None:
     generating = [route for route in EVERY_ROUTE if route.streams is not None and route.event]
     assert {route.path for route in generating} >= {"/v1/chat/completions", "/api/chat"}
     for route in generating:
-        shown = made["paths"][route.path]["post"]["responses"]["200"]["content"]
+        shown = made["paths"][PARAMETER.sub(r"{\1}", route.path)]["post"]["responses"]["200"][
+            "content"
+        ]
         assert route.streams is not None
         whole, event = shown["application/json"]["schema"], shown[route.streams]["schema"]
         assert whole["$ref"].startswith("#/components/schemas/")
