@@ -89,8 +89,9 @@ def test_axe_finds_nothing_in_events_and_a_log(
 ) -> None:
     with opened(browser, node.url, size, scheme) as tab:
         page = tab.open("/#watch")
-        expect(page.locator("option", has_text="gateway")).to_have_count(1)
-        page.get_by_label("Process", exact=True).select_option("gateway")
+        process = page.get_by_label("Process", exact=True)
+        expect(process.locator("option", has_text="gateway")).to_have_count(1)
+        process.select_option("gateway")
         expect(page.locator(".lines p").first).to_be_visible()
         expect(section(page, "Events of the log").locator("tbody tr").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
