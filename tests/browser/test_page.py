@@ -179,7 +179,7 @@ def test_what_a_model_writes_stays_text(tab: Tab) -> None:
     page = tab.page
     page.evaluate(
         """async () => {
-          const { prose } = await import("/dashboard/answer.js");
+          const { prose } = await import("/dashboard/dom.js");
           const text = "<img src=x onerror=alert(1)>\\n\\n```js\\n<b>hi</b>\\n```\\n" +
             "- a\\n- **b** `c`\\n1. d";
           const shown = document.createElement("div");

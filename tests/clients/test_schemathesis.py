@@ -22,7 +22,7 @@ from tests.harness.nodes import Node, running_node
 
 FULL = os.environ.get("SHOAL_PROVE") == "1"
 CASES = 5_000 if FULL else 100
-MOST_S = 1_500 if FULL else 40
+MOST_S = 1_500 if FULL else 240
 PHASES = "coverage,fuzzing,stateful" if FULL else "fuzzing"
 EXAMPLES = 40 if FULL else 2
 CHECKS = (
