@@ -96,6 +96,10 @@ def attention(
     rows, heads, _, width = queries.shape
     groups = keys.shape[1]
     queries = (queries * scale).reshape(rows, groups, heads // groups, count, width)
+    if count == 1:  # what it sees is all of them, unless a mask says otherwise
+        scores = queries.squeeze(3) @ keys.swapaxes(-1, -2)
+        scores = scores if bias is None else scores + bias.squeeze(-2)
+        return _weighed(scores, values).reshape(rows, heads, 1, -1)
     at_once = max(LEAST_QUERIES, SCORES_AT_ONCE // (rows * heads * keys.shape[2]))
     blocks: list[mx.array] = []
     for start in range(0, count, at_once):
@@ -109,11 +113,15 @@ def attention(
             if not causal and hides.shape[-2] > 1:
                 hides = hides[..., start:end, :]
             scores = (scores.reshape(*block.shape[:-1], seen) + hides).flatten(2, 3)
-        shares = exp_below(scores, scores.max(axis=-1, keepdims=True))
-        found = shares @ values[..., :seen, :] / shares.sum(axis=-1, keepdims=True)
-        blocks.append(found.reshape(*block.shape[:-1], -1))
+        blocks.append(_weighed(scores, values[..., :seen, :]).reshape(*block.shape[:-1], -1))
     joined = blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=-2)
     return joined.reshape(rows, heads, count, values.shape[-1])
+
+
+def _weighed(scores: mx.array, values: mx.array) -> mx.array:
+    """Return values (..., keys, width) summed by the softmax of scores (..., queries, keys)."""
+    shares = exp_below(scores, scores.max(axis=-1, keepdims=True))
+    return shares @ values / shares.sum(axis=-1, keepdims=True)
 
 
 def exp_below(values: mx.array, top: mx.array) -> mx.array:
