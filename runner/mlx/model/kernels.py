@@ -8,6 +8,7 @@ served untraced; once it is done the engine traces. The child ends with its pare
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -94,10 +95,15 @@ def _mark(path: Path, kind: KvKind) -> Path:
     KV, with what these versions of MLX and of our own functions trace."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
-    own = Path(cpu_math.__file__).read_bytes()
-    said = config + mlx.encode() + own + (b"" if kind == "full" else kind.encode())
+    said = config + mlx.encode() + _own_functions() + (b"" if kind == "full" else kind.encode())
     name = hashlib.sha256(said).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / "mlx" / mlx / "cpu" / f"traced-{name}"
+
+
+@functools.cache
+def _own_functions() -> bytes:
+    """Return the source of the functions of ours that a trace holds."""
+    return Path(cpu_math.__file__).read_bytes()
 
 
 def main() -> None:

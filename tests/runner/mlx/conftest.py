@@ -14,6 +14,7 @@ import pytest
 from mlx_lm.utils import load_model
 
 from bus.wire.ids import TokenId
+from bus.wire.kv import KvKind
 from bus.wire.messages.requests import Sampling
 from runner.engine import (
     PrefillChunk,
@@ -129,6 +130,30 @@ def spec(tokens: Sequence[int], **parts: Any) -> RowSpec:
     """A greedy row, unless `parts` says otherwise."""
     parts = {"sampling": Sampling(temperature=0.0), "seed": 1, **parts}
     return RowSpec(RowId(next(_rows)), tuple(TokenId(t) for t in tokens), **parts)
+
+
+def holds_as(folder: Path, kind: KvKind, held: str, tokens: int) -> None:
+    """Fail unless the model in `folder`, asked to hold KV as `kind`, holds it as `held`, and two
+    rows beside each other say so many `tokens` as each alone."""
+    engine = load_engine(folder, memory_limit_bytes=4 << 30, kv=kind)
+    try:
+        player = Drive(engine)
+        assert engine.facts.extra["kv"] == held
+        assert engine.facts.batches_ragged
+        prompts = [
+            [3 + (7 * at + number) % 250 for at in range(9 + 20 * number)] for number in (0, 1)
+        ]
+        wanted = [player.alone(spec(one), tokens) for one in prompts]
+        rows = [spec(one) for one in prompts]
+        prefill = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)
+        player.step(admit=tuple(rows), prefill=prefill)
+        for _ in range(tokens - 1):
+            player.step(decode=tuple(row.row for row in rows))
+        player.finish(*(row.row for row in rows))
+        assert not player.failures
+        assert [player.ids(row.row) for row in rows] == wanted
+    finally:
+        engine.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from runner.mlx.model.capabilities import measure, new_caches
 from runner.mlx.model.load import load_weights
 from tests.harness.families import MODELS, write_model
 from tests.harness.slot import ROOT
-from tests.runner.mlx.conftest import Drive, spec
+from tests.runner.mlx.conftest import Drive, holds_as, spec
 
 TINY = ROOT / "conf" / "tiny"
 WINDOW = 28
@@ -158,27 +158,9 @@ def test_a_kept_prefix_serves_those_who_begin_with_all_of_it_and_changes_nothing
         ("mamba2", {}, "full"),
     ],
 )
-def test_a_family_keeps_windows_of_what_it_can(tmp_path, new_row, family, more, held):
+def test_a_family_keeps_windows_of_what_it_can(tmp_path, family, more, held):
     folder = write_model(tmp_path / family, MODELS[family] | more)
-    engine = load_engine(folder, memory_limit_bytes=4 << 30, kv="window:16")
-    try:
-        player = Drive(engine)
-        assert engine.facts.extra["kv"] == held
-        assert engine.facts.batches_ragged
-        tokens = [
-            [3 + (7 * at + number) % 250 for at in range(9 + 20 * number)] for number in (0, 1)
-        ]
-        wanted = [player.alone(new_row(one), 20) for one in tokens]
-        rows = [new_row(one) for one in tokens]
-        prefill = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)
-        player.step(admit=tuple(rows), prefill=prefill)
-        for _ in range(19):
-            player.step(decode=tuple(row.row for row in rows))
-        player.finish(*(row.row for row in rows))
-        assert not player.failures
-        assert [player.ids(row.row) for row in rows] == wanted
-    finally:
-        engine.close()
+    holds_as(folder, "window:16", held, 20)
 
 
 class ByOrder(nn.Module):

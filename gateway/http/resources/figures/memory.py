@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 from falcon.asgi import Request, Response
 
 from gateway.cluster.watch import memory_of
-from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.figures.streaming import Gone, answer_streamed
+from gateway.http.resources.figures.streaming import answer_each_snapshot
 
 
 class Memory(Resource):
@@ -33,12 +30,6 @@ class LiveMemory(Memory):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Stream the same each second, each an event `memory`. 429 where too many read."""
-        watch = self.service.watch
-
-        async def frames(_gone: Gone) -> AsyncGenerator[bytes]:
-            """Yield the memory as an event whenever a snapshot is due."""
-            async with aclosing(watch.read()) as snapshots:
-                async for _ in snapshots:
-                    yield sse.named_frame("memory", json_bytes(self.told()))
-
-        answer_streamed(req, resp, watch, frames)
+        answer_each_snapshot(
+            req, resp, self.service.watch, "memory", lambda _: json_bytes(self.told())
+        )

@@ -4,17 +4,14 @@ threads, to the file of what it did in the last hour."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
 
 from falcon.asgi import Request, Response
 
 from gateway.cluster.watch import EVERY_S, HistoryFile, HistoryKeeper
-from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.figures.streaming import Gone, answer_streamed
+from gateway.http.resources.figures.streaming import answer_each_snapshot
 from gateway.service import HttpService
 
 
@@ -32,15 +29,7 @@ class MetricsStream(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Stream a snapshot each second, each an event `snapshot`. 429 where too many read."""
-        watch = self.service.watch
-
-        async def frames(_gone: Gone) -> AsyncGenerator[bytes]:
-            """Yield each snapshot as an event."""
-            async with aclosing(watch.read()) as snapshots:
-                async for made in snapshots:
-                    yield sse.named_frame("snapshot", made)
-
-        answer_streamed(req, resp, watch, frames)
+        answer_each_snapshot(req, resp, self.service.watch, "snapshot", lambda made: made)
 
 
 class MetricsHistory(Resource):

@@ -33,6 +33,21 @@ def answer_streamed(
     resp.stream = _streamed(receive_of(req), frames)
 
 
+def answer_each_snapshot(
+    req: Request, resp: Response, feed: SnapshotFeed, event: str, made: Callable[[bytes], bytes]
+) -> None:
+    """Answer with an event of that name for each snapshot, its data `made` of it. Raises
+    HttpFaultRaised (429) where too many read the feed."""
+
+    async def frames(_gone: Gone) -> AsyncGenerator[bytes]:
+        """Yield each as it comes."""
+        async with aclosing(feed.read()) as snapshots:
+            async for snapshot in snapshots:
+                yield sse.named_frame(event, made(snapshot))
+
+    answer_streamed(req, resp, feed, frames)
+
+
 async def _streamed(receive: Receive, frames: Frames) -> AsyncGenerator[bytes]:
     gone = asyncio.ensure_future(hung_up(receive))
     try:
