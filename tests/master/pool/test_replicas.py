@@ -260,9 +260,12 @@ def test_a_lost_node_makes_the_replica_the_copy_that_stays() -> None:
     assert other.status == "ready"
 
 
-def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes() -> None:
+@pytest.mark.parametrize("holders", [1, 2])
+def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes(holders: int) -> None:
     made, clients = with_replica()
     made.crash(made.held[replica_of(made, "a").instance])
+    if holders == 2:
+        made.begin_term()
     assert [bool(one.replica) for one in copies(made, "a")] == [False]
     run_clients(made, clients, 3 * SOON_S)
     assert len(copies(made, "a")) == 1
