@@ -74,13 +74,13 @@ def drawn(seed: int, models: Sequence[str], nodes: int, seconds: float, per_s: f
         number = min(int(chance.expovariate(0.35)), len(models) - 1)
         priority, many = chance.choice(DRAWN), chance.random() < 0.1
         timeout_s = 20.0 if chance.random() < 1 / 12 else 0.0
-        for _ in range(chance.randint(2, 5) if many else 1):
-            found.append(
-                Wish(
-                    at_s, chance.randrange(nodes), models[number], priority,
-                    chance.randint(10, 120), timeout_s,
-                )
-            )  # fmt: skip
+        found += [
+            Wish(
+                at_s, chance.randrange(nodes), models[number], priority,
+                chance.randint(10, 120), timeout_s,
+            )
+            for _ in range(chance.randint(2, 5) if many else 1)
+        ]  # fmt: skip
     return found
 
 
