@@ -436,6 +436,13 @@ def test_a_new_holder_counts_a_failure_that_the_old_one_did_not_come_to_and_no_o
     assert loops.rows[known.model].count == FREE_FAILURES + 1
 
 
+def test_a_model_that_was_given_up_holds_no_other_off(stage: Stage) -> None:
+    instance = stage.load("a")
+    stage.index(InstanceFailed(instance=InstanceId(instance), why="x"))
+    stage.demand("a", "b")
+    assert wish(stage) == ["b"]
+
+
 # --- unasked ---
 
 
