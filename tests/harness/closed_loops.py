@@ -26,6 +26,9 @@ def tiny_models(folder: Path, names: Iterable[str], context_tokens: int = 0) -> 
             file = made / "config.json"
             changed = {**json.loads(file.read_text()), "max_position_embeddings": context_tokens}
             file.write_text(json.dumps(changed))
+            card = made / "card.toml"
+            lines = card.read_text().splitlines(keepends=True)
+            card.write_text("".join(one for one in lines if not one.startswith("context_tokens")))
     return str(folder)
 
 

@@ -114,11 +114,11 @@ def test_a_rank_whose_disk_is_full_has_the_model_placed_without_its_node(tmp_pat
     cluster = Cluster(3, **LEAST)
     cluster.nodes[0].env["SHOAL_MODEL_FOLDERS"] = folder
     with ExitStack() as disks:
+        disks.callback(cluster.close)  # last: what is mounted cannot be removed
         for node in cluster.nodes[1:]:
             data = node.home / "data"
             data.mkdir(parents=True)
             disks.enter_context(small_disk(data, DISK))
-        disks.callback(cluster.close)
         cluster.up()
         asker = cluster.nodes[0]
         with standing_still(cluster):

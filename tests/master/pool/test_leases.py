@@ -313,8 +313,8 @@ def test_what_waits_for_a_lease_is_promised_bytes_and_no_runner_slot() -> None:
 def test_what_a_lease_does_not_use_yet_is_counted_to_the_byte(
     used: int | None, unused: int
 ) -> None:
-    notes, lease = LeaseNotes(), Lease(lease=LeaseId("l"), node=N1, size_bytes=5, ttl_s=30.0)
+    notes, lease = LeaseNotes(), Lease(lease=LeaseId("lease-l"), node=N1, size_bytes=5, ttl_s=30.0)
     notes.renewed(lease.lease, used, 0.0)
-    assert notes.memory(ClusterState(leases={"l": lease})) == [LeasedMemory(N1, 5, unused)]
+    assert notes.memory(ClusterState(leases={lease.lease: lease})) == [LeasedMemory(N1, 5, unused)]
     notes.ended(lease.lease)
-    assert notes.memory(ClusterState(leases={"l": lease})) == [LeasedMemory(N1, 5, 5)]
+    assert notes.memory(ClusterState(leases={lease.lease: lease})) == [LeasedMemory(N1, 5, 5)]
