@@ -177,9 +177,9 @@ class Instance(Message):
 
 
 class Setbacks(Message):
-    """What is remembered of a model whose runners fail, by whoever holds the term. `in_a_row` ended
-    one after the other, the last one as this generation of an instance, at the last of the times
-    `failed_at_s`, which are those of that instance within a minute. Until `again_at_s` the model is
+    """What each holder remembers of a model whose runners fail. `in_a_row` ended one after the
+    other, the last one as this generation of an instance, at the last of the times `failed_at_s`,
+    which are those of that instance within a minute. Until `again_at_s` the model is
     not tried again, until `replica_at_s` it gets no replica. `for_want_of` are the nodes of which
     one that turns out lost was the reason. Times are the holder's clock, in seconds since 1970."""
 

@@ -78,7 +78,7 @@ class Holder:
         self._new_instance = new_instance
         self._decide = decide
         self._longest_pause_s = longest_pause_s
-        self._memory = self._new_notes()
+        self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
         self._book = PlanBook()
@@ -87,7 +87,7 @@ class Holder:
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
-        self._memory = self._new_notes()
+        self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._stand_ins = StandIns()
         self._book, self._asked = PlanBook(), {}
         self._watch.begin(now)
@@ -193,9 +193,6 @@ class Holder:
         return notes
 
     # --- inside ---
-
-    def _new_notes(self) -> planner.PlannerNotes:
-        return planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
 
     def _scene(
         self,
