@@ -8,6 +8,7 @@ they find is never what the holder knew.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually, kill
 from tests.harness.small_disks import needs_mounts, remounted, small_disk
 from tests.harness.told_memory import ToldMemory, needs_told_memory
+from worker.service import FRESH_READING_S
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600), needs_mounts]
 
@@ -33,9 +35,9 @@ LEAST = {"SHOAL_RUNNER__MAX_ROWS": "1", "SHOAL_RUNNER__PREFIX_CACHE_BYTES": "0"}
 
 
 @contextmanager
-def standing_still(cluster: Cluster) -> Iterator[None]:
-    """No worker acts as long as the block lasts."""
-    pids = [node.pid("worker") for node in cluster.nodes]
+def standing_still(cluster: Cluster, service: str = "worker") -> Iterator[None]:
+    """No node's process of this name acts as long as the block lasts."""
+    pids = [node.pid(service) for node in cluster.nodes]
     for pid in pids:
         kill(pid, signal.SIGSTOP)
     try:
@@ -85,11 +87,14 @@ def test_a_load_that_is_refused_for_memory_is_placed_over_one_node_more(tmp_path
     try:
         cluster.up()
         asker = cluster.nodes[0]
-        with standing_still(cluster):
-            first = placed(asker, context_tokens=LONG_TOKENS)
-            (shard,) = first["shards"]
-            short = cluster.by_id(shard["node"])
-            memory[short.url].tell(LOW_BYTES)
+        with ExitStack() as still:
+            with standing_still(cluster, "telemetry"):
+                time.sleep(FRESH_READING_S + 0.5)  # what workers have heard is old by now
+                still.enter_context(standing_still(cluster))
+                first = placed(asker, context_tokens=LONG_TOKENS)
+                (shard,) = first["shards"]
+                short = cluster.by_id(shard["node"])
+                memory[short.url].tell(LOW_BYTES)
             eventually(
                 lambda: reading(asker, short)["memory_available_bytes"] < 2 * LOW_BYTES,
                 30,
