@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from bus.process.logs import LevelSource
 from bus.service import Shell, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
-from bus.wire.ids import NodeId
+from bus.wire.ids import NodeId, RequestId
 from bus.wire.messages.control import (
     FAST_SYNCH,
     AskRunner,
@@ -35,6 +36,7 @@ from bus.wire.messages.control import (
     SlotHello,
     SlotRefused,
 )
+from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.readings import RunnerReading, TokenTap
 from bus.wire.messages.tokens import Entry, TokenDelta
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
@@ -54,6 +56,7 @@ BEAT_S = 1.0
 WATCH_S = 0.25
 RESTS_S = 0.6
 """Two looks after a request was last seen to be open: who asks again at once has done so."""
+CANCELS_KEPT = 64
 LAST_WORDS_S = 0.2
 """Between the last messages and the end of the process, so that they leave it."""
 
@@ -77,6 +80,7 @@ class RunnerService:
         self._lost_at: float | None = self._since  # since when there is no worker
         self._prepared = False
         self._busy_at: float | None = None
+        self._cancelled = deque[RequestId](maxlen=CANCELS_KEPT)
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
         self._recorder = FlightRecorder(self._flight.add)
@@ -124,8 +128,18 @@ class RunnerService:
                 self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
                 self._tell(self._report())
+            case CancelRow():
+                self._cancel(message)
             case _:
                 self._log.warning("unexpected message", kind=type(message).__name__)
+
+    def _cancel(self, asked: CancelRow) -> None:
+        """End a request; a repeat is told what the first was."""
+        if self._role is not None and self._role.cancel(asked.request):
+            self._cancelled.append(asked.request)
+        found = asked.request in self._cancelled
+        self._log.info("was asked to end a request", request=asked.request, found=found)
+        self._tell(RowCancelled(slot=asked.slot, request=asked.request, found=found))
 
     def _become(self, spec: RunnerSpec) -> None:
         if self._spec is not None:
@@ -300,6 +314,8 @@ class RunnerService:
             pid=os.getpid(),
             instance=spec.instance if spec else None,
             generation=spec.generation if spec else 0,
+            rank=spec.rank if spec else 0,
+            step=role.status.steps_done if role else 0,
             phase=self.phase,
             recorder=self._recorder.report(),
             memory=asdict(role.status.memory) if role else {},

@@ -15,6 +15,7 @@ from typing import Protocol
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.wire.errors import FailReason
+from bus.wire.ids import RequestId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
@@ -30,6 +31,8 @@ from runner.roles import model_thread
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
+NO_PEER = b""
+"""Who asks where no gateway process does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Role:
         self._log = parts.shell.log
         self._factories = parts.factories
         self._recorder = parts.recorder
+        self._recorder.memory = self._memory
         is_alone = spec.size == 1 and spec.rank == 0 and spec.test is None
         self._channel: PlanChannel | None = None
         if not is_alone:
@@ -112,6 +116,10 @@ class Role:
     def open_requests(self) -> int:
         """Return how many requests are owed an end or an answer."""
         return 0
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """Return False: a role that serves nobody owes no request an end."""
+        return False
 
     @property
     def is_empty(self) -> bool:
@@ -222,6 +230,19 @@ class Role:
         if held and held != self._spec.kv:
             why = "its other layers keep no KV, have heads that no group divides, or need it all"
             self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
+
+    def _memory(self) -> dict[str, int]:
+        """Return what the flight recorder tells of memory with each entry; nothing before a model
+        takes any."""
+        memory = self.status.memory
+        if not memory.peak_bytes:
+            return {}
+        return {
+            "active_bytes": memory.active_bytes,
+            "cache_bytes": memory.cache_bytes,
+            "peak_bytes": memory.peak_bytes,
+            "limit_bytes": self._spec.memory_limit_bytes,
+        }
 
     def _stuck(self, what: str) -> None:
         """Leave: the engine has passed a deadline."""
