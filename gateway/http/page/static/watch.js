@@ -289,7 +289,7 @@ function drawLog() {
 /** Ask which processes there are to look into: here, then on all nodes, which may take longer. */
 async function readSubjects() {
   const mine = parts;
-  const groupOf = ({ node, processes }) => ({ node, names: processes.map((one) => one.name) });
+  const groupOf = ({ node, processes }, prefix = "") => ({ node, options: processes.map(({ name }) => [`${prefix}${name}`, name]) });
   try {
     const here = groupOf(await json("GET", "/v1/diagnostics/node"));
     subjects = [here];
@@ -297,18 +297,12 @@ async function readSubjects() {
     drawDoing();
     const { nodes } = await json("GET", "/v1/diagnostics/cluster");
     const others = nodes.filter((one) => one.reached && one.node !== here.node);
-    subjects = [here, ...others.map((one) => groupOf(one.diagnostics))];
+    subjects = [here, ...others.map((one) => groupOf(one.diagnostics, `${one.node} `))];
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     seenProblem = error.status === 0 ? null : error.message;
   }
   if (parts === mine) drawDoing();
-}
-
-/** Return an option for a process; that of another node than the asked one has the node's id. */
-function optionOf(name, node) {
-  const value = node === subjects[0].node ? name : `${node} ${name}`;
-  return h("option", { value, selected: value === subject }, name);
 }
 
 /** Ask for stacks, or for a sample of some seconds, of the process that is chosen. */
@@ -346,7 +340,7 @@ function drawDoing() {
       h("div", { class: "row tools" },
         h("select", { "aria-label": D.process, onchange: chosen },
           h("option", { value: "" }, L.choose),
-          (subjects ?? []).map((group) => h("optgroup", { label: nameOf(group.node) }, group.names.map((name) => optionOf(name, group.node))))),
+          (subjects ?? []).map((group) => h("optgroup", { label: nameOf(group.node) }, group.options.map(([value, name]) => h("option", { value, selected: value === subject }, name))))),
         h("button", { onclick: () => lookInto(0), disabled: !isIdle }, D.stacks),
         SAMPLED_S.map((seconds) => h("button", { onclick: () => lookInto(seconds), disabled: !isIdle }, D.sample(seconds))))),
     h("p", { class: "dim", role: "status" }, asking ?? (seen ? D.of(seen.name) : D.note)),
