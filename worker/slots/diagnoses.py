@@ -152,5 +152,5 @@ def _checked(content: bytes, process: str, pid: int) -> bytes:
 
 def _none(process: str, pid: int, why: str) -> bytes:
     """Return, in the form of stacks, that there are none, and why."""
-    told = {"process": process, "pid": pid, "method": "none", "note": why, "threads": []}
-    return json.dumps(told).encode()
+    told: dict[str, Any] = {"process": process, "pid": pid, "method": "none", "note": why}
+    return json.dumps({**told, "threads": []}).encode()
