@@ -182,7 +182,7 @@ def test_a_rank_that_was_killed_is_named_with_what_it_did_last(
     assert stream.error is not None
     said = lead.shoal("timeline", group["model"])
     assert said.returncode == 0, said.stderr
-    assert f"rank 1 of {group['model']}" in said.stderr and "stands behind" in said.stderr
+    assert f"rank 1 of {group['model']}" in said.stderr and "stood behind" in said.stderr
 
 
 def test_a_node_that_is_gone_is_named(pair: Cluster) -> None:

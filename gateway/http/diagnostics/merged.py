@@ -18,6 +18,18 @@ SILENT_LOADING_S = 15.0
 """While it loads, the interpreter may be held for longer."""
 LOADS = ("loading", "warming")
 LEFT = "shutdown_cleanup"
+OF_RANKS = (
+    "instance",
+    "model",
+    "generation",
+    "rank",
+    "node",
+    "name",
+    "process",
+    "pid",
+    "ended_at_s",
+)
+"""What is told of a rank that stands behind."""
 Told = Mapping[str, Any]
 """A runner as its node tells of it, or an entry of its recorder."""
 
@@ -119,12 +131,12 @@ def _behind(
         if rank.instance in of_groups and rank.node in away:
             node = away[rank.node]
             why = f"its node was not reached ({node.why})"
-            found.append({**_rank(rank), "node": rank.node, "name": node.name, "why": why})
+            where = {"node": rank.node, "name": node.name, "ended_at_s": None}
+            found.append({**_rank(rank), **where, "why": why})
     for one in runners:
         why = _why(one)
         if why and one["instance"] in of_groups:
-            told = ("instance", "model", "generation", "rank", "node", "name", "process", "pid")
-            found.append({**{name: one[name] for name in told}, "why": why})
+            found.append({**{name: one[name] for name in OF_RANKS}, "why": why})
     return found
 
 

@@ -48,7 +48,8 @@ def timeline(
     if not runners:
         output.note(f"no runner {f'of {model} ' if model else ''}is known there")
     for one in cast(list[Row], found["behind"]):
-        output.warn(f"{_rank(one)} stands behind: {one['why']}")
+        verb = "stands" if one["ended_at_s"] is None else "stood"
+        output.warn(f"{_rank(one)} {verb} behind: {one['why']}")
     for one in cast(list[Row], found["unreached"]):
         ranks = ", ".join(f"{rank['model']} rank {rank['rank']}" for rank in one["ranks"])
         output.warn(f"{one['message']}{f'; there: {ranks}' if ranks else ''}")

@@ -318,7 +318,8 @@ function runnersPart() {
   return [
     h("h2", {}, R.title), h("p", { class: "dim" }, R.note),
     didProblem && h("p", { class: "bad", role: "alert" }, didProblem),
-    did?.behind.map((one) => h("p", { class: "bad behind" }, R.behind(one.rank, one.model ?? one.instance, one.name, one.why))),
+    did?.behind.map((one) => h("p", { class: "bad behind", "data-key": `${one.node} ${one.process} ${one.pid}` },
+      R.behind(one.ended_at_s === null, one.rank, one.model ?? one.instance, one.name, one.why))),
     did?.unreached.map((one) => h("p", { class: "warn" }, R.unreached(one.message))),
     did ? (did.runners.length ? did.runners.map(runner) : h("p", { class: "dim" }, R.none)) : h("p", { class: "dim" }, T.loading),
   ];

@@ -28,7 +28,8 @@ ENTRIES = [
 ]  # fmt: skip
 TOLD = {
     "asked": "n1", "runners": [RUNNER], "timeline": ENTRIES,
-    "behind": [{**HEAD, "generation": 1, "rank": 1, "model": "tiny", "why": "it is halted"}],
+    "behind": [{**HEAD, "generation": 1, "rank": 1, "model": "tiny", "ended_at_s": None,
+                "why": "it is halted"}],
     "unreached": [
         {"node": "n3", "name": "eel", "why": "down", "message": "node eel is not there",
          "ranks": [{"model": "tiny", "rank": 2}]},
