@@ -15,8 +15,8 @@ from typing import Any, cast
 SILENT_S = 2.5
 """A runner speaks each second."""
 SILENT_LOADING_S = 15.0
-"""While it loads, the interpreter may be held for longer."""
-LOADS = ("loading", "warming")
+"""While it starts or loads, the interpreter may be held for longer."""
+LOADS = ("idle", "loading", "warming")
 LEFT = "shutdown_cleanup"
 OF_RANKS = (
     "instance",

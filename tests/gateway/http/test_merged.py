@@ -55,8 +55,9 @@ def test_a_rank_that_says_nothing_or_is_halted_is_the_one_the_others_wait_for() 
     assert behind["why"] == "it has said nothing for 5.2 s"
     (behind,) = two(runner(0, halted=True), runner(1))["behind"]
     assert behind["rank"] == 0 and "halted" in behind["why"]
-    loads = {"phase": "loading", "silent_s": 5.2}
-    assert two(runner(0, **loads), runner(1, **loads))["behind"] == []
+    for phase in ("idle", "loading", "warming"):
+        loads = {"phase": phase, "silent_s": 5.2}
+        assert two(runner(0, **loads), runner(1, **loads))["behind"] == []
 
 
 def test_of_a_group_that_is_over_the_rank_that_did_not_leave_is_named() -> None:
