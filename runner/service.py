@@ -12,6 +12,7 @@ import os
 import signal
 from collections import deque
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from bus.client import BusClient
@@ -135,7 +136,8 @@ class RunnerService:
 
     def _cancel(self, asked: CancelRow) -> None:
         """End a request; a repeat is told what the first was."""
-        if self._role is not None and self._role.cancel(asked.request):
+        role = self._role
+        if isinstance(role, LeadRole | EmbeddingRole) and role.cancel(asked.request):
             self._cancelled.append(asked.request)
         found = asked.request in self._cancelled
         self._log.info("was asked to end a request", request=asked.request, found=found)
@@ -264,12 +266,9 @@ class RunnerService:
                 message=message,
             )
         )
-        self._reactor.later(LAST_WORDS_S / 2, lambda: self._good_bye(message))
-        self._reactor.later(LAST_WORDS_S, self._reactor.stop)
-
-    def _good_bye(self, message: str) -> None:
         if self._role is not None:
-            self._role.say_goodbye(message)
+            self._reactor.later(LAST_WORDS_S / 2, partial(self._role.say_goodbye, message))
+        self._reactor.later(LAST_WORDS_S, self._reactor.stop)
 
     def signal(self, signal: lifecycle.Signal) -> None:
         """Take note of what may change the phase, and tell of a change."""

@@ -15,13 +15,19 @@ from typing import Protocol
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.wire.errors import FailReason
-from bus.wire.ids import RequestId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker
+from runner.engine import (
+    Embedder,
+    Engine,
+    EngineStatus,
+    FollowingEngine,
+    LoadProgress,
+    Maker,
+)
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
@@ -103,7 +109,7 @@ class Role:
         self._log = parts.shell.log
         self._factories = parts.factories
         self._recorder = parts.recorder
-        self._recorder.memory = self._memory
+        self._recorder.memory = lambda: _memory_told(loop.status, spec)
         is_alone = spec.size == 1 and spec.rank == 0 and spec.test is None
         self._channel: PlanChannel | None = None
         if not is_alone:
@@ -116,10 +122,6 @@ class Role:
     def open_requests(self) -> int:
         """Return how many requests are owed an end or an answer."""
         return 0
-
-    def cancel(self, request_id: RequestId) -> bool:
-        """Return False: a role that serves nobody owes no request an end."""
-        return False
 
     @property
     def is_empty(self) -> bool:
@@ -231,23 +233,24 @@ class Role:
             why = "its other layers keep no KV, have heads that no group divides, or need it all"
             self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
 
-    def _memory(self) -> dict[str, int]:
-        """Return what the flight recorder tells of memory with each entry; nothing before a model
-        takes any."""
-        memory = self.status.memory
-        if not memory.peak_bytes:
-            return {}
-        return {
-            "active_bytes": memory.active_bytes,
-            "cache_bytes": memory.cache_bytes,
-            "peak_bytes": memory.peak_bytes,
-            "limit_bytes": self._spec.memory_limit_bytes,
-        }
-
     def _stuck(self, what: str) -> None:
         """Leave: the engine has passed a deadline."""
         self._log.critical("the engine is stuck", what=what)
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def _memory_told(status: EngineStatus, spec: RunnerSpec) -> dict[str, int]:
+    """Return what the flight recorder tells of memory with each entry; nothing before a model takes
+    any."""
+    memory = status.memory
+    if not memory.peak_bytes:
+        return {}
+    return {
+        "active_bytes": memory.active_bytes,
+        "cache_bytes": memory.cache_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "limit_bytes": spec.memory_limit_bytes,
+    }
 
 
 def _code_of(message: str, own: int) -> int:

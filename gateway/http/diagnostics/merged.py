@@ -46,7 +46,7 @@ class NodeRunners:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRank:
+class CopyRank:
     """A rank of a copy, as the cluster's state has it."""
 
     instance: str
@@ -58,7 +58,7 @@ class PlacedRank:
 
 def timeline(
     nodes: Sequence[NodeRunners],
-    placed: Sequence[PlacedRank],
+    placed: Sequence[CopyRank],
     *,
     wanted: Callable[[str, str], bool],
     most: int,
@@ -120,7 +120,7 @@ def _without_entries(one: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def _behind(
-    runners: Sequence[Told], placed: Sequence[PlacedRank], away: Mapping[str, NodeRunners]
+    runners: Sequence[Told], placed: Sequence[CopyRank], away: Mapping[str, NodeRunners]
 ) -> list[dict[str, Any]]:
     """Return the ranks of groups that the others wait for, or waited for, each with why."""
     found: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def _why(one: Told) -> str:
     return f"it has said nothing for {silent_s:.1f} s" if silent_s >= limit_s else ""
 
 
-def _rank(rank: PlacedRank) -> dict[str, Any]:
+def _rank(rank: CopyRank) -> dict[str, Any]:
     return {
         "instance": rank.instance,
         "model": rank.model,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.diagnostics.merged import NodeRunners, PlacedRank, timeline
+from gateway.http.diagnostics.merged import NodeRunners, CopyRank, timeline
 
-RANKS = [PlacedRank("i", "m", 2, 0, "n1"), PlacedRank("i", "m", 2, 1, "n2")]
+RANKS = [CopyRank("i", "m", 2, 0, "n1"), CopyRank("i", "m", 2, 1, "n2")]
 
 
 def runner(rank: int, *entries: tuple[float, str], **changes: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def runner(rank: int, *entries: tuple[float, str], **changes: Any) -> dict[str, 
     }  # fmt: skip
 
 
-def told(*nodes: NodeRunners, placed: list[PlacedRank] = RANKS, **asked: Any) -> dict[str, Any]:
+def told(*nodes: NodeRunners, placed: list[CopyRank] = RANKS, **asked: Any) -> dict[str, Any]:
     wanted = asked.get("wanted", lambda _instance, _model: True)
     return timeline(nodes, placed, wanted=wanted, most=asked.get("most", 128))
 
