@@ -17,7 +17,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.control import RunnerReport
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.encode import json_bytes
-from gateway.http.diagnostics.merged import NodeRunners, CopyRank, Told, timeline
+from gateway.http.diagnostics.merged import CopyRank, NodeRunners, Told, timeline
 from gateway.http.diagnostics.peers import chosen, names_of
 from gateway.http.diagnostics.runners import is_halted, known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json, tell_missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.http.diagnostics.merged import NodeRunners, CopyRank, timeline
+from gateway.http.diagnostics.merged import CopyRank, NodeRunners, timeline
 
 RANKS = [CopyRank("i", "m", 2, 0, "n1"), CopyRank("i", "m", 2, 1, "n2")]
 
