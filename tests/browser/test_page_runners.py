@@ -72,7 +72,7 @@ def test_a_killed_runner_has_its_last_phases_and_its_rank_is_named(
     page = tab.open("/#cluster")
     expect(row(tab, ready).locator(".pill.good")).to_have_text("ready")
     kill(ready["pid"], signal.SIGKILL)
-    ended = row(tab, ready).locator("summary")
+    ended = row(tab, ready).locator("> summary")
     expect(ended).to_contain_text("exit code -1", timeout=KEPT_MS)
     expect(behind(tab, ready)).to_have_text(
         re.compile(f"waited for rank 1 of .* on {node.env['SHOAL_NODE_NAME']}: it ended without")
@@ -91,8 +91,8 @@ def test_a_frozen_rank_is_named_and_its_stacks_are_kept(tab: Tab, cluster: Clust
     expect(row(tab, ready)).to_have_count(1)
     kill(ready["pid"], signal.SIGSTOP)
     expect(behind(tab, ready)).to_contain_text(re.compile("The others wait(ed)? for rank 1"))
-    expect(row(tab, ready).locator("summary")).to_contain_text("ended at", timeout=KEPT_MS)
-    row(tab, ready).locator("summary").first.click()
+    expect(row(tab, ready).locator("> summary")).to_contain_text("ended at", timeout=KEPT_MS)
+    row(tab, ready).locator("> summary").click()
     if can:
         expect(row(tab, ready).locator(".stack", has_text="MainThread")).to_be_visible()
     else:
