@@ -80,7 +80,7 @@ def metrics(node: Node) -> str:
         ("busy_here", "not measured while reef answers"),
         ("busy_there", "not measured while kelp answers"),
         ("unanswered", "no address answers"),
-        ("off", "measure_links is off on reef"),
+        ("off", "measure_links is off on kelp"),
     ],
 )
 def test_why_a_link_is_not_measured_is_told(

@@ -25,7 +25,7 @@ def cluster() -> Iterator[Cluster]:
         node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
     made.nodes[1].env |= {
         "SHOAL_TOOLS__SEARCH": "searxng",
-        "SHOAL_TOOLS__SEARCH_URL": f"http://me:{PASSWORD}@127.0.0.1:9/search?key={PASSWORD}",
+        "SHOAL_TOOLS__SEARCH_URL": f"http://127.0.0.1:9/search?key={PASSWORD}",
     }
     try:
         made.up()
