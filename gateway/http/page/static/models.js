@@ -210,7 +210,7 @@ function outcome(found) {
   const nodes = found.ranks.map((rank) => rank.name).join(", ");
   return [
     h("p", {}, M.would(nodes, bytes(found.need_bytes), number(found.tokens_per_s)), " ", isSplit && `${M.splits[found.sharding]}. `, M.holds(number(found.context_tokens)), " ", found.fetch_bytes > 0 && M.copied(bytes(found.fetch_bytes))),
-    h("details", {}, h("summary", {}, M.arithmetic), found.ranks.map((rank) =>
+    h("details", { "data-key": "arithmetic" }, h("summary", {}, M.arithmetic), found.ranks.map((rank) =>
       h("p", { "data-key": String(rank.rank) }, rank.name, isSplit && `, ${M.layers(rank.first_layer + 1, rank.last_layer)}`, ": ", h("code", {}, rank.arithmetic)))),
   ];
 }
@@ -222,7 +222,7 @@ function byHand(model, wishes) {
     look(model, { nodes, sharding: elements.sharding.value, context: elements.context.value.trim() });
   };
   return h(
-    "details", { class: "by-hand" },
+    "details", { class: "by-hand", "data-key": "by hand" },
     h("summary", {}, M.byHand),
     h("fieldset", {},
       h("legend", {}, M.nodesByHand),
