@@ -80,8 +80,10 @@ def test_a_change_of_all_is_written_on_each_node(cluster: Cluster) -> None:
         assert (written(node)["keep_alive_s"], written(node)["runner"]["max_rows"]) == (61.0, 9)
     assert other.shoal("config", "set", "keep_alive_s", "62").returncode == 0
     assert elsewhere(asked, "keep_alive_s") == {"kelp": 62.0}
-    done = asked.shoal("config", "unset", "keep_alive_s", "runner.max_rows", "--all")
+    done = asked.shoal("config", "unset", "runner.max_rows", "--all", "--json")
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["settings"]["runner.max_rows"]["value"] == 32
+    done = asked.shoal("config", "unset", "keep_alive_s", "--all")
     assert "keep_alive_s is 300.0 on reef, kelp" in done.stdout
     assert not any("keep_alive_s" in written(node) for node in cluster.nodes)
 
@@ -115,7 +117,7 @@ def test_a_node_that_refuses_or_is_gone_is_named_and_the_others_have_it(cluster:
     file.write_text(kept)
     other.kill()
     eventually(lambda: told(asked)["nodes"][0]["why"], 30, "it is known to be gone")
-    typed = asked.shoal("config", "set", "log_level", "info", "--all", "--json")
-    assert typed.returncode != 0 and "not on kelp: node kelp" in typed.stderr
-    assert json.loads(typed.stdout)["settings"]["log_level"]["value"] == "info"
+    typed = asked.shoal("config", "set", "log_level", "info", "--all")
+    assert typed.returncode == 1 and "not on kelp: node kelp" in typed.stderr
+    assert "log_level is info on reef\n" in typed.stdout
     assert written(asked)["log_level"] == "info"

@@ -177,7 +177,6 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
     found = invocation.api().put("/settings?nodes=all", body, timeout_s=EVERYWHERE_S)
     output, keys = invocation.output, [*body.get("set", ()), *body.get("unset", ())]
     rows = {row["key"]: row for row in found["settings"] if row["key"] in keys}
-    output.document({"node": found["node"], "nodes": found["nodes"], "settings": rows})
     names = [found["name"], *(one["name"] for one in found["nodes"] if not one["why"])]
     for key, row in rows.items():
         output.say(f"{key} is {_plain(row['value'])} on {', '.join(names)}")
@@ -194,6 +193,7 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
             "; ".join(f"not on {one['name']}: {one['why']}" for one in missing),
             remedy="what was written elsewhere stays; say it again once they take it",
         )
+    output.document({"node": found["node"], "nodes": found["nodes"], "settings": rows})
 
 
 def _written(invocation: Invocation) -> str:
