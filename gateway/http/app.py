@@ -23,6 +23,7 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, routed
+from gateway.http.settings import answer_settings
 from gateway.service import ServiceHandle
 
 
@@ -34,7 +35,7 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    handle.on_start += [answer_others, keep_history]
+    handle.on_start += [answer_others, answer_settings, keep_history]
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 

@@ -228,6 +228,10 @@ class ClientRequest:
         self.moved_at = now
         self.begun = True
         last = entries[-1]
+        if isinstance(last, Finished | Failed) and last.usage.completion_tokens > self.tokens:
+            # Some came with no text, such as an end that was ignored.
+            self._counters.tokens(self.model, last.usage.completion_tokens - self.tokens, None)
+            self.tokens = last.usage.completion_tokens
         if self.trace is not None:
             self.trace.arrived(now, ended=isinstance(last, Finished | Failed))
         if isinstance(last, Failed) and last.message == TIMED_OUT:

@@ -84,7 +84,19 @@ export const T = {
       loopback: "this machine", thunderbolt: "Thunderbolt", maybe_ethernet: "Ethernet, perhaps", ethernet: "Ethernet",
       wifi: "Wi-Fi", vpn: "VPN", unknown: "unknown",
     },
-    unmeasured: "not measured yet",
+    unmeasured: "not measured",
+    roundTrip: (time) => `echo ${time}`,
+    ago: (age) => `${age} ago`,
+    measured: (latency, bandwidth) => `latency measured ${latency} ago, bandwidth ${bandwidth} ago`,
+    rests: {
+      new: "not measured yet: its first turn comes",
+      busy: (name) => `not measured while ${name} answers, loads or fetches`,
+      off: (name) => `not measured: measure_links is off on ${name}`,
+      unanswered: "not measured: no address answers; tried again",
+    },
+    rhythm: (latency, bandwidth, isRare) =>
+      `Links are measured while both nodes have nothing to do: latency every ${latency}, bandwidth every ${bandwidth}` +
+      `${isRare ? ", as with so many nodes each has its turn" : ""}.`,
     atLeast: (value) => `at least ${value}`,
     states: { linked: "linked", silent: "silent", left: "left", refused: "refused" },
     crosses: (model) => `${model}: hidden states cross here`,
@@ -117,6 +129,13 @@ export const T = {
     load: "Load", unload: "Unload", really: "Really unload", plan: "Where it would go",
     would: (nodes, bytes, speed) => `On ${nodes}, ${bytes} of memory, some ${speed} tokens/s.`,
     copied: (bytes) => `${bytes} are copied over the network first.`,
+    holds: (tokens) => `Context: ${tokens} tokens.`,
+    layers: (first, last) => `layers ${first} to ${last}`,
+    displaces: (nodes, models) => `On ${nodes}. There is no room as it is: ${models} would be unloaded for it.`,
+    byHand: "Place it by hand", nodesByHand: "On these nodes, a part on each (none: where it goes best)",
+    split: "Split", anySplit: "as goes best", splits: { pipeline: "Layers after each other (pipeline)", tensor: "Each layer in parts (tensor)" },
+    contextByHand: "Context in tokens", anyContext: "as fits",
+    there: (model) => `A copy of ${model} that meets this is there already.`,
     arithmetic: "The arithmetic", pin: "Keep it loaded until it is unloaded by hand", doLoad: "Load it", notNow: "Not now",
     asked: (model) => `${model} is on its way.`,
     gone: (model) => `${model} is being unloaded.`,
@@ -363,10 +382,11 @@ export const T = {
 
   settings: {
     title: "Settings",
-    summary: (name, changed, waiting) =>
-      [`of ${name}`, `${changed} not at their defaults`, waiting && (waiting === 1 ? "1 waits for a restart" : `${waiting} wait for a restart`)].filter(Boolean).join(" · "),
+    summary: (name, changed, waiting, elsewhere) =>
+      [`of ${name}`, `${changed} not at their defaults`, waiting && (waiting === 1 ? "1 waits for a restart" : `${waiting} wait for a restart`),
+        elsewhere && (elsewhere === 1 ? "1 differs between nodes" : `${elsewhere} differ between nodes`)].filter(Boolean).join(" · "),
     file: (path) => `They stand in \`${path}\` on that node. What is changed here is written there; its comments stay.`,
-    find: "Find a setting", changedOnly: "Only what was changed", noneFound: "No setting is like that.",
+    find: "Find a setting", changedOnly: "Only what was changed", differingOnly: "Only what differs between nodes", noneFound: "No setting is like that.",
     groups: {
       "": "This node", runner: "Runners", cluster: "Cluster", records: "What is remembered", fetch: "Fetching pages",
       tools: "Tools", jobs: "Jobs", pool: "Pool",
@@ -380,7 +400,9 @@ export const T = {
     standardIs: (value) => `The default is ${value}.`,
     words: "One a line.",
     change: "Change", save: "Save", notNow: "Not now", reset: "Use the default",
-    saved: (key) => `${key} is saved.`, unsaved: (key) => `${key} has its default again.`,
+    onAll: "On every node of the cluster",
+    saved: (key, names) => `${key} is saved${names ? ` on ${names}` : ""}.`, unsaved: (key, names) => `${key} has its default again${names ? ` on ${names}` : ""}.`,
+    onNode: (name, value) => `${name}: ${value}`, notOn: (name, why) => `Not changed on ${name}: ${why}`, untold: (name, why) => `The settings of ${name} are not known: ${why}`,
     noNumber: (key) => `${key}: this is no number.`,
     trouble: (why) => `shoal.toml is refused as it is now: ${why}`,
   },
