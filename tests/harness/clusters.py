@@ -36,10 +36,9 @@ class Cluster:
                 SHOAL_CLUSTER__NAMESPACE=f"test-{base_port // SPAN}-{time.time_ns()}",
                 SHOAL_CLUSTER__PEERS=seed,
                 SHOAL_PRELOAD="",
-                SHOAL_HTTP_PROCESSES="1",
                 SHOAL_SLOTS="3",
                 SHOAL_POOL__REPLICAS="0",  # copies are counted, and placed by tests
-                **settings,
+                **{"SHOAL_HTTP_PROCESSES": "1", **settings},
             )
             node.move(base_port)
             if self.nodes:

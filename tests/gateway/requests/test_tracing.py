@@ -58,7 +58,8 @@ def played(node: NodeId = HERE, ahead_s: float = 0.0) -> GatewayTrace:
 def known(**more: Any) -> TracedRequest:
     facts: dict[str, Any] = {"model": "m", "why": "asked", "first_token_s": 2.1}
     made = {
-        "request": RID, "place": place_of(RID, RID, None), "node": HERE, "began_at_s": 1e9, "started_at": 10.0, "read_at": 10.5,
+        "request": RID, "place": place_of(RID, RID, None), "node": HERE, "began_at_s": 1e9,
+        "started_at": 10.0, "read_at": 10.5,
         "ended_at": 15.1, "facts": facts, "usage": USAGE,
     }  # fmt: skip
     return TracedRequest(**{**made, **more})
