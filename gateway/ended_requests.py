@@ -232,8 +232,10 @@ class EndedRequests:
         if self._options.keeps_traces:
             self._records.log_request(trace)
         if self._exporter is not None:
+            # the whole request, and the runner where it told something, are spans as well
+            above = 1 if request.trace is None or request.trace.lead is None else 2
             asked = asked_attributes(request.wire)
-            self._exporter.offer(EndedTrace(trace.trace, trace.spans, asked))
+            self._exporter.offer(EndedTrace(trace.trace, trace.spans + above, asked))
 
     def _count(
         self, asked: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
