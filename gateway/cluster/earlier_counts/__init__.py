@@ -7,6 +7,7 @@ still. Counts of another version of shoal may mean something else, and are let g
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (prometheus_client is not typed throughout)
 from __future__ import annotations
 
