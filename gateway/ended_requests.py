@@ -25,6 +25,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
+from gateway.requests.otlp import EndedTrace, asked_attributes, open_exporter
 from gateway.requests.request import ClientRequest
 from gateway.requests.tasks import Attempt
 from gateway.requests.tracing import (
@@ -36,7 +37,6 @@ from gateway.requests.tracing import (
     document_of,
     place_of,
 )
-from gateway.requests.tracing.otlp import EndedTrace, asked_attributes, open_exporter
 
 FINISHED = "finished"
 

@@ -162,7 +162,7 @@ def test_without_the_extra_that_is_said_and_the_gateway_serves(tmp_path: Path) -
         "from bus.wire.ids import NodeId\n"
         "from bus.process.endpoints import Endpoints\n"
         "from gateway.cluster.options import Options\n"
-        "from gateway.requests.tracing.otlp import open_exporter\n"
+        "from gateway.requests.otlp import open_exporter\n"
         "options = Options(node=NodeId('n1'), node_name='n', endpoints=Endpoints(sys.argv[1]),"
         " metrics_folder='', otlp_endpoint='http://127.0.0.1:9')\n"
         "assert open_exporter(options, Log(node='n1', process='t'), print) is None\n"

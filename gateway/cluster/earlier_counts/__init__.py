@@ -16,6 +16,8 @@ import struct
 from collections import defaultdict
 from pathlib import Path
 
+__all__ = ["go_on"]
+
 VERSION_FILE = "version"
 _KINDS = ("counter", "histogram")
 

@@ -1,7 +1,6 @@
 """Traces of requests: which are traced, what a gateway notes of one, what is kept and shown of it.
 
-Pure, but for what sends traces to a collector (`otlp`). A trace has names, codes and times alone:
-no word of a prompt or an answer.
+Pure. A trace has names, codes and times alone: no word of a prompt or an answer.
 """
 
 from gateway.requests.tracing.chrome import chrome_trace
@@ -12,6 +11,7 @@ from gateway.requests.tracing.context import (
     TracePlace,
     parent_of,
     place_of,
+    span_id_of,
 )
 from gateway.requests.tracing.document import TraceDocument, TracedRequest, document_of
 from gateway.requests.tracing.gateway_trace import GatewayTrace
@@ -32,4 +32,5 @@ __all__ = [
     "parent_of",
     "place_of",
     "sampler_of",
+    "span_id_of",
 ]

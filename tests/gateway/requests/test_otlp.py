@@ -19,9 +19,9 @@ from bus.wire.messages.requests import (
     Sampling,
     TextPrompt,
 )
+from gateway.requests.otlp.encoding import SpanEncoder
+from gateway.requests.otlp.spans import OtlpSpan, asked_attributes, spans_of
 from gateway.requests.tracing import TraceParent, parent_of, place_of
-from gateway.requests.tracing.otlp.encoding import Encoder
-from gateway.requests.tracing.otlp.spans import OtlpSpan, asked_attributes, spans_of
 from tests.harness.collector import attributes_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -60,7 +60,7 @@ def wire(**more: Any) -> GenerationRequest:
 
 
 def encoded(*spans: OtlpSpan) -> list[Span]:
-    encoder = Encoder({"service.name": "shoal"})
+    encoder = SpanEncoder({"service.name": "shoal"})
     assert encoder.add(TRACE, spans) == len(spans)
     request = ExportTraceServiceRequest.FromString(encoder.body())
     (of,) = request.resource_spans

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from bus.process.logs import Log
-from gateway.requests.tracing.otlp.collector import Collector
-from gateway.requests.tracing.otlp.ended import EndedTrace, Outcome
-from gateway.requests.tracing.otlp.exporter import (
+from gateway.requests.otlp.collector import TraceCollector
+from gateway.requests.otlp.ended import EndedTrace, Outcome
+from gateway.requests.otlp.exporter import (
     MOST_WAITING_BYTES,
     TOGETHER,
     ExportTiming,
@@ -44,7 +44,7 @@ class Exporting:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.stream = io.StringIO()
-        collector = Collector(url, headers or {}, 5.0)
+        collector = TraceCollector(url, headers or {}, 5.0)
         log = Log(node="n1", process="test", stream=self.stream)
         self.exporter = TraceExporter(collector, {}, log, self._count, timing)
 

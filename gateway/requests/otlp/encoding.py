@@ -15,13 +15,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from gateway.requests.tracing.otlp.spans import OtlpSpan, Value
+from gateway.requests.otlp.spans import OtlpSpan, Value
 
 SCOPE = "shoal.gateway"
 _SAMPLED = 1
 
 
-class Encoder:
+class SpanEncoder:
     """Makes bodies of requests to a collector, of whole traces; `resource` says whose they are."""
 
     def __init__(self, resource: Mapping[str, Value]) -> None:

@@ -29,7 +29,7 @@ class CollectorAnswer:
     retry_after_s: float
 
 
-class Collector:
+class TraceCollector:
     """The collector at `endpoint`, where `PATH` is added to an address that lacks it. `headers` go
     with each request."""
 

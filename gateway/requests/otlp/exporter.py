@@ -18,10 +18,10 @@ import orjson
 
 from bus.process.clock import now
 from bus.process.logs import Log
-from gateway.requests.tracing.otlp.collector import PASSING, Collector, CollectorAnswer
-from gateway.requests.tracing.otlp.encoding import Encoder, refused_of
-from gateway.requests.tracing.otlp.ended import Count, EndedTrace
-from gateway.requests.tracing.otlp.spans import Value, spans_of
+from gateway.requests.otlp.collector import PASSING, CollectorAnswer, TraceCollector
+from gateway.requests.otlp.encoding import SpanEncoder, refused_of
+from gateway.requests.otlp.ended import Count, EndedTrace
+from gateway.requests.otlp.spans import Value, spans_of
 
 MOST_WAITING_BYTES = 4 << 20
 TOGETHER = 64
@@ -48,7 +48,7 @@ class TraceExporter:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: TraceCollector,
         resource: Mapping[str, Value],
         log: Log,
         count: Count,
@@ -173,7 +173,7 @@ class TraceExporter:
 
 def _encoded(resource: Mapping[str, Value], batch: list[EndedTrace]) -> tuple[bytes, int]:
     """Return the body that has these traces, and how many spans are in it."""
-    encoder, count = Encoder(resource), 0
+    encoder, count = SpanEncoder(resource), 0
     for one in batch:
         told: Mapping[str, Any] = orjson.loads(one.trace)
         count += encoder.add(told["trace_id"], spans_of(told, one.asked))

@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 from bus.process.logs import Log
 from gateway.cluster.options import Options
-from gateway.requests.tracing.otlp.collector import Collector
-from gateway.requests.tracing.otlp.spans import Value
+from gateway.requests.otlp.collector import TraceCollector
+from gateway.requests.otlp.spans import Value
 
 Outcome = Literal["sent", "refused", "dropped"]
 """What became of a span: the collector has it, it did not want it, or it never had it."""
@@ -50,11 +50,11 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
     if not options.otlp_endpoint:
         return None
     try:
-        from gateway.requests.tracing.otlp.exporter import TraceExporter
+        from gateway.requests.otlp.exporter import TraceExporter
     except ImportError:
         log.error(MISSING)
         return None
-    collector = Collector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
+    collector = TraceCollector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
     resource: dict[str, Value] = {
         "service.name": "shoal",
         "service.version": options.version,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsPrompt
-from gateway.requests.tracing.context import span_id_of
+from gateway.requests.tracing import span_id_of
 
 Value = str | bool | int | float | tuple[str, ...]
 Told = Mapping[str, Any]
