@@ -123,7 +123,7 @@ def rounds_of(turns: Mapping[str, Callable[[], float]], rounds: int) -> list[Cos
     for number in range(rounds + 1):
         first = number % len(names)
         costs = {name: turns[name]() for name in names[first:] + names[:first]}
-        found += [costs] if number else []
+        found += [{name: costs[name] for name in names}] if number else []
     return found
 
 
@@ -224,7 +224,7 @@ def show(what: str, told: Mapping[str, Costs]) -> None:
         aim = f"  at most {AIM}: {'met' if one['ratio'] <= AIM else 'MISSED'}"
         print(
             f"  {name:<32} {one['us_per_token']:>11.2f} {one['ratio']:>7.3f}   "
-            f"{one['least']:.3f} {one['most']:.3f}{aim if name != WITHOUT else ''}"
+            f"{one['least']:.3f} {one['most']:.3f}{'' if name in (WITHOUT, AGAIN) else aim}"
         )
 
 
