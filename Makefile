@@ -122,7 +122,8 @@ prove-faults: $(READY)
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl
 	$(PROVE) tests/processes/test_cluster.py tests/processes/test_two_nodes.py \
-		tests/processes/test_partition.py tests/processes/test_churn.py tests/runner/test_groups.py; \
+		tests/processes/test_partition.py tests/processes/test_churn.py tests/processes/test_counts.py \
+		tests/runner/test_groups.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
 
 prove-records: $(READY)
@@ -163,6 +164,7 @@ prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.request_log --json bench-results/request-log.json
 	$(BIN)/python -m tests.bench.records --json bench-results/records.json
 	$(BIN)/python -m tests.bench.kept_answers --json bench-results/kept-answers.json
+	$(BIN)/python -m tests.bench.overheads --json bench-results/overheads.json
 
 prove-bench: bench
 

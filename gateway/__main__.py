@@ -59,6 +59,8 @@ def options_of(settings: Settings) -> Options:
         trace_rows=settings.records.trace_rows,
         trace_bytes=settings.records.trace_bytes,
         trace_days=settings.records.trace_days,
+        otlp_endpoint=settings.otlp.endpoint,
+        otlp_headers=settings.otlp.named_headers,
         tls=settings.tls,
         fetch_enabled=settings.fetch.enabled,
         fetch_allow=settings.fetch.allow,

@@ -157,7 +157,7 @@ class HttpService:
             records=self.records,
             models=self.catalog,
             clients=self.clients,
-            node=options.node,
+            options=options,
         )
         self.tools, self.provided = open_tools(options, self.log), set[providers.ProviderAnswer]()
         self.tracing, self.tasks = (
@@ -389,6 +389,7 @@ class ServiceHandle:
         if self._service is not None:
             await self._service.job_runner.stop()
             await self._service.clients.stop()
+            await self._service.ended_requests.stop()
             self._service.close()
             self._service = None
 
@@ -396,5 +397,4 @@ class ServiceHandle:
 def _bus_client(options: Options, speaker: Speaker, reactor: AsyncioReactor, log: Log) -> BusClient:
     files = options.cluster_keys
     keyring = files and open_keyring(files, node=options.node, log=log)
-    security = None if keyring is None else keyring.node
-    return BusClient(speaker, options.endpoints, reactor, log, security=security)
+    return BusClient(speaker, options.endpoints, reactor, log, security=keyring and keyring.node)

@@ -78,11 +78,21 @@ class Metrics:
             registry=own,
         )
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
+        self._exported = counter(
+            "shoal_otlp_spans",
+            "Spans for the collector of traces: it has them, refused them, or never had them.",
+            ("outcome",),
+        )
         self._ignored = counter(
             "shoal_ignored_fields",
             "Fields of requests without effect; `other`: in no published schema.",
             ("dialect", "field"),
         )
+
+    def exported(self, outcome: str, spans: int) -> None:
+        """Count spans of traces that were to be exported; also from another thread."""
+        if spans:
+            self._exported.labels(outcome).inc(spans)
 
     def ended(
         self, model: str, outcome: str, prompt_tokens: int, ttft_s: float | None, seconds: float

@@ -28,6 +28,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
+    EXPOSED_HEADERS,
     Caller,
     caller_of_key,
     caller_of_run,
@@ -66,11 +67,7 @@ though it was not read."""
 _CORS = (
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
-    (
-        "access-control-expose-headers",
-        "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
-        "x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, x-shoal-answered-by, x-shoal-why",
-    ),
+    ("access-control-expose-headers", EXPOSED_HEADERS),
 )
 
 

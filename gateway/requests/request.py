@@ -267,6 +267,8 @@ class ClientRequest:
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
         self.usage = last.usage
+        if (unbrought := self.answered_tokens - self.tokens) > 0:
+            self._counters.tokens(self.model, unbrought, None)
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens
         self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)

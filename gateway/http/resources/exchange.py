@@ -59,6 +59,7 @@ from gateway.http.running import (
 )
 from gateway.http.tasks import answer_as_named
 from gateway.requests.clients import with_defaults
+from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
 
 QUICK_S = 0.5
@@ -242,8 +243,10 @@ async def _parsed(
         service.bodies.give_back(len(body))
     parsed = with_defaults(parsed, of_client(service, req, asked, parsed.extras))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)
-    asked.traced = service.tracing.choose(asked=parsed.extras.trace)
+    asked.traced = service.tracing.choose(asked=parsed.extras.trace, parent=asked.parent)
     resp.set_header("x-request-id", parsed.answer_id)
+    if asked.traced and parsed.requests:
+        resp.set_header(TRACERESPONSE, asked.place(parsed.requests[0].request_id).header)
     if not service.catalog.known:
         await service.catalog.wait_known()
     extras = parsed.extras

@@ -13,6 +13,7 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Traced
+from gateway.requests.tracing.context import TracePlace
 from gateway.requests.tracing.gateway_trace import ClockOffset, GatewayTrace, StageSpan
 
 DIGITS = 6
@@ -25,6 +26,7 @@ class TracedRequest:
     the gateway; instants are monotonic ones of it, `began_at_s` is wall-clock."""
 
     request: str
+    place: TracePlace
     node: NodeId
     began_at_s: float
     started_at: float
@@ -52,6 +54,9 @@ def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
     usage = known.usage
     told = {
         "request": known.request,
+        "trace_id": known.place.trace_id,
+        "span_id": known.place.span_id,
+        "parent_id": known.place.parent_id,
         "began_at_s": round(known.began_at_s, DIGITS),
         "seconds": _rounded(known.ended_at - zero),
         "node": known.node,

@@ -284,7 +284,7 @@ export const T = {
       of: (request) => `Where the time of ${request} went`,
       save: "Save for Perfetto",
       why: "Why",
-      whys: { asked: "asked for", sampled: "sampled" },
+      whys: { asked: "asked for", parent: "client's trace", sampled: "sampled" },
       where: "Where",
       what: "What",
       when: "When",
