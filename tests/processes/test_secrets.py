@@ -69,7 +69,7 @@ def _in_records(place: str) -> bool:
 
 
 def _in_the_log(place: str) -> bool:
-    return "/state/journal/" in place or place in ("GET /events", "GET /state")
+    return "/state/journal" in place or place in ("GET /events", "GET /state")
 
 
 EXEMPTIONS = (
@@ -362,7 +362,7 @@ def _open_to_others(site: Site) -> list[Path]:
     found: list[Path] = []
     for node in site.cluster.nodes:
         paths = find_paths(node.home)
-        for folder in (paths.state, paths.logs, paths.journal, paths.runtime):
+        for folder in (paths.state, paths.runtime):
             made = [folder, *folder.rglob("*")]
             found += [one for one in made if not one.is_symlink() and _mode(one) & 0o077]
     return found
