@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-import msgpack
 import psutil
 import pytest
 import zstandard
 
+from bus.wire.codec import pack
 from tests.harness.secret_search import SecretSearch
 
 SECRET = "Zq7/Kx2+pW9vRt4LmN6aYc3="
@@ -72,7 +72,7 @@ FORMS: dict[str, Callable[[str], bytes]] = {
     },
     "base64 of URLs": lambda text: base64.urlsafe_b64encode(text.encode()),
     "a header of a user": lambda text: base64.b64encode(f"user:{text}".encode()),
-    "msgpack": lambda text: msgpack.packb({"a": [1, text]}),
+    "msgpack": lambda text: pack({"a": [1, text]}),
     "deltas": lambda text: "\n".join(json.dumps({"seq": 1, "delta": one}) for one in text).encode(),
     "server-sent deltas": lambda text: "\n\n".join(
         f"data: {json.dumps({'choices': [{'delta': {'content': text[at : at + 3]}}]})}"

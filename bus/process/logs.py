@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from bus.process.clock import wall
 from bus.wire.errors import ShoalError
@@ -114,7 +114,7 @@ def _kind_of(error: BaseException) -> str:
     where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
     if isinstance(error, BaseExceptionGroup):
-        members: tuple[BaseException, ...] = error.exceptions
+        members = cast(tuple[BaseException, ...], error.exceptions)  # pyright: ignore[reportUnknownMemberType]
         said = "".join(f"\nof its members: {story_of(one)}" for one in members)
     return f"{where}{kind.__qualname__}{said}"
 

@@ -8,10 +8,12 @@ as they are imported. A fault strikes a request that has its word in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -23,13 +25,14 @@ IN_A_STREAM = "fault-within-a-stream"
 IN_PREPARING = "fault-while-preparing"
 IN_A_RUNNER = "fault-that-ends-a-runner"
 PROGRAM = "from tests.harness import quoting_faults\nquoting_faults.install()\n"
+FOLDER = "QUOTING_FAULTS"
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def variables(folder: Path) -> dict[str, str]:
     """What a node is started with; `folder` is to be there for as long as it runs."""
     (folder / "sitecustomize.py").write_text(PROGRAM)
-    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", FOLDER: str(folder)}
 
 
 def install() -> None:
@@ -84,7 +87,8 @@ def _chat(module: Any) -> None:
     def faulty_stream(self: Any, parsed: Any, *, load_s: float = 0.0) -> Any:
         renderer = stream(self, parsed, load_s=load_s)
         if IN_A_STREAM in repr(parsed):
-            renderer.render = lambda _entries: _raises(UnicodeError(f"no text: {parsed!r}"))
+            error = UnicodeError(f"no text: {parsed!r}")
+            renderer.render = partial(_raises_at, error)
         return renderer
 
     module.OpenAIChat.parse, module.OpenAIChat.stream = faulty_parse, faulty_stream
@@ -103,12 +107,15 @@ def _text(module: Any) -> None:
 
 
 def _server(module: Any) -> None:
-    """Taking a request up raises in the runner's main thread, which ends it."""
+    """Taking a request up raises in the runner's main thread, which ends it; once, for the request
+    is sent again to the next."""
     asked = module.RequestServer.asked
 
     def faulty(self: Any, peer: bytes, message: Any, now: float) -> Any:
         if IN_A_RUNNER in repr(message):
-            raise RuntimeError(repr(message))
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(f"{os.environ[FOLDER]}/struck", os.O_CREAT | os.O_EXCL))
+                raise RuntimeError(repr(message))
         return asked(self, peer, message, now)
 
     module.RequestServer.asked = faulty
@@ -122,6 +129,10 @@ PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 def _raises(error: Exception) -> None:
+    raise error
+
+
+def _raises_at(error: Exception, _entries: Any) -> None:
     raise error
 
 

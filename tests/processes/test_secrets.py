@@ -101,6 +101,7 @@ class Site:
         (folder / "faults").mkdir(parents=True)
         self.cluster = Cluster(
             2,
+            None,
             SHOAL_LOG_LEVEL=level,
             SHOAL_API_KEYS=self.key,
             SHOAL_API_KEY=self.key,
@@ -235,7 +236,7 @@ def test_errors_that_quote_a_request_are_told_without_it(site: Site) -> None:
     assert chat(quoting_faults.IN_PARSING).status_code == 500
     assert chat(quoting_faults.IN_PREPARING).status_code == 400
     assert "internal" in chat(quoting_faults.IN_A_STREAM, stream=True, max_tokens=5).text
-    assert chat(quoting_faults.IN_A_RUNNER, stream=True).status_code in (200, 503)
+    chat(quoting_faults.IN_A_RUNNER, stream=True, max_tokens=5)
     told = {
         "a request failed here": site.here,
         "a thread ended by what nothing caught": site.here,
@@ -296,7 +297,7 @@ def test_what_clients_have_kept_goes_when_they_say_so(site: Site) -> None:
     made = {"model": "brief", "from": MODEL, "stream": False, "system": system}
     assert http.post("/api/create", json=made).json() == {"status": "success"}
     key = http.post("/apikeys", json={"name": "alice"}).json()["key"]
-    site.planted.by_place["an API key that was made"] = key.rpartition("-")[2]
+    site.planted.by_place["an API key that was made"] = key.removeprefix("sk-shoal-")
 
 
 def _kept(site: Site, way: str) -> Iterator[str]:
