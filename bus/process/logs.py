@@ -97,7 +97,7 @@ class Log:
 def story_of(error: BaseException) -> str:
     """Return where an error came from: its type and the lines of code that it passed, after those
     of the errors that it came of. What errors say is left out, for that may quote what a client
-    sent; only the system's own words (of OSError) are told."""
+    sent; only what the system, ZeroMQ or SQLite calls it is told."""
     told: list[str] = []
     seen: set[int] = set()
     found: BaseException | None = error
@@ -112,7 +112,8 @@ def story_of(error: BaseException) -> str:
 def _kind_of(error: BaseException) -> str:
     kind = type(error)
     where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    named = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", None)
+    said = f": {named}" if isinstance(named, str) else ""
     if isinstance(error, BaseExceptionGroup):
         members = cast(tuple[BaseException, ...], error.exceptions)  # pyright: ignore[reportUnknownMemberType]
         said = "".join(f"\nof its members: {story_of(one)}" for one in members)

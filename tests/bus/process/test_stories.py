@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import json
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from bus.process.logs import Log, log_strays, story_of, stray_of_loop
 
@@ -39,6 +42,13 @@ def test_a_story_has_each_error_and_its_code_and_no_words_but_the_systems() -> N
     assert first.endswith("LookupError") and "raise LookupError(SECRET)" in first
     assert second.endswith("OSError: No space left on device")
     assert third.endswith("ValueError") and "test_stories.py" in third
+
+
+def test_what_zeromq_and_sqlite_call_it_is_told() -> None:
+    with pytest.raises(sqlite3.Error) as told, sqlite3.connect(":memory:") as file:
+        file.execute(f'SELECT "{SECRET}" FROM nowhere')
+    assert story_of(told.value).endswith("sqlite3.OperationalError: SQLITE_ERROR")
+    assert story_of(zmq.ZMQError(errno.EADDRINUSE)) == "zmq.error.ZMQError: Address already in use"
 
 
 def test_a_story_comes_to_an_end_where_errors_lead_in_a_circle() -> None:
