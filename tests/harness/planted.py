@@ -254,7 +254,7 @@ def refused(planted: Planted, way: str) -> Iterator[tuple[str, str, Fields]]:
         "an image": {"messages": [{"role": "user", "content": [{
             "type": "image_url", "image_url": {"url": f"https://x.example/?key={at('image URL')}"}
         }]}], "x_images": at("a field")},
-        "model": {"model": at("a model")},
+        "model": {"model": at("the name of a model")},
         "bias": {"logit_bias": {at("a bias"): 1}},
         "choice": {"tool_choice": {"type": "function", "function": {"name": at("a tool")}}},
     }  # fmt: skip
@@ -264,7 +264,9 @@ def refused(planted: Planted, way: str) -> Iterator[tuple[str, str, Fields]]:
         cut = f'{{"model": "{MODEL}", "key": "{at(f"malformed JSON at {path}")}'.encode()
         yield "POST", path, {"content": cut}
         yield "POST", path, {"json": [at(f"a list at {path}")]}
-        yield "POST", path, {"json": {"model": MODEL, at(f"a field at {path}"): at(f"of {path}")}}
+        wrong_field = {at(f"a field at {path}"): at(f"of {path}")}
+        body = {"model": MODEL, "messages": at(f"messages at {path}"), **wrong_field}
+        yield "POST", path, {"json": body}
     for path in ("/v1/models", "/events", "/requests/recent", "/v1/traces", "/no/such/path"):
         yield "GET", f"{path}/{at(f'a path below {path}')}", {}
         query = {"key": at(f"the query of {path}"), "after": at(f"after at {path}")}
