@@ -284,11 +284,11 @@ def test_hubs_and_providers_are_told_keys_and_nothing_else_is(site: Site) -> Non
             secret = planted.at(f"a provider's {model}, {stream}")
             node.chat(secret, model=f"cloud:{model}", stream=stream)
     assert site.cloud.heard[-1].headers["authorization"].endswith(planted.at("a key of a provider"))
-    signed = f"http://127.0.0.1:9/x?X-Amz-Signature={planted.at('a signature of a hub')}"
+    signed = f"{site.hub.url}/signed?X-Amz-Signature={planted.at('a signature of a hub')}"
     for faults in (
         Faults(needs_token="another"),
         Faults(redirect=signed, needs_token=node.env["HF_TOKEN"]),
-        Faults(needs_token=node.env["HF_TOKEN"], status=500),
+        Faults(needs_token=node.env["HF_TOKEN"], status=403, code="GatedRepo"),
     ):
         site.hub.faults = faults
         answer = node.http.post("/models/pull", json={"model": REPOSITORY}, timeout=60)
@@ -347,7 +347,7 @@ def test_what_nodes_tell_has_none(site: Site) -> None:
         answer = node.http.post("/v1/diagnostics/capture", json={}, timeout=300)
         found |= search.in_bytes(answer.content, "capture")
         with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
-            assert len([one for one in tar.getnames() if "/logs/" in one]) >= 8
+            assert len([one for one in tar.getnames() if "/logs/" in one]) >= 6
     for words in VERBS:
         done = site.here.shoal(*words)
         assert done.returncode == 0 or words[0] == "doctor", done.stderr
