@@ -337,16 +337,18 @@ class PoolWorld:
 
     def _card(self, node: NodeId) -> NodeCard:
         gigabytes, slots = self.nodes[node]
-        said = self.card_files.get
+        # of models without a card file nothing is told of one, as builds without them would not
+        said: dict[tuple[NodeId, ModelId], dict[str, Any]] = {
+            place: {"pin": pin, "card_at_s": at_s} for place, (at_s, pin) in self.card_files.items()
+        }
         models = tuple(
             ModelCard(
                 model=kind.name, path="/m", family="qwen3", layers=4, kv_bytes_per_token=1_000,
                 weights_bytes=int(kind.gigabytes * GB), size_bytes=int(kind.gigabytes * GB),
                 context_tokens=4_096, vocabulary=100, unsplit_because="it is in one piece",
-                pin=pin, card_at_s=at_s,
+                **said.get((node, kind.name), {}),
             )
             for kind in self.kinds.values()
-            for at_s, pin in [said((node, kind.name), (0.0, False))]
         )  # fmt: skip
         return NodeCard(
             node=node, name=node, platform="linux", cores=2,
