@@ -91,9 +91,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -130,6 +130,9 @@ prove-records: $(READY)
 	rm -f prove-results/records.jsonl
 	$(PROVE) tests/processes/test_record_kills.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table records; exit $$said
+
+prove-secrets: $(READY)
+	$(PROVE) tests/processes/test_secrets.py tests/test_secret_search.py
 
 prove-parity: $(READY)
 	rm -f prove-results/parity.jsonl

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -17,6 +16,7 @@ import falcon
 from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
+from bus.process.logs import story_of
 from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
@@ -368,9 +368,9 @@ class ErrorHandlers:
             self._handle.service.log.error(
                 "a request failed here",
                 reference=reference,
-                path=req.path,
+                path=req.uri_template,
                 request=request_id,
-                error="".join(traceback.format_exception(error)),
+                error=story_of(error),
             )
             fault = faults.internal(reference)
         return fault

@@ -26,7 +26,7 @@ from gunicorn.glogging import Logger
 from gunicorn.workers import gasgi
 
 from bus.links.tls_files import forget_served
-from bus.process.logs import Log
+from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
@@ -142,9 +142,10 @@ class GunicornLog(Logger):
         """Write nothing."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write an error with the exception that is being handled."""
+        """Write an error with the story of the exception that is being handled: `args` quote it."""
         error = sys.exc_info()[1]
-        self._lines.error(_text(msg, args), error=repr(error))
+        said = msg if isinstance(msg, str) else type(msg).__name__
+        self._lines.error(said.partition(": %")[0], error="" if error is None else story_of(error))
 
 
 def _text(message: Any, args: tuple[Any, ...]) -> str:

@@ -8,11 +8,11 @@ once. What is wrong with a request fails that request alone.
 from __future__ import annotations
 
 import secrets
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 from bus.process.clock import wall
+from bus.process.logs import story_of
 from bus.service import Shell
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import RequestId, TokenId
@@ -203,8 +203,8 @@ class RequestServer:
             return
         try:
             placed = self._place(pending, answer, now)
-        except Exception:
-            self._log.error("placing a request failed", error=traceback.format_exc())
+        except Exception as error:
+            self._log.error("placing a request failed", error=story_of(error))
             placed = Refusal(reason="bad_request", message="the request could not be placed")
         if isinstance(placed, Refusal):
             self._link.send(pending.peer, Refused(request_id, placed))
@@ -317,8 +317,8 @@ class RequestServer:
                     request.prefilled(choice, event.done, event.total, out)
                     phase = "decode_wait_first_token" if event.done == event.total else "prefill"
                     self._note(phase, request.request_id, done=event.done, total=event.total)
-        except Exception:
-            self._log.error("reading a row failed", error=traceback.format_exc())
+        except Exception as error:
+            self._log.error("reading a row failed", error=story_of(error))
             request.fail("internal", "the model's output could not be read", out)
         if request.is_over:
             self._ended_now(request, now)

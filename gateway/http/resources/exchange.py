@@ -17,6 +17,7 @@ from typing import cast
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
+from bus.process.logs import story_of
 from bus.wire.messages.requests import InputsPrompt
 from gateway.dialects import api_table, sse
 from gateway.dialects.collect import Collected, Collector
@@ -362,7 +363,7 @@ async def _streamed(
         yield dialect.stream(running.parsed).error(refused.fault)
     except Exception as error:
         reference = str(running.exchange.requests[0].request_id)
-        running.service.log.error("a stream failed here", request=reference, error=repr(error))
+        running.service.log.error("a stream failed here", request=reference, error=story_of(error))
         outcome = "internal_error"
         failed = renderer or dialect.stream(running.parsed)
         yield failed.error(internal(reference))
