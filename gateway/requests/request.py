@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
+from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     AnswerSoFar,
@@ -209,6 +210,11 @@ class ClientRequest:
         """Take what the runner did for it when."""
         if self.trace is not None:
             self.trace.told(told, now)
+
+    def rank_traced(self, told: RankTraced) -> None:
+        """Take what one rank of the runner's group did for it when."""
+        if self.trace is not None:
+            self.trace.rank_told(told)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count entries and pass them on, in order; nothing after a terminal."""

@@ -19,6 +19,7 @@ from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
 from bus.wire.instances import Instance
+from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
@@ -53,6 +54,8 @@ from gateway.runners.credit import CreditBook
 from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.versions import RECALL_PROTOCOL, as_known
 
+RANKS_S = 2.0
+"""What a rank did for a request comes within this, or is not listened to."""
 BACK_S = 1.0
 """A lost socket has this long to come back."""
 ANSWER_S = 1.0
@@ -83,6 +86,10 @@ class RequestObserver(Protocol):
 
     def traced(self, told: Traced, now: float) -> None:
         """Take what the runner did for the request when, before its terminal comes."""
+        ...
+
+    def rank_traced(self, told: RankTraced) -> None:
+        """Take what one rank of the runner's group did for it, as a rule after its terminal."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
@@ -126,6 +133,8 @@ class RunnerConnection:
         self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
+        self._traces: dict[RequestId, RequestObserver] = {}
+        """Of whose ranks something may still come."""
         self._protocol: int | None = None
         self._unsent: list[Submit | Cancel | Recall] = []
         """What waits for the runner's welcome, which says what it understands."""
@@ -249,9 +258,10 @@ class RunnerConnection:
             case Displaced() | Suspended():
                 self._displaced(message)
             case Traced():
-                one = self._open.get(message.request_id)
-                if one is not None:
-                    one.observer.traced(message, self._reactor.now())
+                self._traced(message)
+            case RankTraced():
+                if (traced := self._traces.get(message.request_id)) is not None:
+                    traced.rank_traced(message)
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
@@ -278,6 +288,16 @@ class RunnerConnection:
             one.accepted = True
             self._life.entries(now)
             one.observer.accepted(message.prompt_tokens, message.unheeded, now)
+
+    def _traced(self, message: Traced) -> None:
+        request_id = message.request_id
+        one = self._open.get(request_id)
+        if one is None:
+            return
+        one.observer.traced(message, self._reactor.now())
+        if message.ranks:
+            self._traces[request_id] = one.observer
+            self._reactor.later(RANKS_S, lambda: self._traces.pop(request_id, None))
 
     def _displaced(self, message: Displaced | Suspended) -> None:
         one = self._open.get(message.request_id)

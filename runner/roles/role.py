@@ -15,6 +15,7 @@ from typing import Protocol
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.wire.errors import FailReason
+from bus.wire.ids import RequestId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
@@ -24,7 +25,8 @@ from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
-from runner.group.plan_channel import PlanChannel, open_channel
+from runner.group.plan_channel import open_channel
+from runner.group.rank_channel import PlanChannel
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.text import TextWorks
@@ -173,6 +175,9 @@ class Role:
 
     def plan(self, shared: SharedPlan) -> None:
         """Take the lead's next plan."""
+
+    def asked(self, request_id: RequestId, step: int) -> None:
+        """Tell what was done for a request that ended with `step`."""
 
     def lost(self, what: str, is_final: bool) -> None:
         """Leave: another rank is gone, and where `is_final` it always would be."""
