@@ -161,7 +161,7 @@ def test_what_is_told_is_bounded_and_loses_neither_time_nor_tokens_nor_bytes(
     for step in range(1, steps + 1):
         spans.begin(first("r") if step == 1 else decode(step, 1))
         spans.crossed("hidden", 2, sent=True, bytes_=3, at=clock.at)
-        passes(spans, clock, *((part, 0.25) for part in parts))
+        passes(spans, clock, *((part, 0.25) for part in parts), ("compute", 0.25))
     found = told(spans)
     check(found)
     assert found.ended_s == pytest.approx(clock.at - began_at)
