@@ -297,7 +297,10 @@ class RunnerConnection:
         one.observer.traced(message, self._reactor.now())
         if message.ranks:
             self._traces[request_id] = one.observer
-            self._reactor.later(RANKS_S, lambda: self._traces.pop(request_id, None))
+            self._reactor.later(RANKS_S, lambda: self._stop_listening(request_id))
+
+    def _stop_listening(self, request_id: RequestId) -> None:
+        self._traces.pop(request_id, None)
 
     def _displaced(self, message: Displaced | Suspended) -> None:
         one = self._open.get(message.request_id)
