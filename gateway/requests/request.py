@@ -206,15 +206,10 @@ class ClientRequest:
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, told: Traced, now: float) -> None:
-        """Take what the runner did for it when."""
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
+        """Take what the runner, or a rank of its group, did for it when."""
         if self.trace is not None:
             self.trace.told(told, now)
-
-    def rank_traced(self, told: RankTraced) -> None:
-        """Take what one rank of the runner's group did for it when."""
-        if self.trace is not None:
-            self.trace.rank_told(told)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count entries and pass them on, in order; nothing after a terminal."""

@@ -51,11 +51,10 @@ from bus.wire.messages.tokens import (
 )
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
+from gateway.runners.late_traces import LateTraces
 from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.versions import RECALL_PROTOCOL, as_known
 
-RANKS_S = 2.0
-"""What a rank did for a request comes within this, or is not listened to."""
 BACK_S = 1.0
 """A lost socket has this long to come back."""
 ANSWER_S = 1.0
@@ -84,12 +83,9 @@ class RequestObserver(Protocol):
         """Note that the runner was gone, or silent, before it had taken the request."""
         ...
 
-    def traced(self, told: Traced, now: float) -> None:
-        """Take what the runner did for the request when, before its terminal comes."""
-        ...
-
-    def rank_traced(self, told: RankTraced) -> None:
-        """Take what one rank of the runner's group did for it, as a rule after its terminal."""
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
+        """Take what the runner did for the request when, before its terminal comes; then what each
+        rank of its group did, as a rule after that."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
@@ -133,8 +129,7 @@ class RunnerConnection:
         self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
-        self._traces: dict[RequestId, RequestObserver] = {}
-        """Of whose ranks something may still come."""
+        self._traces = LateTraces()
         self._protocol: int | None = None
         self._unsent: list[Submit | Cancel | Recall] = []
         """What waits for the runner's welcome, which says what it understands."""
@@ -257,11 +252,9 @@ class RunnerConnection:
                     one.observer.refused(message.refusal)
             case Displaced() | Suspended():
                 self._displaced(message)
-            case Traced():
-                self._traced(message)
-            case RankTraced():
-                if (traced := self._traces.get(message.request_id)) is not None:
-                    traced.rank_traced(message)
+            case Traced() | RankTraced():
+                one = self._open.get(message.request_id)
+                self._traces.heard(message, one and one.observer, self._reactor.now())
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
@@ -288,19 +281,6 @@ class RunnerConnection:
             one.accepted = True
             self._life.entries(now)
             one.observer.accepted(message.prompt_tokens, message.unheeded, now)
-
-    def _traced(self, message: Traced) -> None:
-        request_id = message.request_id
-        one = self._open.get(request_id)
-        if one is None:
-            return
-        one.observer.traced(message, self._reactor.now())
-        if message.ranks:
-            self._traces[request_id] = one.observer
-            self._reactor.later(RANKS_S, lambda: self._stop_listening(request_id))
-
-    def _stop_listening(self, request_id: RequestId) -> None:
-        self._traces.pop(request_id, None)
 
     def _displaced(self, message: Displaced | Suspended) -> None:
         one = self._open.get(message.request_id)

@@ -241,7 +241,7 @@ class FollowerChannel(PlanChannel):
                 now = self._reactor.now()
                 self._send(rank_frames.RankPong(sent_at, self._heard_at, now))
             case rank_frames.AskTrace(request_id, step):
-                self._listener.asked(request_id, step)
+                self.on_ask(request_id, step)
             case rank_frames.RankGone(why, _):
                 if not self._over:
                     self._over = True

@@ -33,11 +33,6 @@ class PlanListener(Protocol):
         """Compute the lead's next plan; plans come in order, to followers alone."""
         ...
 
-    def asked(self, request_id: RequestId, step: int) -> None:
-        """Tell by `tell_spans`, once `step` is read, what was done for a request that has ended; to
-        followers alone."""
-        ...
-
     def lost(self, what: str, is_final: bool) -> None:
         """Take the end of the group: `what` is the matter, and where `is_final` trying again will
         not help. Told once."""
@@ -65,7 +60,8 @@ class PlanChannel:
 
     `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
     last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
-    hears by `on_memory` what another rank measured of its memory.
+    hears by `on_memory` what another rank measured of its memory. A follower hears by `on_ask` of a
+    traced request that has ended with a step: it answers by `tell_spans` once it has read that.
     """
 
     def __init__(
@@ -94,6 +90,7 @@ class PlanChannel:
         )
         self.step = 0
         self.ready = False
+        self.on_ask: Callable[[RequestId, int], None] = lambda _request_id, _step: None
         self.on_memory: Callable[[int, MemoryLook], None] = lambda _rank, _look: None
         self._reactor = shell.reactor
         self._log = shell.log

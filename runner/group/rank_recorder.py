@@ -38,7 +38,7 @@ _PLACES = {name: place for place, name in enumerate(RANK_PARTS)}
 
 
 @dataclass(slots=True)
-class Turn:
+class OpenTurn:
     """A turn that is going on: its parts and what crosses in it, in order, by the rank's clock."""
 
     step: int
@@ -94,7 +94,7 @@ class RequestSpans:
         made = sum(row in rows for row in plan.decode)
         self._of = ("prefill", read) if read else ("decode", made) if made else ("other", 0)
 
-    def took(self, turn: Turn) -> None:
+    def took(self, turn: OpenTurn) -> None:
         """Take a turn, all of which has ended."""
         told = turn.told(*self._of)
         if told is None:
@@ -146,7 +146,7 @@ class RankRecorder:
         self._lock = lock
         self._requests: dict[str, RequestSpans] = {}
         self._came: dict[int, float] = {}
-        self._turn: Turn | None = None
+        self._turn: OpenTurn | None = None
         self._part: RankPartName = "host"
         self._since = 0.0
         self._numbers: dict[tuple[Crosses, int, bool], int] = {}
@@ -176,7 +176,7 @@ class RankRecorder:
             spans, turn = self._requests.pop(request), self._turn
             if turn is not None:
                 parts, crossings = list(turn.parts), list(turn.crossings)
-                spans.took(Turn(turn.step, turn.began_at, parts, crossings))
+                spans.took(OpenTurn(turn.step, turn.began_at, parts, crossings))
             if not self._requests:
                 self._turn = None
         return spans.told()
@@ -195,7 +195,7 @@ class RankRecorder:
                 self._split(self._turn, now)
                 for spans in self._requests.values():
                     spans.took(self._turn)
-            self._turn, self._part, self._since = Turn(plan.step, now), "host", now
+            self._turn, self._part, self._since = OpenTurn(plan.step, now), "host", now
             self._numbers.clear()
             self._admit(plan, now if came_at is None else min(came_at, now), now)
             for spans in self._requests.values():
@@ -239,7 +239,7 @@ class RankRecorder:
             step, number = numbered or self.numbered(what, peer, sent=sent)
             turn.crossings.append(RankCrossing(what, step, number, peer, sent, bytes_, at))
 
-    def _split(self, turn: Turn, now: float) -> None:
+    def _split(self, turn: OpenTurn, now: float) -> None:
         if now > self._since:
             turn.parts.append((self._part, self._since, now))
             self._since = now

@@ -39,6 +39,7 @@ class FollowerRole(Role):
         )
         super().__init__(parts, self._loop)
         self._loop.spans = self._others.context.spans
+        self._others.on_ask = self._asked
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker
         self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
 
@@ -68,7 +69,7 @@ class FollowerRole(Role):
         """Hand the next plan to the engine's thread."""
         self._loop.give(shared)
 
-    def asked(self, request_id: RequestId, step: int) -> None:
+    def _asked(self, request_id: RequestId, step: int) -> None:
         """Tell what was done for a request once `step` is read, or soon."""
         self._tell_spans(request_id, step, self._reactor.now() + READ_WITHIN_S)
 

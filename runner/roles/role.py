@@ -15,7 +15,6 @@ from typing import Protocol
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.wire.errors import FailReason
-from bus.wire.ids import RequestId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
@@ -175,9 +174,6 @@ class Role:
 
     def plan(self, shared: SharedPlan) -> None:
         """Take the lead's next plan."""
-
-    def asked(self, request_id: RequestId, step: int) -> None:
-        """Tell what was done for a request that ended with `step`."""
 
     def lost(self, what: str, is_final: bool) -> None:
         """Leave: another rank is gone, and where `is_final` it always would be."""

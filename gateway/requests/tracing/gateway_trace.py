@@ -95,14 +95,12 @@ class GatewayTrace:
         if ended:
             self._enter("answer", now)
 
-    def told(self, traced: Traced, now: float) -> None:
-        """Take what the runner tells."""
-        self.lead, self._told_at = traced, now
-
-    def rank_told(self, told: RankTraced) -> None:
-        """Take what one rank of the runner's group tells."""
-        if self.lead is not None and told.rank < len(self.lead.ranks):
-            self.ranks[told.rank] = told
+    def told(self, traced: Traced | RankTraced, now: float) -> None:
+        """Take what the runner tells, or one rank of its group after it."""
+        if isinstance(traced, Traced):
+            self.lead, self._told_at = traced, now
+        elif self.lead is not None and traced.rank < len(self.lead.ranks):
+            self.ranks[traced.rank] = traced
             if self._whole is not None and self.is_whole:
                 whole, self._whole = self._whole, None
                 whole()

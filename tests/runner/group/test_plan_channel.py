@@ -15,7 +15,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.service import Shell
-from bus.wire.ids import NodeId, RequestId
+from bus.wire.ids import NodeId
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from runner.group.lockstep import SharedPlan
 from runner.group.plan_channel import open_channel
@@ -27,14 +27,10 @@ class Listener:
 
     def __init__(self) -> None:
         self.why: list[tuple[str, bool]] = []
-        self.wanted: list[tuple[RequestId, int]] = []
 
     def form(self) -> None: ...
 
     def plan(self, shared: SharedPlan) -> None: ...
-
-    def asked(self, request_id: RequestId, step: int) -> None:
-        self.wanted.append((request_id, step))
 
     def lost(self, what: str, is_final: bool) -> None:
         self.why.append((what, is_final))
