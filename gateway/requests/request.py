@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     AnswerSoFar,
@@ -23,6 +22,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Traced,
 )
+from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.cluster.counters import Counters
 from gateway.requests.tracing import GatewayTrace

@@ -19,7 +19,6 @@ from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
 from bus.wire.instances import Instance
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
@@ -49,6 +48,7 @@ from bus.wire.messages.tokens import (
     Traced,
     Welcome,
 )
+from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.late_traces import LateTraces

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bus.wire.ids import RequestId
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.tokens import Traced
+from bus.wire.messages.traces import RankTraced
 
 if TYPE_CHECKING:
     from gateway.runners.connection import RequestObserver

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bus.links.clock_offset import ClockOffsets, ClockSample
 from bus.wire.ids import RequestId
-from bus.wire.messages.rank_spans import RankTraced
+from bus.wire.messages.traces import RankTraced
 from runner.group.rank_frames import AskTrace, RankPing, RankPong, RankTrace, ToRank
 from runner.group.rank_recorder import RankRecorder
 

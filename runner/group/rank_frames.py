@@ -14,8 +14,8 @@ from typing import cast
 from bus.wire.array_frames import ArrayFrame, astuple, packer, reader
 from bus.wire.errors import BadMessage
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.rank_spans import RankSpans
 from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import RankSpans
 from runner import engine
 from runner.group.lockstep import Agreement, RankFacts, SharedPlan
 

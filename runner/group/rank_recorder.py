@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from bus.wire.messages.rank_spans import (
+from bus.wire.messages.traces import (
     RANK_PARTS,
     Crosses,
     RankCrossing,

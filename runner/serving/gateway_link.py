@@ -15,7 +15,6 @@ from bus.wire.array_frames import astuple
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.messages.control import RunnerSpec
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
@@ -32,6 +31,7 @@ from bus.wire.messages.tokens import (
     Traced,
     Welcome,
 )
+from bus.wire.messages.traces import RankTraced
 from runner.serving.clients import Clients
 
 Asked = Submit | Credit | Cancel | Recall | Ping

@@ -31,13 +31,6 @@ from bus.process.identity import new_boot
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
-from bus.wire.messages.rank_spans import (
-    RANK_PARTS,
-    RankPart,
-    RankSpans,
-    RankTraced,
-    RankTurn,
-)
 from bus.wire.messages.requests import (
     ChatPrompt,
     GenerationRequest,
@@ -71,6 +64,13 @@ from bus.wire.messages.tokens import (
     TraceSpan,
     Vectors,
     Welcome,
+)
+from bus.wire.messages.traces import (
+    RANK_PARTS,
+    RankPart,
+    RankSpans,
+    RankTraced,
+    RankTurn,
 )
 
 WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")

@@ -14,17 +14,6 @@ from bus.wire.codec import KINDS, Envelope, encode, unpack
 from bus.wire.data_frames import pack_to_gateway, pack_to_runner
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
-from bus.wire.messages.rank_spans import (
-    RANK_PARTS,
-    Crosses,
-    RankCrossing,
-    RankPart,
-    RankSpans,
-    RankTotal,
-    RankTraced,
-    RankTurn,
-    RankTurnName,
-)
 from bus.wire.messages.requests import GenerationRequest, Sampling, Usage
 from bus.wire.messages.tokens import (
     Accepted,
@@ -59,6 +48,17 @@ from bus.wire.messages.tokens import (
     TraceSpan,
     Vectors,
     Welcome,
+)
+from bus.wire.messages.traces import (
+    RANK_PARTS,
+    Crosses,
+    RankCrossing,
+    RankPart,
+    RankSpans,
+    RankTotal,
+    RankTraced,
+    RankTurn,
+    RankTurnName,
 )
 from runner.engine import (
     EntryId,

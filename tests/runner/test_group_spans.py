@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bus.wire.messages.rank_spans import RankSpans, RankTraced
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Traced
+from bus.wire.messages.traces import RankSpans, RankTraced
 from runner.group.rank_recorder import MOST_TRACED
 from tests.harness.group_requests import assert_same, play, text_hand
 from tests.harness.ranks import Layers, one_gateway, ready_group, stages

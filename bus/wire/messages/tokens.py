@@ -15,8 +15,8 @@ from typing import Any, Literal
 from bus.wire.array_frames import ArrayFrame, Positive
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.wire.ids import InstanceId, NodeId
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.tokens import Traced
+from bus.wire.messages.traces import RankTraced
 
 Stage = Literal[
     "read",

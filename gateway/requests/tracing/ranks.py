@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.rank_spans import (
+from bus.wire.messages.traces import (
     RANK_PARTS,
     Crosses,
     RankSpans,

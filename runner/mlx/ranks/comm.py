@@ -30,7 +30,7 @@ import mlx.core as mx
 
 from bus.process.tools import in_words
 from bus.wire.messages.control import GroupSpec
-from bus.wire.messages.rank_spans import Crosses
+from bus.wire.messages.traces import Crosses
 from runner.engine import RowId, StepPlan
 from runner.group import group_config
 from runner.group.group_config import CannotForm

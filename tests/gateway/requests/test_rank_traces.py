@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.wire.ids import InstanceId, NodeId, RequestId
-from bus.wire.messages.rank_spans import (
+from bus.wire.messages.tokens import Traced, TraceSpan
+from bus.wire.messages.traces import (
     RANK_PARTS,
     RankCrossing,
     RankPart,
@@ -21,7 +22,6 @@ from bus.wire.messages.rank_spans import (
     RankTraced,
     RankTurn,
 )
-from bus.wire.messages.tokens import Traced, TraceSpan
 from gateway.requests.tracing import GatewayTrace, TracedRequest, chrome_trace, document_of
 from tests.harness.traces import check_trace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.rank_spans import RankSpans, RankTraced
 from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import RankSpans, RankTraced
 from runner.engine import RowId, RowSpec, StepPlan
 from runner.group.group_traces import PINGS, WAITS_S, GroupTraces
 from runner.group.rank_frames import AskTrace, RankPing, RankPong, RankTrace, ToRank

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.rank_spans import (
+from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import (
     RANK_PARTS,
     RankCrossing,
     RankPart,
@@ -17,7 +18,6 @@ from bus.wire.messages.rank_spans import (
     RankTotal,
     RankTurn,
 )
-from bus.wire.messages.requests import Sampling
 from runner.engine import (
     EntryId,
     GrammarSpec,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.wire.ids import TokenId
-from bus.wire.messages.rank_spans import RANK_PARTS, RankPartName, RankSpans
 from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import RANK_PARTS, RankPartName, RankSpans
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.group.rank_recorder import (
     DETAILED,

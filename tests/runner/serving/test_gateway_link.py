@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
 from bus.wire.ids import NodeId, RequestId
-from bus.wire.messages.rank_spans import RankTraced
 from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries, Traced
+from bus.wire.messages.traces import RankTraced
 from runner.serving.gateway_link import known_to
 
 RID = RequestId("r")
