@@ -39,6 +39,8 @@ from gateway.requests.tracing import (
 )
 
 FINISHED = "finished"
+RANKS_S = 1.0
+"""A trace is kept without the ranks that have not told by then."""
 
 
 @dataclass(slots=True)
@@ -149,9 +151,7 @@ class EndedRequests:
                 row = _row_of(request, asked, outcome, status, seconds, ttft_s)
                 self._records.log_request(row)
             if request.trace is not None:
-                node = self._options.node
-                trace = _trace_of(node, request, request.trace, asked, outcome, status, now)
-                self._tell_trace(trace, request)
+                self._keep_trace(request, request.trace, asked, outcome, status, now)
 
     async def stop(self) -> None:
         """Send the traces that wait to be exported, for a moment."""
@@ -237,6 +237,35 @@ class EndedRequests:
             asked = asked_attributes(request.wire)
             self._exporter.offer(EndedTrace(trace.trace, trace.spans + above, asked))
 
+    def _keep_trace(
+        self,
+        request: ClientRequest,
+        trace: GatewayTrace,
+        asked: AskedOver,
+        outcome: str,
+        status: int,
+        now: float,
+    ) -> None:
+        """Have a trace kept once the ranks of its runner's group have told, or soon."""
+        known = _known_of(self._options.node, request, asked, outcome, status, now)
+
+        def keep() -> None:
+            """Write the row."""
+            trace.when_whole(None)
+            self._tell_trace(_trace_of(trace, known), request)
+
+        if trace.is_whole:
+            keep()
+            return
+        late = self._reactor.later(RANKS_S, keep)
+
+        def keep_now() -> None:
+            """Write the row, and not again."""
+            late.cancel()
+            keep()
+
+        trace.when_whole(keep_now)
+
     def _count(
         self, asked: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
     ) -> None:
@@ -291,17 +320,14 @@ def _row_of(
     )
 
 
-def _trace_of(
+def _known_of(
     node: NodeId,
     request: ClientRequest,
-    trace: GatewayTrace,
     asked: AskedOver,
     outcome: str,
     status: int,
     now: float,
-) -> TraceRow:
-    ended_at_s, error = wall(), None if outcome == FINISHED else outcome
-    seconds = now - asked.started_at
+) -> TracedRequest:
     facts = {
         "model": str(request.model),
         "kind": asked.kind,
@@ -309,37 +335,41 @@ def _trace_of(
         "streamed": asked.streamed,
         "why": asked.traced,
         "status": status,
-        "error": error,
+        "error": None if outcome == FINISHED else outcome,
         "answer": "" if asked.parsed is None else asked.parsed.answer_id,
         "finishes": sorted(request.finishes),
         "first_token_s": (
             None if request.first_at is None else _rounded(request.first_at - asked.started_at)
         ),
     }
-    known = TracedRequest(
+    return TracedRequest(
         request=request.request_id,
         place=asked.place(request.request_id),
         node=node,
-        began_at_s=ended_at_s - seconds,
+        began_at_s=wall() - (now - asked.started_at),
         started_at=asked.started_at,
         read_at=asked.read_at,
         ended_at=now,
         facts=facts,
         usage=request.usage,
     )
-    document = document_of(trace, known)
+
+
+def _trace_of(trace: GatewayTrace, known: TracedRequest) -> TraceRow:
+    document, facts = document_of(trace, known), known.facts
+    seconds = known.ended_at - known.started_at
     return TraceRow(
-        request=request.request_id,
-        ended_at_s=ended_at_s,
+        request=known.request,
+        ended_at_s=known.began_at_s + seconds,
         began_at_s=known.began_at_s,
         seconds=_rounded(seconds),
-        why=asked.traced,
+        why=facts["why"],
         spans=document.spans,
         sums=json_bytes(document.sums),
         trace=json_bytes(document.told),
-        model=request.model,
-        status=status,
-        error=error,
+        model=facts["model"],
+        status=facts["status"],
+        error=facts["error"],
     )
 
 

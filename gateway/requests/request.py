@@ -22,6 +22,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Traced,
 )
+from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.cluster.counters import Counters
 from gateway.requests.tracing import GatewayTrace
@@ -205,8 +206,8 @@ class ClientRequest:
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, told: Traced, now: float) -> None:
-        """Take what the runner did for it when."""
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
+        """Take what the runner, or a rank of its group, did for it when."""
         if self.trace is not None:
             self.trace.told(told, now)
 

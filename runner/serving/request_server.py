@@ -43,13 +43,15 @@ from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWor
 
 REMEMBERED = 4096
 Tap = Callable[[int, list[Entry]], None]
+AskRanks = Callable[[OpenRequest, GatewayLink], None]
 
 
 class RequestServer:
     """The requests that this runner owes an end, and what becomes of them.
 
     `tap` sees each step's entries as they are sent. `works` is set once the tokenizer is there,
-    `phase` as the runner goes on; requests are refused unless it is `ready`.
+    `phase` as the runner goes on; requests are refused unless it is `ready`. `ask_ranks` is called
+    when a request has ended or is given back, with where to tell of its ranks if it is traced.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RequestServer:
         self.phase: Phase = "loading"
         self.works: TextWorks | None = None
         self.totals = ServedTotals(used_at=shell.reactor.now())
+        self.ask_ranks: AskRanks = lambda _request, _link: None
         self._boot = shell.speaker.boot
         self._reactor = shell.reactor
         self._log = shell.log
@@ -179,6 +182,7 @@ class RequestServer:
                 ends = scheduler.cancel(request_id, self._reactor.now())
             del self._open[request_id]
             self._link.send(request.peer, given_back(request, ends))
+            self.ask_ranks(request, self._link)
         else:
             return
         self._note("displaced", request_id)
@@ -231,7 +235,7 @@ class RequestServer:
             peer=pending.peer,
             credit=pending.submit.credit,
             prompt=works.prompt(prepared),
-            trace=trace_of(pending, prepared, now),
+            trace=trace_of(pending, prepared, now, self.spec.group),
             so_far=so_far,
         )
         with self._loop.scheduling() as scheduler:
@@ -360,6 +364,7 @@ class RequestServer:
             return
         if request.trace is not None:
             self._link.send(request.peer, request.trace.told(now))
+            self.ask_ranks(request, self._link)
         self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
         self.totals.used_at = now
         self._ended[request.request_id] = None

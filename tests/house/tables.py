@@ -73,6 +73,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.tasks": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
+    "bus.wire.messages.traces": ("msgspec", "pydantic"),
     "bus.hardware": ("pydantic",),
     "bus.replica": ("pydantic",),
     "bus.wire": ("msgpack", "msgspec", "pydantic"),
