@@ -232,8 +232,11 @@ class EndedRequests:
         if self._options.keeps_traces:
             self._records.log_request(trace)
         if self._exporter is not None:
-            # the whole request, and the runner where it told something, are spans as well
-            above = 1 if request.trace is None or request.trace.lead is None else 2
+            # the whole request, and the runner and ranks that told something, are spans as well
+            above, known = 1, request.trace
+            if known is not None and known.lead is not None:
+                told = [of for of in known.ranks.values() if of.spans is not None]
+                above += 1 + len(told) * bool(known.lead.ranks)
             asked = asked_attributes(request.wire)
             self._exporter.offer(EndedTrace(trace.trace, trace.spans + above, asked))
 

@@ -103,8 +103,7 @@ class RequestServer:
             case Submit():
                 self._submit(peer, message, now)
             case Credit(request_id, choice, grant):
-                request = self._open.get(request_id)
-                if request is not None:
+                if (request := self._open.get(request_id)) is not None:
                     out = Outgoing()
                     request.grant(choice, grant, now, out)
                     self._deliver({peer: out})
@@ -389,8 +388,8 @@ class RequestServer:
         outs: dict[bytes, Outgoing] = {}
         for request in list(self._open.values()):
             request.fail(reason, message, outs.setdefault(request.peer, Outgoing()))
+        refusal = Refusal(reason="not_ready", message=message)
         for request_id, pending in self._pending.items():
-            refusal = Refusal(reason="not_ready", message=message)
             self._link.send(pending.peer, Refused(request_id, refusal))
         self._pending.clear()
         for out in outs.values():

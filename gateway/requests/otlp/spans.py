@@ -84,6 +84,18 @@ def spans_of(told: Told, asked: Mapping[str, Value]) -> Iterator[OtlpSpan]:
     for one in lead["spans"]:
         counted = {f"shoal.{name}": one[name] for name in _OF_SPAN if one[name]}
         yield span(f"lead.{one['name']}", runner.span_id, one, counted)
+    for of in told.get("ranks", ()):
+        if not of["told"]:
+            continue
+        about: dict[str, Value] = {"shoal.node": str(of["node"])}
+        rank = span(f"rank{of['rank']}", runner.span_id, of, about)
+        yield rank
+        for turn in of["turns"]:
+            parts = {f"shoal.{name}_s": seconds for name, seconds in turn["seconds"].items()}
+            counts = {"shoal.steps": turn["steps"], "shoal.tokens": turn["tokens"]}
+            yield span(f"rank.{turn['name']}", rank.span_id, turn, counts | parts)
+        for part in of["parts"]:
+            yield span(f"rank.{part['name']}", rank.span_id, part, {})
 
 
 def _whole(told: Told, asked: Mapping[str, Value]) -> OtlpSpan:
