@@ -22,7 +22,13 @@ from bus.wire.messages.traces import (
     RankTraced,
     RankTurn,
 )
-from gateway.requests.tracing import GatewayTrace, TracedRequest, chrome_trace, document_of
+from gateway.requests.tracing import (
+    GatewayTrace,
+    TracedRequest,
+    chrome_trace,
+    document_of,
+    place_of,
+)
 from tests.harness.traces import check_trace
 
 RID = RequestId("req-n1-h0-b-1")
@@ -103,7 +109,7 @@ def played(lead_ahead_s: float = 0.0) -> GatewayTrace:
 
 def known() -> TracedRequest:
     return TracedRequest(
-        request=RID, node=NodeId("n1"), began_at_s=1e9, started_at=10.0, read_at=10.4,
+        request=RID, place=place_of(RID, RID, None), node=NodeId("n1"), began_at_s=1e9, started_at=10.0, read_at=10.4,
         ended_at=15.1, facts={"model": "m"}, usage=None,
     )  # fmt: skip
 
