@@ -1,0 +1,70 @@
+"""Talks to a real node: records what it exports, as `scrape.prom` beside it.
+
+Run by hand, as `python -m tests.operations.record` in the root of the repository, where metrics
+are added or renamed. What a machine without sensors does not tell of accelerators and its processor
+is taken from `tests/recorded/data/pages.json`, where every field of a reading has a value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
+
+SCRAPE = Path(__file__).with_name("scrape.prom")
+SENSORS = re.compile(r"shoal_(accelerator|cpu)_\w+\{")
+NEEDED = (
+    "shoal_requests_total{", "shoal_http_errors_total{", "shoal_ignored_fields_total{",
+    "shoal_model_load_seconds_count{", "shoal_request_queue_time_seconds_count{",
+    "shoal_num_requests_running{", "shoal_runner_memory_limit_bytes{",
+)  # fmt: skip
+"""What has to be told before the scrape is whole."""
+
+
+def use(node: Node) -> None:
+    """Have a node answer well, answer with errors, and ignore a field."""
+    said = [{"role": "user", "content": "Tell me about the sea."}]
+    body = {"model": MODEL, "messages": said, "max_tokens": 40, "temperature": 0}
+    for _ in range(3):
+        node.http.post("/v1/chat/completions", json=body).raise_for_status()
+    node.http.post("/v1/chat/completions", json={**body, "no_such_field": 1}).raise_for_status()
+    node.http.post("/v1/chat/completions", json={**body, "x_timeout_s": 0.001})
+    node.http.post("/v1/chat/completions", json={**body, "model": "no-such-model"})
+    node.http.post("/v1/chat/completions", content=b"{")
+
+
+def scraped(node: Node) -> str:
+    """Return what the node exports, once it tells all that is needed."""
+    return eventually(
+        lambda: text if all(name in (text := _metrics(node)) for name in NEEDED) else "",
+        60.0,
+        f"all of {', '.join(NEEDED)}",
+    )
+
+
+def with_sensors(text: str) -> str:
+    """Add the series of sensors that this machine has not."""
+    told = set(re.findall(r"^(shoal_\w+)\{", text, re.MULTILINE))
+    pages = json.loads((ROOT / "tests/recorded/data/pages.json").read_text())
+    samples = [one for one in pages["/metrics"]["samples"] if SENSORS.match(one)]
+    more = [one for one in samples if one.partition("{")[0] not in told]
+    return text + "".join(f"{one}\n" for one in more)
+
+
+def _metrics(node: Node) -> str:
+    return node.http.get("/metrics").raise_for_status().text
+
+
+def main() -> int:
+    """Write the scrape."""
+    with running_node(SHOAL_NODE_NAME="reef") as node:
+        use(node)
+        SCRAPE.write_text(with_sensors(scraped(node)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
