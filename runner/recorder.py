@@ -7,7 +7,7 @@ ids, counts and texts of our own, never a word of a prompt or an answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ RecorderPhase = Literal[
     "kv_cache_lookup",
     "prefill",
     "decode_wait_first_token",
+    "decode_stream",
+    "steps",
     "cancel_requested",
     "cancel_observed",
     "completion",
@@ -31,15 +33,21 @@ RecorderPhase = Literal[
     "shutdown_cleanup",
 ]
 KEPT = 128
+STEPS_S = 1.0
+"""Entries about steps begin no sooner after each other, so that they leave room for others."""
 
 
 @dataclass(slots=True)
 class FlightRecorder:
-    """The last `KEPT` entries; `count` says how many there ever were. `keep` has each as it comes,
-    to keep it where a crash does not reach."""
+    """The last `KEPT` entries; `count` says how many there ever were. `keep` has each as it comes
+    and whether it renews the one before, to keep it where a crash does not reach. `memory` tells
+    what every entry is to say of memory, as last measured."""
 
-    keep: Callable[[dict[str, Any]], None] | None = None
+    keep: Callable[[dict[str, Any], bool], None] | None = None
+    memory: Callable[[], Mapping[str, int]] = dict[str, int]
     count: int = 0
+    _step: int = 0
+    _steps_at_s: float = 0.0
     _entries: deque[dict[str, Any]] = field(
         default_factory=lambda: deque[dict[str, Any]](maxlen=KEPT)
     )
@@ -51,9 +59,34 @@ class FlightRecorder:
         self.count += 1
         whose = {"request_id": request_id} if request_id else {}
         entry = {"at_s": at_s, "phase": phase, **whose, **facts}
-        self._entries.append(entry)
+        self._put(entry, renews=False)
+
+    def stepped(self, at_s: float, step: int) -> None:
+        """Keep that the engine has done `step`: one entry while nothing else comes, `since_s` when
+        it began, `at_s` when a step was last seen to be done."""
+        if step == self._step:
+            return
+        last = self._entries[-1] if self._entries else {}
+        renews = last.get("phase") == "steps"
+        if not renews and abs(at_s - self._steps_at_s) < STEPS_S:
+            return
+        self._step = step
+        if not renews:
+            self.count += 1
+            self._steps_at_s = at_s
+        since_s = last["since_s"] if renews else at_s
+        entry = {"at_s": at_s, "phase": "steps", "since_s": since_s, "step": step}
+        self._put(entry, renews=renews)
+
+    def _put(self, entry: dict[str, Any], *, renews: bool) -> None:
+        if memory := self.memory():
+            entry["memory"] = dict(memory)
+        if renews:
+            self._entries[-1] = entry
+        else:
+            self._entries.append(entry)
         if self.keep is not None:
-            self.keep(entry)
+            self.keep(entry, renews)
 
     def report(self) -> tuple[dict[str, Any], ...]:
         """Return the entries as plain data, the oldest first."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from bus.client import BusClient
@@ -23,7 +25,7 @@ from bus.process.logs import LevelSource
 from bus.service import Shell, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
-from bus.wire.ids import NodeId
+from bus.wire.ids import NodeId, RequestId
 from bus.wire.messages.control import (
     FAST_SYNCH,
     AskRunner,
@@ -35,6 +37,7 @@ from bus.wire.messages.control import (
     SlotHello,
     SlotRefused,
 )
+from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.readings import RunnerReading, TokenTap
 from bus.wire.messages.tokens import Entry, TokenDelta
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
@@ -54,6 +57,7 @@ BEAT_S = 1.0
 WATCH_S = 0.25
 RESTS_S = 0.6
 """Two looks after a request was last seen to be open: who asks again at once has done so."""
+CANCELS_KEPT = 64
 LAST_WORDS_S = 0.2
 """Between the last messages and the end of the process, so that they leave it."""
 
@@ -77,6 +81,7 @@ class RunnerService:
         self._lost_at: float | None = self._since  # since when there is no worker
         self._prepared = False
         self._busy_at: float | None = None
+        self._cancelled = deque[RequestId](maxlen=CANCELS_KEPT)
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
         self._recorder = FlightRecorder(self._flight.add)
@@ -124,8 +129,19 @@ class RunnerService:
                 self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
                 self._tell(self._report())
+            case CancelRow():
+                self._cancel(message)
             case _:
                 self._log.warning("unexpected message", kind=type(message).__name__)
+
+    def _cancel(self, asked: CancelRow) -> None:
+        """End a request; a repeat is told what the first was."""
+        role = self._role
+        if isinstance(role, LeadRole | EmbeddingRole) and role.cancel(asked.request):
+            self._cancelled.append(asked.request)
+        found = asked.request in self._cancelled
+        self._log.info("was asked to end a request", request=asked.request, found=found)
+        self._tell(RowCancelled(slot=asked.slot, request=asked.request, found=found))
 
     def _become(self, spec: RunnerSpec) -> None:
         if self._spec is not None:
@@ -250,12 +266,9 @@ class RunnerService:
                 message=message,
             )
         )
-        self._reactor.later(LAST_WORDS_S / 2, lambda: self._good_bye(message))
-        self._reactor.later(LAST_WORDS_S, self._reactor.stop)
-
-    def _good_bye(self, message: str) -> None:
         if self._role is not None:
-            self._role.say_goodbye(message)
+            self._reactor.later(LAST_WORDS_S / 2, partial(self._role.say_goodbye, message))
+        self._reactor.later(LAST_WORDS_S, self._reactor.stop)
 
     def signal(self, signal: lifecycle.Signal) -> None:
         """Take note of what may change the phase, and tell of a change."""
@@ -300,6 +313,8 @@ class RunnerService:
             pid=os.getpid(),
             instance=spec.instance if spec else None,
             generation=spec.generation if spec else 0,
+            rank=spec.rank if spec else 0,
+            step=role.status.steps_done if role else 0,
             phase=self.phase,
             recorder=self._recorder.report(),
             memory=asdict(role.status.memory) if role else {},

@@ -131,6 +131,7 @@ class Worker:
         """Leave; the runners stay."""
         self._reactor.unwatch(self._link)
         self._link.close()
+        self._slots.close()
         self._looks.close()
         self._pulls.close()
         self._searches.close()

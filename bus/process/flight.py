@@ -39,8 +39,10 @@ class FlightFile:
         finally:
             os.close(file)
 
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Write an entry over the oldest one."""
+    def add(self, entry: Mapping[str, Any], renews: bool = False) -> None:
+        """Write an entry over the oldest one; one that `renews` over the latest."""
+        if renews and self._count:
+            self._count -= 1
         packed = pack(dict(entry))
         if len(packed) > _ROOM:
             texts = {k: v[:MOST_TEXT] if isinstance(v, str) else v for k, v in entry.items()}
@@ -59,10 +61,17 @@ class FlightFile:
 def take_flight(folder: Path, process: str, pid: int) -> tuple[dict[str, Any], ...]:
     """Return the last entries of a process that is gone, the oldest first, and remove its file;
     none where it left none."""
-    path = _path(folder, process, pid)
+    found = read_flight(folder, process, pid)
+    with contextlib.suppress(OSError):
+        _path(folder, process, pid).unlink()
+    return found
+
+
+def read_flight(folder: Path, process: str, pid: int) -> tuple[dict[str, Any], ...]:
+    """Return the last entries of a process, the oldest first, which may be writing more or be
+    halted; none where it has no file."""
     try:
-        data = path.read_bytes()
-        path.unlink()
+        data = _path(folder, process, pid).read_bytes()
     except OSError:
         return ()
     found: dict[int, dict[str, Any]] = {}

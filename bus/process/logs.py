@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -82,13 +83,19 @@ class Log:
             extra = " ".join(f"{key}={value}" for key, value in fields.items())
             line = f"{level:8} {self._fixed['process']:12} {message} {extra}".rstrip()
         else:
-            said = {"at": round(wall(), 3), "level": level, "message": message}
+            said = {"time": _time_of(wall()), "level": level, "message": message}
             line = json.dumps({**said, **self._fixed, **fields}, default=str)
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
         except (BrokenPipeError, ValueError):
             return
+
+
+def _time_of(at_s: float) -> str:
+    """Return seconds since the epoch as ISO 8601 has them, in UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
 
 
 def end_of(path: Path, most_bytes: int) -> bytes:

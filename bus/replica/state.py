@@ -16,7 +16,7 @@ from pydantic import Field
 
 from bus.wire.api_keys import ApiKey
 from bus.wire.ids import InstanceId, NodeId
-from bus.wire.instances import ENDING, Instance, RankReady, signalled
+from bus.wire.instances import ENDING, Instance, RankReady, Setbacks, signalled
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
     ApiKeyAdded,
@@ -49,6 +49,7 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
+    SetbacksCounted,
     TermOpened,
     TracingSet,
 )
@@ -81,7 +82,7 @@ class ClusterState(Message):
     effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
     `api_keys` the API keys and `leases` the leases by id; `trace_ratio` the share of requests that
     is traced, None where each node's settings say it. `cloud_fallback`: providers may answer where
-    a task's models fail."""
+    a task's models fail; `setbacks` is what is remembered of models whose runners fail."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -99,6 +100,7 @@ class ClusterState(Message):
     leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])
     trace_ratio: float | None = None
     cloud_fallback: bool = True
+    setbacks: dict[str, Setbacks] = Field(default_factory=dict[str, Setbacks])
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
@@ -155,6 +157,10 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case InstanceRemoved(instance=gone):
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
+        case SetbacksCounted(setbacks=counted):
+            others = {key: one for key, one in state.setbacks.items() if key != counted.model}
+            kept = {} if counted.is_forgotten else {counted.model: counted}
+            return {"setbacks": {**others, **kept}}
         case ModelPinned(pin=pin):
             return {"pins": {**state.pins, pin.model: pin}}
         case ModelUnpinned(model=model):

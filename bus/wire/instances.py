@@ -176,6 +176,28 @@ class Instance(Message):
         )
 
 
+class Setbacks(Message):
+    """What each holder remembers of a model whose runners fail. `in_a_row` ended one after the
+    other, the last one as this generation of an instance, at the last of the times `failed_at_s`,
+    which are those of that instance within a minute. Until `again_at_s` the model is
+    not tried again, until `replica_at_s` it gets no replica. `for_want_of` are the nodes of which
+    one that turns out lost was the reason. Times are the holder's clock, in seconds since 1970."""
+
+    model: ModelId
+    in_a_row: int = Field(default=0, ge=0)
+    instance: InstanceId = InstanceId("")
+    generation: int = 0
+    failed_at_s: tuple[float, ...] = ()
+    again_at_s: float = 0.0
+    replica_at_s: float = 0.0
+    for_want_of: tuple[NodeId, ...] = ()
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Return whether there is nothing to remember."""
+        return not (self.in_a_row or self.replica_at_s)
+
+
 ENDING = "generation"
 """How each entry of `failures` begins: `generation <n> rank <r>: <what was said>`."""
 

@@ -75,6 +75,8 @@ VERBS: Mapping[str, Verb | Group] = {
     "monitor": Verb("Go on showing what the cluster does.", "verbs.monitor"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
     "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
+    "timeline": Verb("Show what runners did last, and which is behind.",
+                     "verbs.monitor.timeline"),
     "capture": Verb("Put what is known of each node into one file.", "verbs.node.capture"),
     "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),
     "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),

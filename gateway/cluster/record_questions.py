@@ -78,9 +78,9 @@ class Questions(Protocol):
         """Have questions with this verb answered here."""
         ...
 
-    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
-        """Return what a node says. Raises RecordsElsewhere; of our own node what its verb
-        raises."""
+    async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
+        """Return what a node says, which may take `within_s` to find where that is given. Raises
+        RecordsElsewhere; of our own node what its verb raises."""
         ...
 
 
@@ -123,6 +123,8 @@ class _Asked:
     answer: RecordAnswered | None = None
     works: bool = False
     """Whether its node has said that it is finding the answer."""
+    is_slow: bool = False
+    """Whether that may take longer than `ANSWER_S`."""
 
 
 @dataclass(slots=True)
@@ -167,8 +169,9 @@ class RecordQuestions:
         assert verb not in self._verbs, verb
         self._verbs[verb] = by
 
-    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
-        """Return what a node says, as plain data. Raises RecordsElsewhere; of our own node what its
+    async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
+        """Return what a node says, as plain data. Where `within_s` is given it may take so long to
+        find it, as long as it says that it does. Raises RecordsElsewhere; of our own node what its
         verb raises."""
         if node == self._node:
             return await self._verbs[verb](arguments)
@@ -184,12 +187,13 @@ class RecordQuestions:
         question = RecordAsked(
             question=new_name("ask"), asker=self._node, verb=verb, arguments=packed
         )
-        self._open[question.question] = _Asked(asyncio.Event())
+        self._open[question.question] = _Asked(asyncio.Event(), is_slow=within_s > 0)
+        whole_s = within_s or WHOLE_S
         try:
-            async with asyncio.timeout(WHOLE_S):
+            async with asyncio.timeout(whole_s):
                 content = await self._fetched(node, standing.name, question)
         except TimeoutError:
-            raise _silent(standing.name, WHOLE_S) from None
+            raise _silent(standing.name, whole_s) from None
         finally:
             del self._open[question.question]
         return unpack(content, limit_bytes=RECORD_ANSWER_BYTES)
@@ -226,7 +230,7 @@ class RecordQuestions:
         asked = self._open[wanted.question]
         asked.answer = None
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_S) as patience:
                 while True:
                     asked.heard.clear()
                     self._bus.publish(f"record.asked.{node}", wanted)
@@ -234,6 +238,8 @@ class RecordQuestions:
                         async with asyncio.timeout(REPEAT_S):
                             piece = await self._next(asked, wanted.offset)
                     except TimeoutError:
+                        if asked.works and asked.is_slow:
+                            patience.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
                         if not asked.works:
                             wanted = wanted.model_copy(update={"attempt": wanted.attempt + 1})
                         asked.works = False

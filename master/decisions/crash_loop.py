@@ -6,17 +6,17 @@ Slower ones are failures in a row, of any copy of the model, as long as none ser
 between: the first two are made good at once, from then on each pause is twice the one before.
 A rank that ends because it lost another one, whose node is found lost soon after, says nothing of
 its model: that failure is taken back.
-Pure. Times are not in the state (only the holder's clock knows them); a new holder counts
-afresh, which costs at most two more attempts.
+Pure. What is remembered is in the state, too, where the next holder finds it (`told`, `recall`):
+there by the clock of the wall, here by the holder's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
-from bus.wire.instances import Instance
+from bus.wire.instances import Instance, Setbacks
 
 LIMIT = 3
 WINDOW_S = 60.0
@@ -27,10 +27,14 @@ GROUP_LOST = 76
 FREE_FAILURES = 2
 FIRST_PAUSE_S = 15.0
 LONGEST_PAUSE_S = 600.0
+RETRY_FAILED_S = 60.0
+"""A copy that was given up is tried again on demand, but not before."""
 STILL_HEARD_S = 0.5
 """What was on its way when a node was lost may come so much after its loss is felt elsewhere."""
 WELL_S = 300.0
 """A copy that served for so long was well: what fails later begins a new row."""
+OLD_S = 86_400.0
+"""A failure that was so long ago is forgotten, whatever came of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,65 +47,76 @@ class Setback:
     gives_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LostRank:
-    """A failure of an instance for want of one of its ranks, which were on these nodes."""
+@dataclass(slots=True)
+class FailedRow:
+    """Failures in a row of a model: how many, until when it waits, and of the last one when it was,
+    of which copy, and for want of which nodes, if it may have been for that."""
 
-    instance: InstanceId
-    nodes: frozenset[NodeId]
+    count: int
+    waits_until: float
     at: float
+    instance: InstanceId
+    generation: int
+    for_want_of: frozenset[NodeId] = frozenset()
 
 
 @dataclass(slots=True)
 class CrashLoops:
-    """Recent failures of each instance, oldest first, none older than the window; how many
-    failures in a row each model has, when it may be tried again, since when a copy is ready, and
-    the last failure of each model if a lost rank was its reason."""
+    """Recent failures of each instance, oldest first, none older than the window; the row of
+    failures that each model has, and since when a copy is ready."""
 
     longest_pause_s: float = LONGEST_PAUSE_S
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
-    in_a_row: dict[ModelId, int] = field(default_factory=dict[ModelId, int])
-    waits_until: dict[ModelId, float] = field(default_factory=dict[ModelId, float])
+    rows: dict[ModelId, FailedRow] = field(default_factory=dict[ModelId, FailedRow])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
-    lost_rank: dict[ModelId, LostRank] = field(default_factory=dict[ModelId, LostRank])
 
     def count_failure(self, instance: Instance, exit_code: int | None, now: float) -> Setback:
         """Count one failure of an instance; return what follows from it."""
-        name = instance.instance
+        name, model = instance.instance, instance.model
         recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
         self.failures[name] = recent
         was_well = now - self.ready_at.pop(name, now) >= WELL_S
-        count = 1 if was_well else self.in_a_row.get(instance.model, 0) + 1
-        self.in_a_row[instance.model] = count
+        before = self.rows.get(model)
+        count = 1 if was_well or before is None else before.count + 1
         doubled = count - FREE_FAILURES - 1
         pause_s = FIRST_PAUSE_S * 2.0 ** min(doubled, 30) if doubled >= 0 else 0.0
         pause_s = min(pause_s, self.longest_pause_s)
-        self.waits_until[instance.model] = now + pause_s
-        self.lost_rank.pop(instance.model, None)
-        if exit_code == GROUP_LOST:
-            nodes = frozenset(shard.node for shard in instance.shards)
-            self.lost_rank[instance.model] = LostRank(name, nodes, now)
         gives_up = exit_code == LOAD_FAILED or len(recent) >= LIMIT
+        waits_s = max(pause_s, RETRY_FAILED_S) if gives_up else pause_s
+        row = FailedRow(count, now + waits_s, now, name, instance.generation)
+        if exit_code == GROUP_LOST:
+            row.for_want_of = frozenset(shard.node for shard in instance.shards)
+        self.rows[model] = row
         return Setback(count, pause_s, gives_up)
+
+    def counted(self, instance: Instance) -> Setback | None:
+        """Return what follows from the failure of an instance's generation, where it was counted
+        already; None where it was not."""
+        row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
+        if row is None or (row.instance, row.generation) != last:
+            return None
+        gives_up = len(self.failures.get(row.instance, [])) >= LIMIT
+        return Setback(row.count, max(0.0, row.waits_until - row.at), gives_up)
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
         """Take back each model's last failure where it was for want of a rank on a lost node that
         was not heard after it. `heard_at`: when each lost node was last heard."""
-        for model, failure in list(self.lost_rank.items()):
-            gone = failure.nodes & heard_at.keys()
-            if not any(heard_at[node] <= failure.at + STILL_HEARD_S for node in gone):
+        for model, row in list(self.rows.items()):
+            gone = row.for_want_of & heard_at.keys()
+            if not any(heard_at[node] <= row.at + STILL_HEARD_S for node in gone):
                 continue
-            del self.lost_rank[model]
-            self.in_a_row[model] = self.in_a_row.get(model, 1) - 1
-            self.waits_until.pop(model, None)
-            recent = self.failures.get(failure.instance, [])
-            if failure.at in recent:
-                recent.remove(failure.at)
+            recent = self.failures.get(row.instance, [])
+            if row.at in recent:
+                recent.remove(row.at)
+            row.count, row.waits_until, row.for_want_of = row.count - 1, 0.0, frozenset()
+            if not row.count:
+                del self.rows[model]
 
     def next_at(self, model: ModelId) -> float:
         """Return when a model may be tried again, by this holder's clock; 0 if nothing failed."""
-        return self.waits_until.get(model, 0.0)
+        row = self.rows.get(model)
+        return 0.0 if row is None else row.waits_until
 
     def note_ready(self, instance: InstanceId, now: float) -> None:
         """Note that a rank of an instance is ready."""
@@ -111,5 +126,63 @@ class CrashLoops:
         """Drop the failures of an instance that is gone; of its model, too, if it was well."""
         self.failures.pop(instance.instance, None)
         if now - self.ready_at.pop(instance.instance, now) >= WELL_S:
-            self.in_a_row.pop(instance.model, None)
-            self.waits_until.pop(instance.model, None)
+            self.rows.pop(instance.model, None)
+
+    def expire(self, instances: Iterable[Instance], now: float) -> None:
+        """Forget what failed of models of which a copy has been well, and what is old."""
+        for one in instances:
+            is_well = now - self.ready_at.get(one.instance, now) >= WELL_S
+            if one.status == "ready" and is_well:
+                self.rows.pop(one.model, None)
+        self.rows = {model: row for model, row in self.rows.items() if now - row.at < OLD_S}
+
+    # --- what is in the state ---
+
+    def told(self, replica_at: Mapping[ModelId, float], wall_s: float) -> dict[ModelId, Setbacks]:
+        """Return what the next holder is to know. `replica_at`: until when models get no replica;
+        `wall_s` is how far the wall's clock is ahead of this holder's."""
+        found: dict[ModelId, Setbacks] = {}
+        for model in {*self.rows, *replica_at}:
+            row, at = self.rows.get(model), replica_at.get(model)
+            one = Setbacks(model=model, replica_at_s=0.0 if at is None else at + wall_s)
+            if row is not None:
+                recent = self.failures.get(row.instance) or [row.at]
+                more = {
+                    "in_a_row": row.count,
+                    "instance": row.instance,
+                    "generation": row.generation,
+                    "failed_at_s": tuple(when + wall_s for when in recent[-LIMIT:]),
+                    "again_at_s": row.waits_until + wall_s if row.waits_until else 0.0,
+                    "for_want_of": tuple(sorted(row.for_want_of)),
+                }
+                one = one.model_copy(update=more)
+            found[model] = one
+        return found
+
+    def recall(self, known: Iterable[Setbacks], now: float, wall_s: float) -> None:
+        """Take up what the holders before knew, as far as the clocks of two machines allow: nothing
+        failed in what is to come, and no pause is longer than the longest."""
+        for one in known:
+            if not one.in_a_row:
+                continue
+            failed = [min(now, at_s - wall_s) for at_s in one.failed_at_s] or [now]
+            longest = now + max(self.longest_pause_s, RETRY_FAILED_S)
+            waits_until = min(longest, max(0.0, one.again_at_s - wall_s))
+            nodes = frozenset(one.for_want_of)
+            self.rows[one.model] = FailedRow(
+                one.in_a_row, waits_until, failed[-1], one.instance, one.generation, nodes
+            )
+            self.failures[one.instance] = failed
+
+
+def news_of(told: Mapping[ModelId, Setbacks], known: Mapping[str, Setbacks]) -> list[Setbacks]:
+    """Return what is to be written, so that what is `known` becomes what is `told`."""
+    gone = [Setbacks(model=one.model) for one in known.values() if one.model not in told]
+    return gone + [one for one in told.values() if _gist(known.get(one.model)) != _gist(one)]
+
+
+def _gist(one: Setbacks | None) -> tuple[object, ...]:
+    """Return what makes a difference; a time differs by how two clocks drift."""
+    if one is None:
+        return ()
+    return one.in_a_row, one.replica_at_s > 0, one.instance, one.generation

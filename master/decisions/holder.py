@@ -26,6 +26,7 @@ from bus.wire.messages.events import (
     ModelPinned,
     RunnerEnded,
     RunnerUnloaded,
+    SetbacksCounted,
     TermOpened,
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
@@ -33,7 +34,7 @@ from bus.wire.messages.wire import Message
 from bus.wire.pool import Pin, PoolReading
 from master.decisions import planner, replicating
 from master.decisions.collective_tests import expire_tests
-from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
+from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops, news_of
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.leasing import asked_back, not_wanted_back
 from master.decisions.observations import Observations
@@ -77,7 +78,7 @@ class Holder:
         self._new_instance = new_instance
         self._decide = decide
         self._longest_pause_s = longest_pause_s
-        self._memory = self._new_notes()
+        self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
         self._book = PlanBook()
@@ -86,12 +87,15 @@ class Holder:
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
-        self._memory = self._new_notes()
+        self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._stand_ins = StandIns()
         self._book, self._asked = PlanBook(), {}
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
-        for body in planner.repairs(log.state):
+        planner.recall(self._memory, log.state, now, log.at_s - now)
+        repairs = planner.repairs(log.state, self._memory.crash_loops, now)
+        self._keep_setbacks(log, now)
+        for body in repairs:
             self._write(log, body, now)
 
     def heard(self, message: Message, now: float) -> bool:
@@ -190,9 +194,6 @@ class Holder:
 
     # --- inside ---
 
-    def _new_notes(self) -> planner.PlannerNotes:
-        return planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
-
     def _scene(
         self,
         state: ClusterState,
@@ -273,13 +274,16 @@ class Holder:
         planner.note_event(self._memory, body, before, now)
         if isinstance(body, InstanceRemoved):
             self._said.pop(body.instance, None)
+            self._keep_setbacks(log, now)
         if isinstance(body, InstancePlaced):
             self._book.plans.pop(body.instance.model, None)
         if isinstance(body, LeaseGranted):
             self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = replicating.as_it_stands(body.instance, before, self.view.lost_nodes(now))
-            for more in planner.follow_up(known, body, self._memory.crash_loops, now):
+            follows = planner.follow_up(known, body, self._memory.crash_loops, now)
+            self._keep_setbacks(log, now)
+            for more in follows:
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,
@@ -288,11 +292,19 @@ class Holder:
                 )
                 self._write(log, more, now)
 
+    def _keep_setbacks(self, log: LogDraft, now: float) -> None:
+        """Write what is remembered of failures, where that has changed, for the next holder."""
+        told = planner.setbacks(self._memory, log.at_s - now)
+        for one in news_of(told, log.state.setbacks):
+            self._write(log, SetbacksCounted(setbacks=one), now)
+
     def _place_lost(self, log: LogDraft, now: float) -> None:
         """Place anew what lost nodes held, where the others can hold it now; else say why it
         waits. What the next one finds free depends on the one before. What failed because a node
         was lost did not fail for its model's sake."""
         self._memory.crash_loops.excuse(self.view.lost_since(now, BROKEN_S))
+        self._memory.crash_loops.expire(log.state.instances.values(), now)
+        self._keep_setbacks(log, now)
         for name in [lost.instance.instance for lost in lost_copies(self._scene(log.state, now))]:
             scene = self._scene(log.state, now)
             for lost in lost_copies(scene):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.instances import LEAST_IDLE_S, Conditions, Instance
+from bus.wire.instances import LEAST_IDLE_S, Conditions, Instance, Setbacks
 from bus.wire.messages.commands import PlaceModel, TakeLease
 from bus.wire.messages.events import (
     EventBody,
@@ -30,7 +30,7 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
 )
 from master.decisions.collective_tests import follow_test
-from master.decisions.crash_loop import CrashLoops
+from master.decisions.crash_loop import RETRY_FAILED_S, CrashLoops, Setback
 from master.decisions.decide import (
     Decided,
     Decision,
@@ -51,8 +51,6 @@ from master.pool import (
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
-RETRY_FAILED_S = 60.0
-"""A copy that was given up is tried again on demand, but not before."""
 
 
 @dataclass(slots=True)
@@ -192,15 +190,21 @@ def follow_up(
         why = news.refusal.message
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     setback = crash_loops.count_failure(before, news.exit_code, now)
+    return [_after_failure(before, setback, news.message)]
+
+
+def _after_failure(
+    before: Instance, setback: Setback, said: str
+) -> GenerationOpened | InstanceFailed:
     if setback.gives_up:
-        why = f"{news.message} (given up; asked for later, it is tried again)"
-        return [InstanceFailed(instance=before.instance, why=why)]
+        why = f"{said} (given up; asked for later, it is tried again)"
+        return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:
         tries = f"its runner has ended {setback.count} times in a row; the next attempt is"
-        why = f"{news.message} ({tries} {setback.pause_s:.0f} s after this one)"
+        why = f"{said} ({tries} {setback.pause_s:.0f} s after this one)"
         again = before.conditions
-        return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
-    return [_reopen(before, news.message)]
+        return InstanceFailed(instance=before.instance, why=why, place_again=again)
+    return _reopen(before, said)
 
 
 def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
@@ -226,16 +230,38 @@ def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | No
     return asked.model_copy(update={"excluded_nodes": (*asked.excluded_nodes, news.node)})
 
 
-def repairs(state: ClusterState) -> list[EventBody]:
-    """Return the events that a dead holder left out: the next generation of each instance whose
-    generation has ended, or the failure of what is tried once."""
-    return [
-        _reopen(instance, "the holder changed before it was opened anew")
-        if instance.serves
-        else InstanceFailed(instance=instance.instance, why=instance.failures[-1])
-        for instance in state.instances.values()
-        if instance.has_ended
-    ]
+def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[EventBody]:
+    """Return the events that a dead holder left out: of each instance whose generation has ended
+    the next one, or what else follows from so many failures, this one counted once; or the failure
+    of what is tried once."""
+    found: list[EventBody] = []
+    for one in state.instances.values():
+        if not one.has_ended:
+            continue
+        if not one.serves:
+            found.append(InstanceFailed(instance=one.instance, why=one.failures[-1]))
+        elif one.replica:
+            found.append(_reopen(one, "the holder changed before it was opened anew"))
+        else:
+            setback = crash_loops.counted(one) or crash_loops.count_failure(one, None, now)
+            found.append(_after_failure(one, setback, one.reason))
+    return found
+
+
+def setbacks(notes: PlannerNotes, wall_s: float) -> dict[ModelId, Setbacks]:
+    """Return what the next holder is to know of failures; `wall_s` is how far the wall's clock is
+    ahead of this holder's."""
+    return notes.crash_loops.told(notes.loads.paused_until, wall_s)
+
+
+def recall(notes: PlannerNotes, state: ClusterState, now: float, wall_s: float) -> None:
+    """Take up what the holders before knew of failures."""
+    known = state.setbacks.values()
+    notes.crash_loops.recall(known, now, wall_s)
+    notes.loads.recall({one.model: one.replica_at_s - wall_s for one in known}, now)
+    for one in state.instances.values():
+        if one.status == "ready":
+            notes.crash_loops.note_ready(one.instance, now)
 
 
 def _reopen(instance: Instance, why: str) -> GenerationOpened:

@@ -75,6 +75,11 @@ class LoadMeters:
         if gone.replica and gone.status != "draining":
             self.paused_until[gone.model] = now + FAILED_PAUSE_S
 
+    def recall(self, paused_until: Mapping[ModelId, float], now: float) -> None:
+        """Take up until when models get no replica, by this holder's clock."""
+        longest = now + FAILED_PAUSE_S
+        self.paused_until = {m: min(at, longest) for m, at in paused_until.items() if at > now}
+
     def is_due(self, model: ModelId, settings: PoolSettings) -> bool:
         """Return whether a model has been under load for long enough."""
         lasted = self.heavy_s.get(model, 0.0) >= settings.replica_after_s

@@ -8,6 +8,7 @@ computed at a time; each turn becomes at most one message per gateway process.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from functools import partial
 
 from bus.process.clock import wall
@@ -75,9 +76,9 @@ class EmbeddingServer:
         return self._link.addresses
 
     @property
-    def open_requests(self) -> int:
-        """Return how many requests are owed an end."""
-        return len(self._open)
+    def owed(self) -> Collection[RequestId]:
+        """Return the requests that are owed an end."""
+        return self._open.keys()
 
     def load(self) -> SchedulerLoad:
         """Return how many requests are being computed, and how many wait for their turn."""

@@ -11,13 +11,15 @@ import os
 from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.errors import FailReason
+from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase
 from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.tokens import Cancel
 from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsText, PreparedInputs
 from runner.engine import Embedder
 from runner.lifecycle import LOAD_FAILED, PREPARES_S
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import Progressed, Role, RoleParts
+from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
 from runner.text import TextThread
 
 
@@ -43,7 +45,14 @@ class EmbeddingRole(Role):
     @property
     def open_requests(self) -> int:
         """Return how many requests are owed an end."""
-        return self._server.open_requests
+        return len(self._server.owed)
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """End a request as if its client had gone; return False where none is owed an end."""
+        if request_id not in self._server.owed:
+            return False
+        self._server.asked(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
+        return True
 
     def entered(self, phase: Phase) -> None:
         """Have requests taken, or refused, as the phase says."""

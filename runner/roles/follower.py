@@ -49,6 +49,7 @@ class FollowerRole(Role):
     def watch(self, now: float) -> None:
         """Leave where a step has taken longer than any may."""
         super().watch(now)
+        self._recorder.stepped(wall(), self.status.steps_done)
         busy_since = self.status.busy_since
         if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
             step = self.status.steps_done + 1
@@ -73,4 +74,5 @@ class FollowerRole(Role):
             self.described = self._meter.loaded(facts)
             self._note_kv(self._meter.kv)
         keep()
+        self._recorder.note(wall(), "idle")
         super()._loaded()

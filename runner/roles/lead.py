@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bus.process.clock import wall
 from bus.wire.errors import FailReason
+from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.tokens import Entry
+from bus.wire.messages.tokens import Cancel, Entry
 from runner.engine import Engine, MemoryLook
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import Progressed, Role, RoleParts
+from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
 from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.serving.lead_loop import LeadLoop, Stepped
@@ -53,7 +55,14 @@ class LeadRole(Role):
     @property
     def open_requests(self) -> int:
         """Return how many requests are owed an end or an answer."""
-        return self._server.open_requests
+        return len(self._server.owed)
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """End a request as if its client had gone; return False where none is owed an end."""
+        if request_id not in self._server.owed:
+            return False
+        self._server.asked(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
+        return True
 
     def entered(self, phase: Phase) -> None:
         """Have requests taken, or refused, as the phase says."""
@@ -64,6 +73,7 @@ class LeadRole(Role):
         it may."""
         self._server.watch(now)
         super().watch(now)
+        self._recorder.stepped(wall(), self.status.steps_done)
         prepares_since = self._startup.text.busy_since
         if prepares_since is not None and now - prepares_since > PREPARES_S:
             self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")

@@ -20,7 +20,14 @@ from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress, Maker
+from runner.engine import (
+    Embedder,
+    Engine,
+    EngineStatus,
+    FollowingEngine,
+    LoadProgress,
+    Maker,
+)
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
@@ -30,6 +37,8 @@ from runner.roles import model_thread
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
+NO_PEER = b""
+"""Who asks where no gateway process does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,7 @@ class Role:
         self._log = parts.shell.log
         self._factories = parts.factories
         self._recorder = parts.recorder
+        self._recorder.memory = lambda: _memory_told(loop.status, spec)
         is_alone = spec.size == 1 and spec.rank == 0 and spec.test is None
         self._channel: PlanChannel | None = None
         if not is_alone:
@@ -227,6 +237,20 @@ class Role:
         """Leave: the engine has passed a deadline."""
         self._log.critical("the engine is stuck", what=what)
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def _memory_told(status: EngineStatus, spec: RunnerSpec) -> dict[str, int]:
+    """Return what the flight recorder tells of memory with each entry; nothing before a model takes
+    any."""
+    memory = status.memory
+    if not memory.peak_bytes:
+        return {}
+    return {
+        "active_bytes": memory.active_bytes,
+        "cache_bytes": memory.cache_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "limit_bytes": spec.memory_limit_bytes,
+    }
 
 
 def _code_of(message: str, own: int) -> int:

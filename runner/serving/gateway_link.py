@@ -6,6 +6,7 @@ is gone. What a frame asks for is the listener's business.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import zip_longest
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from bus.links.transport import Link
 from bus.service import Shell
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
+from bus.wire.ids import RequestId
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.tokens import (
     Accepted,
@@ -39,8 +41,8 @@ class GatewayListener(Protocol):
     """What the link tells its server, in the main thread. `peer` is a socket's identity."""
 
     @property
-    def open_requests(self) -> int:
-        """Return how many requests are owed an end: while there are any, the link is busy."""
+    def owed(self) -> Collection[RequestId]:
+        """Return the requests that are owed an end: while there are any, the link is busy."""
         ...
 
     def asked(self, peer: bytes, message: Asked, now: float) -> None:
@@ -87,7 +89,7 @@ class GatewayLink:
         self._listener = listener
         self._clients = Clients()
         self._link = Link("router", security=shell.security)
-        self._link.is_busy = lambda: bool(listener.open_requests)
+        self._link.is_busy = lambda: bool(listener.owed)
         self.addresses = self._bind(spec)
         self._reactor.watch(self._link, self._received)
 

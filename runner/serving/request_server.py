@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from bus.process.clock import wall
 from bus.service import Shell
@@ -84,9 +84,9 @@ class RequestServer:
         return self._link.addresses
 
     @property
-    def open_requests(self) -> int:
-        """Return how many requests are owed an end or an answer."""
-        return len(self._open) + len(self._pending)
+    def owed(self) -> Collection[RequestId]:
+        """Return the requests that are owed an end or an answer."""
+        return self._open.keys() | self._pending.keys()
 
     def close(self, message: str) -> None:
         """Say goodbye and go; what is open has been ended before."""
@@ -296,6 +296,8 @@ class RequestServer:
         try:
             match event:
                 case schedule.RowToken():
+                    if not request.choices[choice].made:
+                        self._note("decode_stream", request.request_id)
                     request.token(choice, event.sampled, now, out)
                     self.totals.generated_tokens += 1
                 case schedule.RowScored():

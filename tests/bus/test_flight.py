@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.process.flight import PLACE_BYTES, FlightFile, take_flight
+from bus.process.flight import PLACE_BYTES, FlightFile, read_flight, take_flight
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +26,21 @@ def test_the_last_entries_are_there_in_order_and_taken_once(tmp_path: Path) -> N
     ]
     assert not list(tmp_path.iterdir())
     assert take_flight(tmp_path, "runner:00", os.getpid()) == ()
+
+
+def test_an_entry_that_renews_takes_the_place_of_the_last_and_reading_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    flight = FlightFile(tmp_path, "runner:00", 2)
+    flight.add({"step": 1}, True)  # there is none to renew
+    flight.add({"step": 2})
+    for step in range(3, 9):
+        flight.add({"step": step}, True)
+    for _ in range(2):
+        found = read_flight(tmp_path, "runner:00", os.getpid())
+        assert found == ({"step": 1}, {"step": 8})
+    flight.add({"step": 9})
+    assert take_flight(tmp_path, "runner:00", os.getpid()) == ({"step": 8}, {"step": 9})
 
 
 @pytest.mark.parametrize("length", [10, PLACE_BYTES, 100_000])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +20,11 @@ from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
+from bus.process.flight import FlightFile
 from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadRequest, Unavailable
-from bus.wire.ids import Boot, InstanceId, NodeId
+from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
 from bus.wire.messages.control import (
     AskDiagnosis,
     AskEnded,
@@ -31,12 +34,14 @@ from bus.wire.messages.control import (
     RunnerReport,
     RunnersEnded,
 )
+from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
 from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http import diagnostics
 from gateway.http.ask import ask
 from gateway.http.diagnostics import DiagnosticsTiming
+from gateway.http.diagnostics.node import Diagnosing
 from gateway.http.routes import ROUTES
 from tests.harness.node_server import instance, reading
 
@@ -88,7 +93,9 @@ class Desk:
             readings = SimpleNamespace(
                 nodes=lambda _: self.readings, runners=lambda _: self.runners
             )
-            options = SimpleNamespace(body_s=5.0)
+            options = SimpleNamespace(
+                body_s=5.0, body_limit_bytes=1 << 20, body_depth=16, node=NODE
+            )
             service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor, options=options)
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
@@ -97,7 +104,8 @@ class Desk:
             for route in ROUTES:
                 if route.path.startswith(diagnostics.ROOT):
                     make: Any = route.resource
-                    app.add_route(route.path, make(handle, self.timing))
+                    more = [self.timing] if issubclass(make, Diagnosing) else []
+                    app.add_route(route.path, make(handle, *more))
             try:
                 async with testing.ASGIConductor(app) as conductor:
                     return await act(conductor)
@@ -245,6 +253,71 @@ def test_the_node_tells_of_processes_runners_and_what_is_wrong(desk: Desk) -> No
     assert [warning["code"] for warning in found["warnings"]] == ["disk_low"]
     assert found["runtime"]["packages"]["falcon"]
     assert AskRunner(instance=InstanceId("inst-tiny")) in desk.asked
+
+
+def test_a_runner_that_does_not_answer_is_told_of_as_its_worker_and_its_recorder_have_it(
+    desk: Desk,
+) -> None:
+    desk.timing = DiagnosticsTiming(report_s=0.5)
+    one = instance("tiny")
+    desk.state = ClusterState(instances={str(one.instance): one})
+    flight = FlightFile(Path(desk.endpoints.folder), "runner:00", 4)
+    flight.add({"at_s": 1.0, "phase": "steps", "step": 7})
+    frozen = RunnerReport(
+        slot="00", pid=os.getpid(), instance=one.instance, generation=1, phase="ready", step=7,
+        silent_s=4.5, stacks=json.dumps(STACKS).encode(), facts={"model": "tiny"},
+    )  # fmt: skip
+    desk.answers[AskEnded] = RunnersEnded(run=(frozen,))
+    found = desk.get("/v1/diagnostics/node").json
+    flight.close()
+    (runner,) = found["runners"]
+    assert (runner["process"], runner["silent_s"], runner["step"]) == ("runner:00", 4.5, 7)
+    assert runner["recorder"] == [{"at_s": 1.0, "phase": "steps", "step": 7}]
+    assert runner["stacks"] == STACKS
+    assert "runner_silent" in [warning["code"] for warning in found["warnings"]]
+
+
+CANCEL = "/v1/diagnostics/node/runners/runner:00/cancel"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_runner_is_asked_through_its_worker_to_end_a_request(desk: Desk, there: bool) -> None:
+    request = RequestId("req-n1-h0-b-1")
+    desk.answers[CancelRow] = RowCancelled(slot="00", request=request, found=there)
+    found = desk.post(CANCEL, json.dumps({"request_id": f"chatcmpl-{request}"}))
+    assert found.status_code == 200
+    assert found.json == {
+        "id": f"chatcmpl-{request}", "node": NODE, "process": "runner:00", "cancelled": there,
+    }  # fmt: skip
+    assert desk.asked == [CancelRow(slot="00", request=request)]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "process_not_found"), (409, "not_rank_0"), (504, "process_silent")],
+)
+def test_a_workers_refusal_to_end_a_request_keeps_its_status(
+    desk: Desk, status: int, code: str
+) -> None:
+    desk.answers[CancelRow] = DiagnosisRefused(status=status, message="the reason")
+    found = desk.post(CANCEL, '{"request_id": "x"}')
+    assert (found.status_code, found.json["code"]) == (status, code)
+    assert found.json["message"] == "runner:00: the reason"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"), [("{}", "request_id"), ('{"request_id": "x", "row": 1}', "row")]
+)
+def test_a_cancel_that_names_no_request_is_refused_with_the_field(
+    desk: Desk, body: str, field: str
+) -> None:
+    found = desk.post(CANCEL, body)
+    assert (found.status_code, found.json["code"], desk.asked) == (400, field, [])
+
+
+def test_only_a_runner_can_be_asked_to_end_a_request(desk: Desk) -> None:
+    found = desk.post("/v1/diagnostics/node/runners/bus/cancel", '{"request_id": "x"}')
+    assert (found.status_code, found.json["code"], desk.asked) == (404, "process_not_found", [])
 
 
 def test_what_does_not_answer_is_a_warning_and_never_an_error(desk: Desk) -> None:

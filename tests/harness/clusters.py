@@ -17,10 +17,12 @@ from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import new_key, write_keys
 from conf.ports import SPAN
 from tests.harness.network_namespaces import NetworkNamespaces
-from tests.harness.nodes import MODEL, Node, eventually, free_base_port
+from tests.harness.nodes import MODEL, ROOT, TREE, Node, eventually, free_base_port
 
 FORM_S = 60.0
 API_KEY = "sk-of-the-test"
+PLACED_BY_TESTS = {"SHOAL_POOL__REPLICAS": "0"} if TREE == ROOT else {}
+"""Copies are counted, and placed by tests. Older trees make no replicas."""
 
 
 class Cluster:
@@ -38,7 +40,7 @@ class Cluster:
                 SHOAL_PRELOAD="",
                 SHOAL_HTTP_PROCESSES="1",
                 SHOAL_SLOTS="3",
-                SHOAL_POOL__REPLICAS="0",  # copies are counted, and placed by tests
+                **PLACED_BY_TESTS,
                 **settings,
             )
             node.move(base_port)

@@ -191,7 +191,7 @@ class NodeInMemory:
         """The holder comes back from its journal: the same state, no memory of failures."""
         self.breaker = CrashLoops()
         self.story.append(f"{self.now:.2f} holder restarts")
-        for body in repairs(self.state):
+        for body in repairs(self.state, self.breaker, self.now):
             self.index(body)
 
     # --- the holder ---

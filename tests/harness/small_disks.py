@@ -42,5 +42,5 @@ def filled(folder: Path) -> Path:
 
 
 def remounted(folder: Path, how: str) -> None:
-    """Make a disk read-only ("ro"), or writable again ("rw")."""
+    """Make a disk read-only ("ro"), or writable again ("rw"); or of another size ("size=16m")."""
     subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)

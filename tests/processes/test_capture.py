@@ -125,6 +125,8 @@ def test_a_runner_that_was_killed_has_its_last_phases_in_a_capture_without_secre
     phases = {entry["phase"] for entry in report["recorder"]}
     assert (report["process"], report["exit_code"]) == (name, -1)
     assert {"load_model", "warmup", "completion"} <= phases, phases
+    memory = report["recorder"][-1]["memory"]
+    assert min(memory[f"{name}_bytes"] for name in ("active", "peak", "limit")) > 0, memory
 
     for box in ("box0", "box1"):
         told = told_of(files, box)

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import psutil
@@ -90,7 +91,11 @@ def candidates_agreed_s(cluster: Cluster) -> float:
     followed who does; the gateways, which start beside them, may need longer to be there."""
 
     def last(node: Node, process: str, *messages: str) -> float:
-        return max(one["at"] for one in node.log_lines(process) if one["message"] in messages)
+        return max(
+            datetime.fromisoformat(one["time"]).timestamp()
+            for one in node.log_lines(process)
+            if one["message"] in messages
+        )
 
     began = max(last(node, "bus", "started") for node in cluster.nodes)
     words = ("follows a holder", "holds the term")

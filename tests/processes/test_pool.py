@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.harness.nodes import ROOT, Node, answered, eventually, running_node, shoal
+from tests.harness.closed_loops import ask, held, loads, looping, tiny_models
+from tests.harness.nodes import Node, answered, eventually, running_node, shoal
 
 TURN_S = 6.0
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("models")
-    for name in ("first", "second"):
-        shutil.copytree(
-            ROOT / "conf" / "tiny", folder / name, ignore=shutil.ignore_patterns("make", "*.py")
-        )
+    folder = tiny_models(tmp_path_factory.mktemp("models"), ("first", "second"))
     with running_node(
-        SHOAL_MODEL_FOLDERS=str(folder),
+        SHOAL_MODEL_FOLDERS=folder,
         SHOAL_SLOTS="1",
         SHOAL_PRELOAD="",
         SHOAL_HTTP_PROCESSES="1",
@@ -38,48 +32,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         SHOAL_POOL__AGEING_PER_S="4",
     ) as made:
         yield made
-
-
-def ask(node: Node, model: str, **fields: Any) -> httpx.Response:
-    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
-    return httpx.post(
-        f"{node.url}/v1/chat/completions", json={**body, "ignore_eos": True, **fields}, timeout=120
-    )
-
-
-def held(node: Node) -> dict[str, dict[str, Any]]:
-    return {one["model"]: one for one in node.state()["instances"].values()}
-
-
-def loads(node: Node) -> set[str]:
-    return set(node.state()["instances"])
-
-
-class Loop(threading.Thread):
-    """A client that asks again as soon as it was answered."""
-
-    def __init__(self, node: Node, model: str, **fields: Any) -> None:
-        super().__init__(daemon=True)
-        self.node, self.model, self.fields = node, model, fields
-        self.over = threading.Event()
-        self.answers: list[httpx.Response] = []
-
-    def run(self) -> None:
-        while not self.over.is_set():
-            self.answers.append(ask(self.node, self.model, **self.fields))
-
-
-@contextmanager
-def looping(node: Node, model: str, **fields: Any) -> Iterator[Loop]:
-    loop = Loop(node, model, **fields)
-    loop.start()
-    try:
-        eventually(lambda: loop.answers, 90, f"{model} is answered")
-        yield loop
-    finally:
-        loop.over.set()
-        loop.join(120)
-    assert all(one.status_code == 200 for one in loop.answers), "nothing is killed"
 
 
 def pool(node: Node) -> dict[str, Any]:

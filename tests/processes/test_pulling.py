@@ -184,10 +184,12 @@ def test_what_no_nodes_could_hold_is_refused_before_its_weights_come_and_pulled_
     refused = node.shoal("pull", "someone/wide")
     assert refused.returncode == 5 and plan["bill"]["arithmetic"] in refused.stderr, refused
     assert "--anyway" in refused.stderr
-    streamed = node.http.post("/models/pull", json={"model": "someone/wide"})
-    assert streamed.status_code == 507
-    assert streamed.json()["error"]["code"] == "model_too_large"
-    ollama = node.http.post("/api/pull", json={"model": "someone/wide"})
+    # a stream begins after 5 s, and would tell it in a line
+    whole = {"model": "someone/wide", "stream": False}
+    refused = node.http.post("/models/pull", json=whole)
+    assert refused.status_code == 507
+    assert refused.json()["error"]["code"] == "model_too_large"
+    ollama = node.http.post("/api/pull", json=whole)
     assert ollama.status_code == 507 and plan["bill"]["arithmetic"] in ollama.json()["error"]
     asked = {"model": "wanted/wide", "messages": [{"role": "user", "content": "Hi"}]}
     waited = node.http.post("/v1/chat/completions", json=asked)

@@ -11,6 +11,7 @@ import pytest
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import AskRunner, RunnerReport, SlotDrain
+from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.requests import TokensPrompt
 from bus.wire.messages.tokens import (
     Accepted,
@@ -129,6 +130,26 @@ def test_a_cancel_frees_the_row_and_the_request_still_ends(gateway: FakeGateway)
     assert stream.finishes == ["cancelled"]
     assert isinstance(stream.end, Finished)
     assert stream.end.usage.completion_tokens < 1500
+
+
+def test_a_request_is_ended_from_outside_as_by_its_client_and_a_repeat_is_told_the_same(
+    slot: Slot, gateway: FakeGateway
+) -> None:
+    stream = gateway.submit(long_request("from-outside"))
+    gateway.until(lambda: len(stream.deltas) > 3, "some tokens")
+
+    def cancelled(name: str) -> bool:
+        before = len(slot.other)
+        slot.tell(CancelRow(slot="00", request=RequestId(name)))
+        slot.until(lambda: len(slot.other) > before, "an answer")
+        answer = slot.other[-1]
+        assert isinstance(answer, RowCancelled) and answer.request == name
+        return answer.found
+
+    assert cancelled("from-outside")
+    gateway.ended(stream)
+    assert stream.finishes == ["cancelled"]
+    assert cancelled("from-outside") and not cancelled("another")
 
 
 def test_a_deadline_ends_with_its_own_reason(gateway: FakeGateway) -> None:

@@ -11,7 +11,7 @@ from bus.replica.state import ClusterState, apply
 from bus.wire.api_keys import ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.instances import Conditions, Instance, RankSeat, Setbacks
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import (
     ApiKeyAdded,
@@ -45,6 +45,7 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
+    SetbacksCounted,
     TermOpened,
     TracingSet,
 )
@@ -113,6 +114,9 @@ def bodies() -> list[EventBody]:
         InstanceDraining(instance=LOST, deadline_s=12.5, why="asked to"),
         RunnerUnloaded(instance=LOST, generation=1, rank=0, node=N3),
         InstanceRemoved(instance=LOST, why="asked to"),
+        SetbacksCounted(setbacks=full(Setbacks)),
+        SetbacksCounted(setbacks=Setbacks(model=ModelId("well"), in_a_row=1)),
+        SetbacksCounted(setbacks=Setbacks(model=ModelId("well"))),
         ModelPinned(pin=full(Pin)),
         ModelPinned(pin=Pin(model=ModelId("let-go"))),
         ModelUnpinned(model=ModelId("let-go")),

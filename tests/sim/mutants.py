@@ -25,7 +25,8 @@ MODULES = (
     "master/pool/choice.py", "master/pool/claims.py", "master/pool/ledger.py",
     "master/pool/plans.py", "master/pool/turns.py", "master/decisions/pool_view.py",
     "master/decisions/planner.py", "master/decisions/holder.py", "master/pool/leases.py",
-    "master/decisions/leasing/leases.py",
+    "master/decisions/leasing/leases.py", "master/pool/replicas.py",
+    "master/decisions/replicating/replicas.py", "master/decisions/crash_loop.py",
 )  # fmt: skip
 """What the tool may change."""
 DEADLINE_S = 240.0
@@ -179,8 +180,10 @@ class _Put(ast.NodeTransformer):
 
 
 def made(seed: int, count: int, modules: Sequence[str] = MODULES) -> list[Made]:
-    """Return as many mutants of modules as are asked for, one module after the other."""
+    """Return as many mutants of modules as are asked for, one module after the other, in an order
+    that the seed says."""
     chance = random.Random(seed)
+    modules = chance.sample(modules, len(modules))
     texts = {file: (ROOT / file).read_text() for file in modules}
     left = {file: sites(ast.parse(text)) for file, text in texts.items()}
     found: list[Made] = []

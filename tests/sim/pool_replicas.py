@@ -46,8 +46,9 @@ class ReplicaWatch:
                 faults.append(f"a replica of {one.model} comes beside {held}")
         if world.state.nodes[node].draining:
             faults.append(f"a replica of {one.model} comes on {node}, which is drained")
-        if plans := world.holder._book.plans:  # pyright: ignore[reportPrivateUsage]
-            faults.append(f"a replica of {one.model} comes while {sorted(plans)} wait for memory")
+        book = world.holder._book  # pyright: ignore[reportPrivateUsage]
+        if waits := sorted({*book.plans, *book.refused}):
+            faults.append(f"a replica of {one.model} comes while {waits} wait for memory")
         return faults
 
     def leaves(self, body: InstanceDraining | InstanceYields, before: ClusterState) -> list[str]:
@@ -55,19 +56,19 @@ class ReplicaWatch:
         model = (
             body.to if isinstance(body, InstanceYields) else body.why.removeprefix("makes way for ")
         )
-        plan = self.world.holder._book.plans.get(model)  # type: ignore[call-overload]  # pyright: ignore
-        if plan is None or (isinstance(body, InstanceDraining) and model == body.why):
+        if not model or (isinstance(body, InstanceDraining) and model == body.why):
             return []
         faults: list[str] = []
-        replicas = self.replicas(before)
-        if body.instance in replicas:
-            self.displaced += 1
-            return []
         if any(
             one.model == model and one.status == "ready" and not one.yields_to
             for one in before.instances.values()
         ):
             faults.append(f"{body.instance} leaves for {model}, which has a copy")
+        plan = self.world.holder._book.plans.get(model)  # type: ignore[call-overload]  # pyright: ignore
+        replicas = self.replicas(before)
+        if plan is None or body.instance in replicas:
+            self.displaced += plan is not None
+            return faults
         return faults + [
             f"{body.instance} leaves for {model}, and not the replica {name}"
             for name in replicas

@@ -70,6 +70,7 @@ class Schedule:
         self.commands = 0
         self.unpinning: ModelId | None = None
         self.evicted = self.placed = self.terms = self.losses = self.crashes = 0
+        self.handed_over = 0
 
     def fail(self, what: str) -> None:
         story = "\n".join(self.world.story[-40:])
@@ -239,11 +240,15 @@ class Schedule:
 
     def change_holder(self) -> None:
         """A new holder begins with the log alone: it takes up what was left half done, and nothing
-        that the old one had written is undone."""
+        that the old one had written is undone. What that knew of failures, this one knows."""
         self.terms += 1
         before, told = self.world.state, len(self.world.told)
+        failed = self.remembered()
         self.world.begin_term()
         after = self.world.state
+        self.handed_over += len(failed)
+        if self.remembered() != failed:
+            self.fail(f"of failures was known {failed}, and now {self.remembered()}")
         for body in self.world.told[told:]:
             if isinstance(body, InstanceRemoved | InstanceFailed | ModelUnpinned):
                 self.fail(f"a new holder begins with {body}")
@@ -256,6 +261,21 @@ class Schedule:
         same = same and before.leases == after.leases
         if before.pins != after.pins or drained[0] != drained[1] or not same:
             self.fail("what the old holder had written is not so any more")
+
+    def remembered(self) -> dict[str, tuple[int, float, float]]:
+        """Return what the holder knows of models that failed: how often in a row, until when they
+        are not tried again, and until when they get no replica."""
+        notes = self.world.holder._memory  # pyright: ignore[reportPrivateUsage]
+        rows, paused = notes.crash_loops.rows, notes.loads.paused_until
+        paused = {model: at for model, at in paused.items() if at > self.world.now}
+        return {
+            model: (
+                rows[model].count if model in rows else 0,
+                round(max(self.world.now, notes.crash_loops.next_at(model)), 3),
+                round(max(self.world.now, paused.get(model, 0.0)), 3),
+            )
+            for model in {*rows, *paused}
+        }
 
     def asks(self, model: ModelId) -> None:
         chance = self.chance

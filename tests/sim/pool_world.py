@@ -45,6 +45,8 @@ PLAN_S = 0.5
 UNLOAD_S = 0.2
 TOLD_S = 1.0
 """How old a reading may be: what began since then the holder could not know."""
+AHEAD_S = 1e9
+"""So far the wall's clock is ahead of the holder's."""
 GB = 10**9
 HOLDER = NodeId("holder")
 NUMBERS = (
@@ -439,7 +441,7 @@ class PoolWorld:
         self._take(draft)
 
     def _draft(self) -> LogDraft:
-        return LogDraft(self.state, 1, HOLDER, 0.0)
+        return LogDraft(self.state, 1, HOLDER, self.now + AHEAD_S)
 
     def _tell(self, fact: Any, node: NodeId) -> None:
         self._seq[node] = self._seq.get(node, 0) + 1

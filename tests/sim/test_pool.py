@@ -28,6 +28,7 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
         did["broken off"] += len(schedule.world.broken_off)
         did["holders"] += schedule.terms
         did["crashes"] += schedule.crashes
+        did["failures handed over"] += schedule.handed_over
         did["nodes lost"] += schedule.losses
         did["replicas"] += schedule.watch.came
         did["replicas that made way"] += schedule.watch.displaced
@@ -38,6 +39,7 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
     print(f"{PART} schedules from {part * PART} on: {dict(did)}")
     assert did["evictions"] > PART and did["answers"] > 10 * PART, "nothing happened"
     assert min(did["crashes"], did["nodes lost"], did["holders"]), "nothing went wrong"
+    assert did["failures handed over"], "no holder that knew of a failure was changed"
     assert min(did["replicas"], did["replicas that made way"]), "no replica came, or none made way"
     assert min(did["leases"], did["owners that died"]), "nothing leased"
 

@@ -27,13 +27,15 @@ from bus.wire.messages.control import (
     SlotHello,
     SlotRefused,
 )
+from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
-from worker.slots.diagnoses import OpenQuestions
+from worker.slots.diagnoses import OpenQuestions, SuspectStacks
 from worker.slots.executor import Executor, identity_of
-from worker.slots.facts import Reported, ended_report, exit_fact
+from worker.slots.facts import Reported, ended_report, exit_fact, slot_report
+from worker.slots.processes import GROUP
 from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, Slot, SlotTable
 
@@ -65,6 +67,7 @@ class SlotControl:
         self._reactor = self.client.reactor
         self._reported = Reported()
         self._questions = OpenQuestions()
+        self._stacks = SuspectStacks(self.client)
         self._ended = deque[RunnerReport](maxlen=ENDED_KEPT)
         self._began_at: float | None = None
         self._settled = False
@@ -100,7 +103,13 @@ class SlotControl:
                     for asker in self._questions.answered(message.instance):
                         self.executor.send(asker, message)
             case AskEnded():
-                self.executor.send(identity, RunnersEnded(reports=tuple(self._ended)))
+                known = RunnersEnded(reports=tuple(self._ended), run=self._run())
+                self.executor.send(identity, known)
+            case CancelRow():
+                self._ask_to_cancel(message, identity)
+            case RowCancelled(slot=slot, request=request):
+                for asker in self._questions.answered(f"{slot} {request}"):
+                    self.executor.send(asker, message)
             case AskRunner(instance=instance):
                 self._ask_runner(instance, identity)
             case _ if type(message) in self.others:
@@ -141,6 +150,35 @@ class SlotControl:
             return
         self._questions.ask(instance, asker, self._reactor.now())
         self.executor.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
+
+    def _ask_to_cancel(self, asked: CancelRow, asker: bytes) -> None:
+        """Pass on that a request is to end, to the runner that decides; refuse where none does."""
+        slot = self.table.slots.get(asked.slot)
+        task = None if slot is None else slot.task
+        if slot is None or slot.boot is None or task is None:
+            text = f"no runner with a model is in slot {asked.slot} of this node"
+            self.executor.send(asker, DiagnosisRefused(status=404, message=text))
+        elif task.rank:
+            lead = self.client.state.instances.get(task.instance)
+            where = lead.shards[0].node if lead is not None and lead.shards else "unknown"
+            text = f"its runner is rank {task.rank}: rank 0 decides, on node {where}"
+            self.executor.send(asker, DiagnosisRefused(status=409, message=text))
+        else:
+            question = f"{asked.slot} {asked.request}"
+            self._questions.ask(question, asker, self._reactor.now())
+            self.executor.send(identity_of(slot.name, slot.boot), asked)
+
+    def _run(self) -> tuple[RunnerReport, ...]:
+        """Return what is known here of each runner that has, or is to have, a model."""
+        return tuple(
+            slot_report(slot, self.client.state, self._reactor.now(), self._stacks.of(slot.pid))
+            for slot in self.table.slots.values()
+            if slot.life != "free" and slot.task is not None
+        )
+
+    def close(self) -> None:
+        """Wait for no answer any more."""
+        self._stacks.close()
 
     # --- what supervisord says ---
 
@@ -189,8 +227,10 @@ class SlotControl:
         recorder = self.processes.take_flight(slot.name, slot.pid)
         self._reported.note_gone(gone, now)
         self.notes.sweep()
+        stacks = self._stacks.forget(slot.pid)
         if slot.task is not None:
-            self._ended.append(ended_report(gone, slot.task, recorder, wall()))
+            last = slot_report(slot, self.client.state, now, stacks)
+            self._ended.append(ended_report(last, gone, recorder, wall()))
 
     # --- what to do ---
 
@@ -210,7 +250,9 @@ class SlotControl:
         }
         for name in silent - self._suspects:
             self.log.warning("a runner has fallen silent", slot=name)
+            self._stacks.look(GROUP + name, self.table.slots[name].pid)
         self._suspects = silent
+        self._stacks.tick(now)
 
     def reconcile(self) -> None:
         """Have the slots match the state, once that and supervisord's list are known."""

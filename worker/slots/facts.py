@@ -18,7 +18,7 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.control import RunnerReport
 from bus.wire.messages.events import LoadRefused, RunnerEnded, RunnerUnloaded
 from worker.slots.actions import SeatRank, Task, Tell
-from worker.slots.table import Gone
+from worker.slots.table import Gone, Slot
 
 
 @dataclass(slots=True)
@@ -74,23 +74,38 @@ def exit_fact(
     return [ended(task, node, message, exit_code)]
 
 
-def ended_report(
-    gone: Gone, task: Task, recorder: tuple[dict[str, Any], ...], ended_at_s: float
-) -> RunnerReport:
-    """Return what is kept of a runner whose process has gone: how it ended, and what its flight
-    recorder had last."""
-    slot, word = gone.slot, gone.slot.last_word
-    message = slot.doom or (word.message if word is not None else "")
+def slot_report(slot: Slot, state: ClusterState, now: float, stacks: bytes) -> RunnerReport:
+    """Return what the worker knows of a runner by itself, without asking it."""
+    task, hello = slot.task, slot.hello
+    instance = state.instances.get(task.instance) if task is not None else None
     return RunnerReport(
         slot=slot.name,
         pid=slot.pid,
-        instance=task.instance,
-        generation=task.generation,
-        phase="ended",
-        recorder=recorder,
-        ended_at_s=ended_at_s,
-        exit_code=gone.exit_code,
-        message=message,
+        instance=task.instance if task is not None else None,
+        generation=task.generation if task is not None else 0,
+        rank=task.rank if task is not None else 0,
+        step=hello.step if hello is not None else 0,
+        phase=hello.phase if hello is not None else "idle",
+        silent_s=max(0.0, now - slot.heard_at),
+        stacks=stacks,
+        facts={} if instance is None else {"model": instance.model},
+    )
+
+
+def ended_report(
+    last: RunnerReport, gone: Gone, recorder: tuple[dict[str, Any], ...], ended_at_s: float
+) -> RunnerReport:
+    """Return what is kept of a runner whose process has gone: the last account of it, how it ended,
+    and what its flight recorder had last."""
+    slot, word = gone.slot, gone.slot.last_word
+    return last.model_copy(
+        update={
+            "phase": "ended",
+            "recorder": recorder,
+            "ended_at_s": ended_at_s,
+            "exit_code": gone.exit_code,
+            "message": slot.doom or (word.message if word is not None else ""),
+        }
     )
 
 

@@ -348,7 +348,9 @@ class AskRunner(Message):
 
 
 class RunnerReport(Message):
-    """A runner's account of itself; of one that has ended (`ended_at_s`) the worker's account."""
+    """A runner's account of itself, or its worker's of it, as of one that has ended (`ended_at_s`).
+    That tells how long the runner had said nothing then, and has `stacks` (the content of a
+    `Diagnosis`) where it fell silent and was looked into."""
 
     kind: Literal["runner_report"] = "runner_report"
     slot: str
@@ -362,19 +364,25 @@ class RunnerReport(Message):
     ended_at_s: float | None = None
     exit_code: int | None = None
     message: str = ""
+    rank: int = 0
+    step: int = 0
+    silent_s: float = 0.0
+    stacks: bytes = b""
 
 
 class AskEnded(Message):
-    """Ask a worker for the last accounts of runners that have ended."""
+    """Ask a worker for the last accounts of runners that have ended, and for its own of others."""
 
     kind: Literal["ask_ended"] = "ask_ended"
 
 
 class RunnersEnded(Message):
-    """The runners that ended last on this node, the oldest first."""
+    """The runners that ended last on this node, the oldest first; and those that `run`, as far as
+    their worker knows: they are not asked, and may be halted."""
 
     kind: Literal["runners_ended"] = "runners_ended"
     reports: tuple[RunnerReport, ...] = ()
+    run: tuple[RunnerReport, ...] = ()
 
 
 class StackSample(Message):

@@ -13,7 +13,7 @@ from pydantic import Field
 from bus.wire.api_keys import ApiKey
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.instances import Conditions, Instance, RankSeat, Setbacks
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.wire import Message
 from bus.wire.pool import Lease, LeaseId, Pin
@@ -200,6 +200,14 @@ class KeepAliveSet(Message):
     keep_alive_s: float
 
 
+class SetbacksCounted(Message):
+    """What is remembered of a model's failures has changed; with nothing to remember it is
+    forgotten."""
+
+    kind: Literal["setbacks_counted"] = "setbacks_counted"
+    setbacks: Setbacks
+
+
 class ModelPinned(Message):
     """A model is to stay in memory from here on."""
 
@@ -307,6 +315,7 @@ EventBody = Annotated[
     | InstanceRemoved
     | KeepAliveSet
     | InstanceYields
+    | SetbacksCounted
     | ModelPinned
     | ModelUnpinned
     | LeaseGranted

@@ -1,5 +1,5 @@
 """What gateways of different nodes ask each other: to stop a request, and about records. And what a
-gateway asks the worker of its own node: to search a hub.
+gateway asks the worker of its own node: to search a hub, to have a runner end a request.
 
 Pure. Between nodes on the control plane, which may drop: the asker repeats a question until it is
 answered, and what is asked a second time has the answer of the first. A worker's door drops
@@ -66,6 +66,24 @@ class RecordAnswered(Message):
     total_bytes: int = Field(default=0, ge=0, le=RECORD_ANSWER_BYTES)
     content: bytes = Field(default=b"", max_length=RECORD_PIECE_BYTES)
     refused: str = ""
+
+
+class CancelRow(Message):
+    """Have the runner in `slot` end a request, all its rows, as if its client had gone. A gateway
+    asks the worker, and that the runner."""
+
+    kind: Literal["cancel_row"] = "cancel_row"
+    slot: str = Field(max_length=64)
+    request: RequestId = Field(max_length=256)
+
+
+class RowCancelled(Message):
+    """The runner's word, through its worker. `found` False: it owed no such request an end."""
+
+    kind: Literal["row_cancelled"] = "row_cancelled"
+    slot: str
+    request: RequestId
+    found: bool
 
 
 MOST_FOUND = 50

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-SHOWN_APART = ("at", "level", "message", "node", "process")
+SHOWN_APART = ("time", "level", "message", "node", "process")
 STYLES: Mapping[str, str] = {
     "debug": "dim",
     "info": "",
@@ -52,14 +52,20 @@ def parse_line(line: str, process: str) -> LogLine:
     if not isinstance(record, dict) or "message" not in record:
         return LogLine(None, "info", process, line, {})
     fields = cast(dict[str, Any], record)
-    at = fields.get("at")
     return LogLine(
-        at=float(at) if isinstance(at, int | float) else None,
+        at=_seconds(fields.get("time")),
         level=str(fields.get("level", "info")),
         process=str(fields.get("process") or process),
         message=str(fields["message"]),
         fields={key: value for key, value in fields.items() if key not in SHOWN_APART},
     )
+
+
+def _seconds(moment: object) -> float | None:
+    try:
+        return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) else None
+    except ValueError:
+        return None
 
 
 def tail(text: str, process: str, lines: int) -> str:

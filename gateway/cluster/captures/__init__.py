@@ -14,7 +14,14 @@ from gateway.cluster.captures.archive import (
     packed_capture,
 )
 from gateway.cluster.captures.kept import KeptCaptures
-from gateway.cluster.captures.machine import GATEWAY, Machine, SeenProcess, memory_of, remover_of
+from gateway.cluster.captures.machine import (
+    GATEWAY,
+    Machine,
+    SeenProcess,
+    memory_of,
+    remover_of,
+    state_of,
+)
 from gateway.cluster.captures.secrets import Remover
 
 __all__ = [
@@ -34,4 +41,5 @@ __all__ = [
     "memory_of",
     "packed_capture",
     "remover_of",
+    "state_of",
 ]

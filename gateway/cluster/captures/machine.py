@@ -57,12 +57,12 @@ class Machine:
         ShoalError where supervisord does not answer."""
         found: list[SeenProcess] = []
         for one in Supervisor(self.supervisor).list_processes():
-            state = _state(one.pid) if one.pid else "none"
+            state = state_of(one.pid) if one.pid else "none"
             found.append(SeenProcess(one.name, one.pid, one.status, state, one.description))
             children = _children(one.pid) if one.name == GATEWAY and one.pid else []
             for count, pid in enumerate(children, 1):
                 name = f"{GATEWAY}/{count}"
-                found.append(SeenProcess(name, pid, "running", _state(pid), "HTTP process"))
+                found.append(SeenProcess(name, pid, "running", state_of(pid), "HTTP process"))
         return found
 
     def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
@@ -129,7 +129,8 @@ def _written_s(path: Path) -> float:
         return 0.0
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
+    """Return psutil's word for how the system has a process, `gone` where there is none."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.NoSuchProcess:

@@ -41,6 +41,7 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
+    SetbacksCounted,
     TermOpened,
     TracingSet,
 )
@@ -106,6 +107,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
             return {"node": body.holder, "counter": body.counter}
         case ModelPinned(pin=pin):
             return {"model": pin.model[:MOST_NAME], "by": pin.by}
+        case SetbacksCounted(setbacks=counted):
+            return {"model": counted.model[:MOST_NAME], "in_a_row": counted.in_a_row}
         case ModelUnpinned():
             return {"model": body.model[:MOST_NAME]}
         case LeaseGranted(lease=lease):

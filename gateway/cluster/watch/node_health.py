@@ -1,4 +1,4 @@
-"""Is a node well? One word, a code, and what to do, from its latest reading.
+"""Is a node well? One word, a code, what to do, and all reasons, from its latest reading.
 
 Pure. What a node finds about itself (disk, memory, processes, models) comes in its reading, worst
 first; here silence is added, which no node can tell of itself, and what this process knows of the
@@ -21,18 +21,27 @@ RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs ga
 def node_health(
     reading: NodeReading | None, age_s: float, of_records: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return `{status, code, message, remediation}`; status is ok, warn or error."""
+    """Return the worst reason, `{status, code, message, remediation}`, and `reasons`, all of them,
+    worst first; status is ok, warn or error."""
+    reasons = _reasons(reading, age_s, of_records)
+    return {**(reasons[0] if reasons else _said("ok", "ok", "", "")), "reasons": reasons}
+
+
+def _reasons(
+    reading: NodeReading | None, age_s: float, of_records: Sequence[str]
+) -> list[dict[str, str]]:
     if reading is None or age_s >= UNREACHABLE_S:
         since = "no reading yet" if reading is None else f"no reading for {age_s:.0f} s"
         way_out = "see `shoal status` on that node (telemetry, bus)"
-        return _said("warn", "unreachable", since, way_out)
-    for finding in reading.findings:
-        if finding.node == reading.node:
-            return _said(finding.level, finding.code, finding.message, finding.remediation)
-    if of_records:
-        return _said("warn", "records", "; ".join(of_records), RECORDS_REMEDY)
-    return _said("ok", "ok", "", "")
+        return [_said("warn", "unreachable", since, way_out)]
+    found = [
+        _said(one.level, one.code, one.message, one.remediation)
+        for one in reading.findings
+        if one.node == reading.node
+    ]
+    found += [_said("warn", "records", problem, RECORDS_REMEDY) for problem in of_records]
+    return sorted(found, key=lambda one: one["status"] != "error")
 
 
-def _said(status: str, code: str, message: str, remediation: str) -> dict[str, Any]:
+def _said(status: str, code: str, message: str, remediation: str) -> dict[str, str]:
     return {"status": status, "code": code, "message": message, "remediation": remediation}

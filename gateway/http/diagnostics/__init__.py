@@ -1,20 +1,24 @@
-"""Talks to clients who look into nodes: what a node and the cluster are doing, stacks, profiles,
-and captures of all of it in one file.
+"""Talks to clients who look into nodes: what a node and the cluster are doing, what runners
+did last, stacks, profiles, and captures of all of it in one file.
 """
 
 from gateway.http.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
-from gateway.http.diagnostics.cluster import ClusterDiagnostics
+from gateway.http.diagnostics.cluster import ClusterDiagnostics, PeerDiagnostics
 from gateway.http.diagnostics.node import (
     CODES,
-    MAX_BODY_BYTES,
     ROOT,
     DiagnosticsTiming,
     NodeDiagnostics,
     ProcessLog,
+)
+from gateway.http.diagnostics.processes import (
+    MAX_BODY_BYTES,
     ProcessProfile,
     ProcessStacks,
     ProfileOrder,
 )
+from gateway.http.diagnostics.runners import RowCancelBody, RunnerCancel
+from gateway.http.diagnostics.timeline import ClusterTimeline
 
 __all__ = [
     "CODES",
@@ -23,11 +27,15 @@ __all__ = [
     "CaptureBody",
     "ClusterCapture",
     "ClusterDiagnostics",
+    "ClusterTimeline",
     "DiagnosticsTiming",
     "NodeDiagnostics",
+    "PeerDiagnostics",
     "ProcessLog",
     "ProcessProfile",
     "ProcessStacks",
     "ProfileOrder",
+    "RowCancelBody",
+    "RunnerCancel",
     "answer_others",
 ]

@@ -33,8 +33,12 @@ from gateway.cluster.captures import (
 )
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
-from gateway.http.diagnostics.cluster import answer_node, chosen, names_of
+from gateway.http.diagnostics.cluster import answer_node
 from gateway.http.diagnostics.gathering import CaptureTiming, gathered
+from gateway.http.diagnostics.peers import chosen, names_of
+from gateway.http.diagnostics.processes import answer_examined
+from gateway.http.diagnostics.runners import answer_cancels
+from gateway.http.diagnostics.timeline import answer_runners
 from gateway.http.middleware import Resource, tell_missing
 from gateway.service import HttpService
 
@@ -87,7 +91,8 @@ class ClusterCapture(Resource):
 
 def answer_others(service: HttpService) -> None:
     """Have this node looked into, and captured, by the gateways of others and our own."""
-    answer_node(service)
+    for answered in (answer_node, answer_runners, answer_examined, answer_cancels):
+        answered(service)
     kept = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
     under_way: set[asyncio.Task[None]] = set()
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import NodeId
 from gateway.cluster.record_questions import RecordsElsewhere
-from gateway.dialects.body import bad_field
+from gateway.dialects import faults
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.diagnostics.node import DiagnosticsTiming, node_document
+from gateway.http.diagnostics.peers import chosen, names_of, node_named
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.service import HttpService
 
@@ -38,6 +39,19 @@ class ClusterDiagnostics(Resource):
         answer_json(resp, {"asked": service.options.node, "nodes": found})
 
 
+class PeerDiagnostics(Resource):
+    """`GET /v1/diagnostics/cluster/{node}`."""
+
+    async def on_get(self, _req: Request, resp: Response, node: str) -> None:
+        """Answer with what `GET /v1/diagnostics/node` tells at the node of that id or name."""
+        where = node_named(self.service, node)
+        try:
+            resp.data = await self.service.record_lists.questions.ask(where, VERB, [])
+        except RecordsElsewhere as error:
+            fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
+            raise HttpFaultRaised(fault) from error
+
+
 def answer_node(service: HttpService) -> None:
     """Have this node's document told to the gateways of others."""
 
@@ -46,28 +60,6 @@ def answer_node(service: HttpService) -> None:
         return json_bytes(await node_document(service, DiagnosticsTiming()))
 
     service.record_lists.questions.answer(VERB, told)
-
-
-def names_of(service: HttpService) -> dict[NodeId, str]:
-    """Return the nodes that the cluster has, by id, with their names (the id where none is
-    known)."""
-    names = {card.node: card.name for card in service.readings.cards(service.reactor.now())}
-    names |= {NodeId(one): facts.name for one, facts in service.bus.state.nodes.items()}
-    names[service.options.node] = service.options.node_name
-    return {node: names.get(node) or node for node in service.record_lists.nodes()}
-
-
-def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> list[NodeId]:
-    """Return the nodes that are wanted, by id or name, each once; all where none is named. Raises
-    BadRequest, with the field, for one that the cluster does not have."""
-    found: list[NodeId] = []
-    for one in wanted:
-        nodes = [node for node, name in names.items() if one in (node, name)]
-        if not nodes:
-            known = ", ".join(sorted(set(names.values())))
-            raise bad_field(field, f"the cluster has no node {one!r}; it has {known}")
-        found += [node for node in nodes if node not in found]
-    return sorted(found) or sorted(names)
 
 
 async def _asked(service: HttpService, node: NodeId) -> dict[str, Any]:

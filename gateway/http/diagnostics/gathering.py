@@ -31,8 +31,8 @@ from gateway.http.diagnostics.node import (
     asked_of_telemetry,
     node_document,
     runtime,
-    stacks_text,
 )
+from gateway.http.diagnostics.processes import stacks_text
 from gateway.service import HttpService
 
 BUSY = 429

@@ -3,7 +3,7 @@ to the disk: what its processes have logged.
 
 `GET /v1/diagnostics/node` gathers what is known already and asks each ready runner for its own
 account, all at once and for at most 2 s; a runner that does not answer is a warning, never an
-error. Stacks and profiles are telemetry's, one at a time; its refusal keeps its HTTP status.
+error, and what is told of it then is what its worker knows, with its flight recorder as it lies.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from falcon.asgi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bus.process.tree import running_code
-from bus.wire.codec import first_problem
-from bus.wire.errors import BadMessage, BadRequest, Unavailable
+from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.control import (
     AskDiagnosis,
-    AskEnded,
     AskRunner,
     Diagnosis,
     DiagnosisRefused,
@@ -36,16 +33,15 @@ from bus.wire.messages.control import (
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from gateway.cluster.watch import MOST_LINES, log_tail, logged_processes
-from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.ask import ask
-from gateway.http.middleware import Resource, answer_json, read_body
+from gateway.http.diagnostics.runners import known_runners, process_of, stacks_of
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
 from gateway.service import HttpService
 
 ROOT = "/v1/diagnostics/node"
 READING_FRESH_S = 15.0
-MAX_BODY_BYTES = 64 << 10
 LOG_LINES = 100
 CODES = {
     404: "process_not_found",
@@ -55,6 +51,7 @@ CODES = {
     504: "process_silent",
 }
 """What telemetry's refusals are called."""
+OF_RUNNERS = ("pid", "instance", "generation", "rank", "step", "recorder")
 PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
 
 
@@ -67,22 +64,14 @@ class DiagnosticsTiming:
     profile_slack_s: float = 20.0
 
 
-class ProfileOrder(BaseModel):
-    """The body of a profile: every field may be left out."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    seconds: float = Field(default=2.0, ge=0.1, le=30.0)
-    rate_hz: int = Field(default=100, ge=1, le=1000)
-    format: Literal["speedscope", "flamegraph"] = "speedscope"
-
-
 @dataclass(frozen=True)
-class _Diagnosing(Resource):
+class Diagnosing(Resource):
+    """What looks into nodes, and how long it waits for that."""
+
     timing: DiagnosticsTiming = DiagnosticsTiming()
 
 
-class NodeDiagnostics(_Diagnosing):
+class NodeDiagnostics(Diagnosing):
     """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
@@ -91,25 +80,7 @@ class NodeDiagnostics(_Diagnosing):
         answer_json(resp, await node_document(self.service, self.timing))
 
 
-class ProcessStacks(_Diagnosing):
-    """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
-
-    async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
-        """Answer with the stack of each thread of the process, never locals; as JSON or text."""
-        form = req.get_param("format", default="json")
-        if form not in ("json", "text"):
-            raise bad_field("format", f"{form!r} is neither json nor text")
-        question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await asked_of_telemetry(self.service, question, self.timing.stacks_s)
-        if form == "text":
-            resp.content_type = "text/plain; charset=utf-8"
-            resp.text = stacks_text(json.loads(found.content))
-        else:
-            resp.content_type = found.content_type
-            resp.data = found.content
-
-
-class ProcessLog(_Diagnosing):
+class ProcessLog(Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/log[?lines=]`."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
@@ -127,24 +98,6 @@ class ProcessLog(_Diagnosing):
         resp.set_header("cache-control", "no-store")
 
 
-class ProcessProfile(_Diagnosing):
-    """`POST /v1/diagnostics/node/processes/{name}/profile`."""
-
-    async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
-        """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
-        body = await read_body(req, MAX_BODY_BYTES, self.service.options.body_s)
-        try:
-            order = ProfileOrder.model_validate_json(body or b"{}")
-        except ValidationError as error:
-            problem = first_problem(error)
-            raise BadRequest(problem, field=problem.partition(":")[0]) from error
-        question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
-        deadline_s = order.seconds + self.timing.profile_slack_s
-        found = await asked_of_telemetry(self.service, question, deadline_s)
-        resp.content_type = found.content_type
-        resp.data = found.content
-
-
 async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict[str, Any]:
     """Return what `GET /v1/diagnostics/node` tells; at most `timing.report_s` is waited."""
     node, state = service.bus.speaker.node, service.bus.state
@@ -153,16 +106,21 @@ async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict
     reading = fresh[0] if fresh else None
     readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
     within_s = timing.report_s
-    (reports, failed), ended, capability = await asyncio.gather(
-        _reports(service, within_s), _ended(service, within_s), _capability(service, within_s)
+    (reports, failed), known, capability = await asyncio.gather(
+        _reports(service, within_s), _known(service, within_s), _capability(service, within_s)
     )
     warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
     if reading is None:
         warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
     warnings += [_warning(node, "runner_silent", text) for text in failed]
-    runners = [_runner(report, readings.get(_process_of(report))) for report in reports]
-    told = {runner["process"] for runner in runners}
-    runners += [_runner(None, r) for name, r in sorted(readings.items()) if name not in told]
+    # its own account of a runner is better than its worker's, which has what it cannot tell
+    accounts = {process_of(one): one for one in known.run}
+    for one in reports:
+        last = accounts.get(process_of(one))
+        seen = {} if last is None else {"silent_s": last.silent_s, "stacks": last.stacks}
+        accounts[process_of(one)] = one.model_copy(update=seen)
+    runners = [_runner(one, readings.get(name)) for name, one in sorted(accounts.items())]
+    runners += [_unheard(r) for name, r in sorted(readings.items()) if name not in accounts]
     return {
         "node": node,
         "runtime": runtime(),
@@ -170,7 +128,7 @@ async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict
         "memory": _memory(reading),
         "processes": [p.model_dump() for p in reading.processes] if reading else [],
         "runners": runners,
-        "ended": [_ended_runner(report) for report in ended],
+        "ended": [_ended_runner(report) for report in known.reports],
         "state": {"term": state.term, "index": state.index},
         "warnings": warnings,
     }
@@ -202,13 +160,12 @@ async def _report(
     return f"no account of {instance}: {said}"
 
 
-async def _ended(service: HttpService, within_s: float) -> tuple[RunnerReport, ...]:
-    """Return the worker's accounts of runners that have ended; none where it does not answer."""
+async def _known(service: HttpService, within_s: float) -> RunnersEnded:
+    """Return the worker's accounts of its runners; none where it does not answer."""
     try:
-        answer = await _ask(service, service.bus.endpoints.worker, AskEnded(), within_s)
+        return await known_runners(service, within_s)
     except (Unavailable, BadMessage):
-        return ()
-    return answer.reports if isinstance(answer, RunnersEnded) else ()
+        return RunnersEnded()
 
 
 async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
@@ -264,14 +221,6 @@ def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:
     return reading.node == node and age_s < READING_FRESH_S
 
 
-def _named(name: str, part: str) -> str:
-    return f"{name}/{part}" if part else name
-
-
-def _process_of(report: RunnerReport) -> str:
-    return report.slot if ":" in report.slot else f"runner:{report.slot}"
-
-
 def runtime() -> dict[str, Any]:
     """Return the versions of what this node runs on; packages not installed are left out."""
     versions: dict[str, str] = {}
@@ -289,46 +238,33 @@ def runtime() -> dict[str, Any]:
     }
 
 
-def stacks_text(found: dict[str, Any]) -> str:
-    """Return stacks as people read them: outermost call first."""
-    how = found["method"] + (f" ({found['note']})" if found["note"] else "")
-    lines = [f"{found['process']} pid {found['pid']}, by {how}"]
-    for thread in cast(list[dict[str, Any]], found["threads"]):
-        marks = [m for m, on in (("active", thread["active"]), ("GIL", thread["owns_gil"])) if on]
-        mark = f" [{', '.join(marks)}]" if marks else ""
-        name = thread["name"] or "unnamed"
-        lines += ["", f"thread {name} of pid {thread['pid']} ({thread['thread_id']}){mark}"]
-        frames = cast(list[dict[str, Any]], thread["frames"])
-        lines += [f"  {f['name']} ({f['filename']}:{f['line']})" for f in reversed(frames)]
-    return "\n".join(lines) + "\n"
-
-
-def _runner(report: RunnerReport | None, reading: RunnerReading | None) -> dict[str, Any]:
-    if report is None:
-        assert reading is not None
-        return {
-            "process": reading.process,
-            "instance": reading.instance,
-            "generation": reading.generation,
-            "phase": reading.phase,
-            "reading": reading.model_dump(),
-        }
+def _unheard(reading: RunnerReading) -> dict[str, Any]:
     return {
-        "process": _process_of(report),
-        "pid": report.pid,
-        "instance": report.instance,
-        "generation": report.generation,
-        "phase": report.phase,
-        "memory": report.memory,
-        "facts": report.facts,
-        "recorder": list(report.recorder),
+        "process": reading.process,
+        "instance": reading.instance,
+        "generation": reading.generation,
+        "phase": reading.phase,
+        "reading": reading.model_dump(),
+    }
+
+
+def _runner(report: RunnerReport, reading: RunnerReading | None) -> dict[str, Any]:
+    told = {"memory", "facts", "phase", "silent_s", *OF_RUNNERS}
+    return {
+        **report.model_dump(include=told),
+        "process": process_of(report),
+        "stacks": stacks_of(report),
         "reading": reading.model_dump() if reading else None,
     }
 
 
 def _ended_runner(report: RunnerReport) -> dict[str, Any]:
-    kept = ("pid", "instance", "generation", "exit_code", "message", "ended_at_s", "recorder")
-    return {"process": _process_of(report), **report.model_dump(include=set(kept))}
+    told = {"exit_code", "message", "ended_at_s", "silent_s", *OF_RUNNERS}
+    return {
+        **report.model_dump(include=told),
+        "process": process_of(report),
+        "stacks": stacks_of(report),
+    }
 
 
 def _memory(reading: NodeReading | None) -> dict[str, Any] | None:

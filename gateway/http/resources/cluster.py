@@ -118,6 +118,10 @@ class HealthResource(Resource):
         if caller_of(req) is None:
             answer_json(resp, {"status": status})
             return
+        known, now, own = service.readings, service.reactor.now(), service.options.node
+        load_1m = next((one.load_1m for one, _ in known.nodes(now) if one.node == own), None)
+        runners = [one for one in known.runners(now) if one.node == own]
+        leads = [one for one in runners if not one.rank]
         answer_json(
             resp,
             {
@@ -127,6 +131,22 @@ class HealthResource(Resource):
                 "name": service.options.node_name,
                 "version": service.options.version,
                 "open_requests": len(service.dispatcher.requests),
+                "queue": {
+                    "running": sum(one.running for one in leads),
+                    "waiting": sum(one.waiting for one in leads),
+                },
+                "load_1m": load_1m,
+                "ranks": [
+                    {
+                        "instance": one.instance,
+                        "model": one.model,
+                        "rank": one.rank,
+                        "phase": one.phase,
+                        "running": one.running,
+                        "waiting": one.waiting,
+                    }
+                    for one in runners
+                ],
                 "models_ready": sorted(
                     {
                         str(one.model)

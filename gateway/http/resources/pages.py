@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, Any] = {
     "dry_run": True,
     "url": "the URL of a page",
     "query": "What is shoal?",
+    "request_id": "the request, or the id of its answer",
     "source": "shoal-tiny",
     "destination": "mine",
     "from": "shoal-tiny",

@@ -36,6 +36,8 @@ GZIP = "application/gzip"
 NDJSON = "application/x-ndjson"
 CLUSTER, ITSELF, JOBS, TOOLS = "Cluster", "This server", "Jobs", "Tools"
 PROCESSES = f"{diagnostics.ROOT}/processes"
+PEER = "/v1/diagnostics/cluster/{node}"
+LOOKED_INTO = ((diagnostics.ROOT, ITSELF), (PEER, CLUSTER))
 CONFIG = "/api/v1/config"
 PLACES = (400, 401, 404, 409, 503, 507)
 ASKS = (400, 401, 404, 503, 507)
@@ -44,7 +46,8 @@ SEARCHES = (400, 401, 409, 429, 500, 502, 504)
 SYNCS = (400, 401, 404, 409, 429, 500, 503, 507)
 VERIFIES = (400, 401, 404, 429, 500, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
-PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
+PROFILES = (400, 401, 404, 409, 413, 429, 501, 503, 504)
+CANCELS = (400, 401, 404, 409, 413, 503, 504)
 
 
 def _docs(handle: ServiceHandle) -> pages.Made:
@@ -254,20 +257,30 @@ ROUTES: tuple[Route, ...] = (
           diagnostics.NodeDiagnostics, errors=(401,)),
     Route("GET", "/v1/diagnostics/cluster", "The same of every node (?node=)", CLUSTER,
           diagnostics.ClusterDiagnostics, errors=(400, 401)),
+    Route("GET", "/v1/diagnostics/cluster/timeline",
+          "What runners did last, merged by time; the rank that the others wait for "
+          "(?model=, ?instance=, ?node=, ?entries=)", CLUSTER,
+          diagnostics.ClusterTimeline, errors=(400, 401)),
+    Route("GET", PEER, "What /v1/diagnostics/node tells, of another node", CLUSTER,
+          diagnostics.PeerDiagnostics, errors=(401, 404, 503, 504)),
     Route("POST", "/v1/diagnostics/capture",
           "Stacks, flight recorders, memory, logs, versions, settings of every node: a tar.gz",
           CLUSTER, diagnostics.ClusterCapture, body=diagnostics.CaptureBody, answers=GZIP,
           errors=(400, 401, 413)),
     # one of several processes under a name is `gateway/1`
-    *(Route("GET", f"{PROCESSES}/{name}/stacks",
-            "What each thread of a process is at (?format=text)", ITSELF,
+    *(Route("GET", f"{root}/processes/{name}/stacks",
+            "What each thread of a process is at (?format=text)", group,
             diagnostics.ProcessStacks, errors=STACKS)
-      for name in ("{name}", "{name}/{part}")),
+      for root, group in LOOKED_INTO for name in ("{name}", "{name}/{part}")),
     Route("GET", f"{PROCESSES}/{{name}}/log", "The last lines of a process's log (?lines=)",
           ITSELF, diagnostics.ProcessLog, errors=(400, 401, 404)),
-    *(Route("POST", f"{PROCESSES}/{name}/profile",
-            "Sample a process: speedscope JSON or a flame graph", ITSELF,
+    *(Route("POST", f"{root}/processes/{name}/profile",
+            "Sample a process: speedscope JSON or a flame graph", group,
             diagnostics.ProcessProfile, body=diagnostics.ProfileOrder, errors=PROFILES)
-      for name in ("{name}", "{name}/{part}")),
+      for root, group in LOOKED_INTO for name in ("{name}", "{name}/{part}")),
+    *(Route("POST", f"{root}/runners/{{name}}/cancel",
+            "Have a runner end a request, though its gateway be gone", group,
+            diagnostics.RunnerCancel, body=diagnostics.RowCancelBody, errors=CANCELS)
+      for root, group in LOOKED_INTO),
 )
 # fmt: on

@@ -1,9 +1,12 @@
-"""The level of a log follows the settings, and no file that is wrong changes it."""
+"""Lines of a log have their time; its level follows the settings, and no file that is wrong changes
+it."""
 
 from __future__ import annotations
 
 import io
 import json
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from bus.process.logs import LevelFollower, LevelSource, Log
@@ -47,3 +50,14 @@ def test_a_log_and_what_is_bound_to_it_follow_the_level(tmp_path: Path) -> None:
         "debug after odd",
         "warning after odd",
     ]
+
+
+def test_a_line_tells_its_time_by_iso_8601_and_no_field_of_a_caller_takes_its_place() -> None:
+    out = io.StringIO()
+    before = time.time()
+    Log(node="n1", process="worker", stream=out).info("fetching", at="127.0.0.1", request="r1")
+    told = json.loads(out.getvalue())
+    moment = datetime.fromisoformat(told["time"])
+    assert told["time"].endswith("Z") and moment.utcoffset() == timedelta(0)
+    assert before - 0.001 <= moment.timestamp() <= time.time()
+    assert (told["at"], told["request"], told["level"]) == ("127.0.0.1", "r1", "info")

@@ -35,3 +35,13 @@ def test_records_in_trouble_are_a_warning_behind_what_the_node_found_itself() ->
     assert node_health(reading(LOW), 1.0, RECORDS)["code"] == "disk_full"
     assert node_health(reading(), UNREACHABLE_S, RECORDS)["code"] == "unreachable"
     assert node_health(None, 0.0)["code"] == "unreachable"
+
+
+def test_all_reasons_are_told_the_worst_first() -> None:
+    warm = LOW.model_copy(update={"level": "warn", "code": "memory_low"})
+    said = node_health(reading(warm, LOW), 1.0, [*RECORDS, "full"])
+    assert [one["code"] for one in said["reasons"]] == [
+        "disk_full", "memory_low", "records", "records"
+    ]  # fmt: skip
+    assert {key: said[key] for key in said if key != "reasons"} == said["reasons"][0]
+    assert node_health(reading(), 1.0)["reasons"] == []

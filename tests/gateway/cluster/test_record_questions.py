@@ -126,6 +126,26 @@ def test_an_answer_that_takes_longer_than_a_repeat_is_found_once() -> None:
     play(trace)
 
 
+def test_only_what_may_be_slow_is_waited_for_beyond_the_usual() -> None:
+    async def trace(site: Site) -> None:
+        asked = list[Any]()
+
+        async def find(given: Any) -> int:
+            asked.append(given)
+            await asyncio.sleep(ANSWER_S + 2 * REPEAT_S)
+            return 7
+
+        site.process(N2).answer("find", find)
+        asker = site.process(N1)
+        slow = asker.ask(N2, "find", "slow", within_s=3 * ANSWER_S)
+        usual = asker.ask(N2, "find", "usual")
+        answer, failed = await asyncio.gather(slow, usual, return_exceptions=True)
+        assert answer == 7 and sorted(asked) == ["slow", "usual"]
+        assert isinstance(failed, RecordsElsewhere) and failed.why == "silent"
+
+    play(trace)
+
+
 @pytest.mark.parametrize("gone", [0, 1])
 def test_where_a_process_is_gone_another_of_its_node_answers(gone: int) -> None:
     async def trace(site: Site) -> None:

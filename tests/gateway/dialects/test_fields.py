@@ -29,8 +29,7 @@ from gateway.dialects.openai.responses.conversations import reading
 from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http import diagnostics
-from gateway.http.diagnostics import capture
-from gateway.http.diagnostics import node as diagnostics_of_node
+from gateway.http.diagnostics import capture, processes, runners
 from gateway.http.resources import collectives, instances, nodes
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.figures import traces
@@ -50,7 +49,8 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     instances.PlaceBody: (instances, PlaceModel),
     collectives.CollectiveTestBody: (collectives, RunCollectiveTest),
     nodes.NodeBody: (nodes, None),
-    diagnostics.ProfileOrder: (diagnostics_of_node, AskDiagnosis),
+    diagnostics.ProfileOrder: (processes, AskDiagnosis),
+    diagnostics.RowCancelBody: (runners, None),
     diagnostics.CaptureBody: (capture, None),
     traces.TracingBody: (traces, None),
     labels.StoredLabelsBody: (labels, None),

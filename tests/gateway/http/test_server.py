@@ -346,7 +346,10 @@ def test_health_answers_at_once_while_streams_run(shared: GatewayTestbed) -> Non
     readers = [Reader(shared, "tokens=20000") for _ in range(4)]
     for reader in readers:
         reader.wait_lines(2)
-    assert httpx.get(f"{shared.url}/health", timeout=5).json()["status"] == "ok"
+    said = httpx.get(f"{shared.url}/health", timeout=5).json()
+    assert said["status"] == "ok" and said["open_requests"] >= 4
+    assert said["queue"].keys() == {"running", "waiting"} and "load_1m" in said
+    assert isinstance(said["ranks"], list)
     for reader in readers:
         reader.wait_end(30)
 

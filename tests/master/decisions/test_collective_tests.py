@@ -242,7 +242,7 @@ def test_a_rank_that_a_worker_refuses_fails_the_test() -> None:
 
 
 def test_a_holder_that_takes_over_gives_up_a_test_whose_rank_has_ended() -> None:
-    (failed,) = repairs(after(running(), ended(1, "was killed")))
+    (failed,) = repairs(after(running(), ended(1, "was killed")), CrashLoops(), 0.0)
     assert isinstance(failed, InstanceFailed) and "rank 1" in failed.why
 
 

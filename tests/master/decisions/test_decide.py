@@ -20,6 +20,7 @@ from bus.wire.messages.events import (
     EventBody,
     GenerationOpened,
     InstanceDraining,
+    InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
     KeepAliveSet,
@@ -37,7 +38,7 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
-from master.decisions.crash_loop import LOAD_FAILED, WEDGED, WELL_S
+from master.decisions.crash_loop import FREE_FAILURES, LOAD_FAILED, WEDGED, WELL_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Policy, Scene, decide
 from master.decisions.observations import Observations
 from master.decisions.planner import (
@@ -409,10 +410,37 @@ def test_a_new_holder_opens_the_generation_that_the_old_one_did_not_come_to(stag
     ended = RunnerEnded(instance=instance, generation=1, rank=0, node=N1, message="x")
     event = next_event(stage.state, ended, term=1, at_s=0.0)
     stage.state = apply(stage.state, event)
-    (repair,) = repairs(stage.state)
+    loops = CrashLoops()
+    (repair,) = repairs(stage.state, loops, 0.0)
     assert isinstance(repair, GenerationOpened) and repair.generation == 2
     stage.index(repair)
-    assert repairs(stage.state) == []
+    assert repairs(stage.state, loops, 0.0) == []
+
+
+@pytest.mark.parametrize("was_counted", [False, True])
+def test_a_new_holder_counts_a_failure_that_the_old_one_did_not_come_to_and_no_other(
+    stage: Stage, was_counted: bool
+) -> None:
+    instance = stage.load("a")
+    known, loops = stage.state.instances[instance], CrashLoops()
+    for number in range(FREE_FAILURES):
+        earlier = known.model_copy(update={"instance": InstanceId(f"before{number}")})
+        loops.count_failure(earlier, -9, 0.0)
+    if was_counted:
+        loops.count_failure(known, -9, 1.0)
+    ended = RunnerEnded(instance=instance, generation=1, rank=0, node=N1, message="x")
+    stage.state = apply(stage.state, next_event(stage.state, ended, term=1, at_s=0.0))
+    (repair,) = repairs(stage.state, loops, 1.0)
+    assert isinstance(repair, InstanceFailed) and repair.place_again is not None
+    assert "3 times in a row" in repair.why and "15 s" in repair.why
+    assert loops.rows[known.model].count == FREE_FAILURES + 1
+
+
+def test_a_model_that_was_given_up_holds_no_other_off(stage: Stage) -> None:
+    instance = stage.load("a")
+    stage.index(InstanceFailed(instance=InstanceId(instance), why="x"))
+    stage.demand("a", "b")
+    assert wish(stage) == ["b"]
 
 
 # --- unasked ---

@@ -11,7 +11,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import AskLeaseBack, EndLease, PinModel, RenewLease, TakeLease
 from bus.wire.messages.events import LeaseAskedBack, LeaseEnded, NodeForgotten
-from bus.wire.pool import LeaseId
+from bus.wire.pool import Lease, LeaseId
 from master.decisions.decide import Known, Policy
 from master.placement import LeasedMemory, NodeCapacity
 from master.pool import Claim, LeaseNotes, PoolChoice, PoolPlan, Promise, reserve
@@ -305,3 +305,16 @@ def test_what_waits_for_a_lease_is_promised_bytes_and_no_runner_slot() -> None:
     promise = Promise(ModelId("lease-x"), {N1: 8 * GB}, slots=0)
     (kept,) = reserve([node], [promise])
     assert kept.has_slot and kept.usable_bytes == node.usable_bytes - 8 * GB
+
+
+@pytest.mark.parametrize(
+    ("used", "unused"), [(None, 5), (0, 5), (2, 3), (5, 0), (9, 0)], ids=lambda n: str(n)
+)
+def test_what_a_lease_does_not_use_yet_is_counted_to_the_byte(
+    used: int | None, unused: int
+) -> None:
+    notes, lease = LeaseNotes(), Lease(lease=LeaseId("lease-l"), node=N1, size_bytes=5, ttl_s=30.0)
+    notes.renewed(lease.lease, used, 0.0)
+    assert notes.memory(ClusterState(leases={lease.lease: lease})) == [LeasedMemory(N1, 5, unused)]
+    notes.ended(lease.lease)
+    assert notes.memory(ClusterState(leases={lease.lease: lease})) == [LeasedMemory(N1, 5, 5)]

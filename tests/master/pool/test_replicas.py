@@ -14,10 +14,12 @@ from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import DeleteInstance, PinModel, TakeLease
 from bus.wire.messages.events import InstanceDraining
+from bus.wire.messages.readings import ModelDemand
 from bus.wire.pool import LeaseId, PoolCopy
 from master.decisions.decide import Policy
 from master.pool import (
     Copy,
+    CopyUse,
     LoadMeters,
     ModelLoad,
     PoolChoice,
@@ -25,6 +27,7 @@ from master.pool import (
     Victim,
     Yielding,
     due,
+    loads_of,
     over,
     replicas_in,
 )
@@ -260,9 +263,12 @@ def test_a_lost_node_makes_the_replica_the_copy_that_stays() -> None:
     assert other.status == "ready"
 
 
-def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes() -> None:
+@pytest.mark.parametrize("holders", [1, 2])
+def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes(holders: int) -> None:
     made, clients = with_replica()
     made.crash(made.held[replica_of(made, "a").instance])
+    if holders == 2:
+        made.begin_term()
     assert [bool(one.replica) for one in copies(made, "a")] == [False]
     run_clients(made, clients, 3 * SOON_S)
     assert len(copies(made, "a")) == 1
@@ -334,6 +340,39 @@ def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() 
                 assert heavy_s >= AFTER_S - 1e-9 and load.is_heavy(TWO_ROWS)
     meters.look({}, TWO_ROWS, now + 1.0)
     assert not meters.heavy_s and not meters.light_s
+
+
+def test_what_copies_have_to_do_is_counted_once_and_of_those_alone_that_take_requests() -> None:
+    def copy(name: str, rows: int | None, **fields: Any) -> Copy:
+        use = None if rows is None else CopyUse(rows, 0.0)
+        return Copy(some_copy(name, "", **{"status": "ready", **fields}), use, None, 1.0)
+
+    copies = [
+        copy("i1", 3), copy("i2", None), copy("i3", 4),
+        copy("i4", 9, status="draining"), copy("i5", 9, status="placed"),
+        copy("i6", 9, yields_to="c"), copy("i7", 2, model=ModelId("b")),
+    ]  # fmt: skip
+    waits = ModelDemand(model=ModelId("a"), waiting=5, best_priority=10, oldest_s=1.0)
+    both = {ModelId("a"): ModelLoad(3, 3 + 4 + 5), ModelId("b"): ModelLoad(1, 2)}
+    assert loads_of(copies, {ModelId("a"): waits}) == both
+    assert loads_of(copies, {}) == {**both, ModelId("a"): ModelLoad(3, 7)}
+
+
+def test_of_two_models_that_are_due_the_one_with_more_rows_a_copy_goes_first() -> None:
+    instances = {f"i{m}": some_copy(f"i{m}", "", model=ModelId(m), status="ready") for m in "abc"}
+    loads = {ModelId(m): ModelLoad(1, rows) for m, rows in (("a", 4), ("b", 9), ("c", 5))}
+    meters = LoadMeters(heavy_s={ModelId(m): AFTER_S for m in "ab"} | {ModelId("c"): AFTER_S - 1})
+    assert due(ClusterState(instances=instances), loads, meters, TWO_ROWS) == ["b", "a"]
+    meters.paused_until = {ModelId("b"): 9.0}
+    assert due(ClusterState(instances=instances), loads, meters, TWO_ROWS) == ["a"]
+
+
+def test_a_pause_that_is_over_or_longer_than_there_are_is_not_taken_up() -> None:
+    meters = LoadMeters()
+    meters.recall({ModelId("a"): 5.0, ModelId("b"): 10.5, ModelId("c"): 1e9}, 10.0)
+    assert meters.paused_until == {ModelId("b"): 10.5, ModelId("c"): 10.0 + FAILED_PAUSE_S}
+    meters.look({}, TWO_ROWS, 11.0)
+    assert set(meters.paused_until) == {ModelId("c")}
 
 
 def some_copy(name: str, replica: str, **fields: Any) -> Instance:

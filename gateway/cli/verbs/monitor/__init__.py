@@ -1,4 +1,5 @@
-"""Talks to a node and the terminal: the verb that goes on showing what the cluster does.
+"""Talks to a node and the terminal: the verbs that show what the cluster does, and what its runners
+did last.
 
 What is shown, and how it fits a terminal, is pure.
 """

@@ -1,6 +1,8 @@
-// The cluster: a picture of nodes, links and ranks, a card for each node, and what links carry.
+// The cluster: a picture of nodes, links and ranks, a card for each node, what links carry, and what
+// runners did last.
 
-import { bytes, h, number, percent, s, show, span, words } from "./dom.js";
+import { ApiError, json } from "./api.js";
+import { bytes, clock, h, number, percent, s, show, span, words } from "./dom.js";
 import { isSilent, live, nameOf } from "./live.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
@@ -11,19 +13,30 @@ const BOX = { width: 156, height: 60 };
 const LABEL = { width: 68, height: 32 };
 const NARROW = 500;
 const MOST_LABELS = 10;
+const R = T.runners;
+const D = T.watch.doing;
+const RUNNERS_MS = 5000;
+const ENTRIES = 16;
+const APART = new Set(["at_s", "phase", "memory", "node", "name", "process", "pid", "instance", "generation", "rank"]);
 
 let root = null;
+let asking = null;
+let timer = null;
+let did = null;
+let didProblem = null;
 
 export const cluster = {
   open(main) {
     root = main;
     draw();
+    readRunners((asking = {}));
   },
   update() {
     draw();
   },
   close() {
-    root = null;
+    clearTimeout(timer);
+    root = asking = did = didProblem = null;
   },
 };
 
@@ -45,7 +58,8 @@ function draw() {
     h("div", { class: "body" },
       h("section", {}, graph(snapshot, links)),
       h("section", { class: "cards" }, snapshot.nodes.map((node) => card(node, snapshot))),
-      links.length > 0 && h("section", {}, h("h2", {}, C.links), linkTable(links))),
+      links.length > 0 && h("section", {}, h("h2", {}, C.links), linkTable(links)),
+      h("section", { class: "runners" }, runnersPart())),
   );
 }
 
@@ -281,5 +295,66 @@ function memoryBar(node) {
     h("div", { class: "segments", role: "img", "aria-label": `${C.memory} ${bytes(total)}: ${label.join(", ")}` },
       Object.entries(parts).map(([name, size]) => h("i", { class: name, style: { width: `${(size / total) * 100}%` } }))),
     h("p", { class: "legend" }, Object.keys(parts).map((name, at) => h("span", {}, h("i", { class: name }), label[at]))),
+  );
+}
+
+// --- what runners did last --------------------------------------------------------------------------
+
+/** Ask what runners did last, again and again for as long as this view is open. */
+async function readRunners(mine) {
+  try {
+    const found = await json("GET", `/v1/diagnostics/cluster/timeline?entries=${ENTRIES}`);
+    if (asking === mine) [did, didProblem] = [found, null];
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (asking === mine) didProblem = error.status === 0 ? null : error.message;
+  }
+  if (asking !== mine) return;
+  draw();
+  timer = setTimeout(readRunners, RUNNERS_MS, mine);
+}
+
+function runnersPart() {
+  return [
+    h("h2", {}, R.title), h("p", { class: "dim" }, R.note),
+    didProblem && h("p", { class: "bad", role: "alert" }, didProblem),
+    did?.behind.map((one) => h("p", { class: "bad behind", "data-key": `${one.node} ${one.process} ${one.pid}` },
+      R.behind(one.ended_at_s === null, one.rank, one.model ?? one.instance, one.name, one.why))),
+    did?.unreached.map((one) => h("p", { class: "warn" }, R.unreached(one.message))),
+    did ? (did.runners.length ? did.runners.map(runner) : h("p", { class: "dim" }, R.none)) : h("p", { class: "dim" }, T.loading),
+  ];
+}
+
+function runner(one) {
+  const isOver = one.ended_at_s !== null;
+  const tone = one.halted || isOver ? "bad" : one.phase === "ready" ? "good" : "warn";
+  const mine = did.timeline.filter((entry) => entry.node === one.node && entry.process === one.process && entry.pid === one.pid);
+  const notes = isOver ? [R.ended(clock(one.ended_at_s), one.exit_code), one.message] : [one.silent_s >= 2 && R.silent(span(one.silent_s))];
+  return h(
+    "details", { class: "stack runner", "data-key": `${one.node} ${one.process} ${one.pid}` },
+    h("summary", {}, h("span", { class: `pill ${tone}` }, one.halted ? R.halted : (R.phases[one.phase] ?? one.phase)), " ",
+      h("strong", {}, one.model ?? T.unknown), ` ${R.rank(one.rank)} `, h("span", { class: "chip" }, one.name), ` ${one.process} `,
+      h("small", {}, notes.filter(Boolean).join(": "))),
+    h("ol", {}, mine.map((entry) => h("li", {}, `${clock(entry.at_s)} `, h("code", {}, entry.phase), h("small", {}, ` ${factsOf(entry)}`)))),
+    one.stacks && h("p", { class: "dim about" }, R.stacks(one.stacks.note)),
+    one.stacks?.threads.map(stackOf),
+  );
+}
+
+function factsOf(entry) {
+  const facts = Object.entries(entry).filter(([name]) => !APART.has(name)).map(([name, value]) => `${name.replace(/_s$/, "")} ${name.endsWith("_s") ? clock(value) : value}`);
+  return [...facts, entry.memory && R.memory(bytes(entry.memory.active_bytes), bytes(entry.memory.limit_bytes))].filter(Boolean).join(" · ");
+}
+
+/** Return the end of a file's path. */
+export const shortFile = (file) => file.split("/").slice(-2).join("/");
+
+/** Return a thread's calls, to be opened. */
+export function stackOf(thread) {
+  const marks = [thread.active && D.active, thread.owns_gil && D.gil].filter(Boolean);
+  return h(
+    "details", { class: "stack", open: thread.active, "data-key": String(thread.thread_id) },
+    h("summary", {}, h("strong", {}, thread.name || D.unnamed), marks.map((mark) => h("span", { class: "pill good" }, mark)), ` ${D.frames(thread.frames.length)}`),
+    h("ol", {}, thread.frames.map((frame) => h("li", {}, h("code", {}, frame.name), h("small", {}, ` ${shortFile(frame.filename)}:${frame.line}`)))),
   );
 }

@@ -232,7 +232,7 @@ export function hottestOf(tree) {
 // --- texts of models and lines of logs, as elements: made without markup, so that what a model writes stays text -----
 
 const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
-const SHOWN_APART = new Set(["at", "level", "message", "node", "process"]);
+const SHOWN_APART = new Set(["time", "level", "message", "node", "process"]);
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
 const ITEM = /^\s*(?:[-*+]|\d{1,3}[.)])\s+/;
 
@@ -286,5 +286,5 @@ export function lineOf(line) {
   }
   if (!told?.message) return h("p", {}, line);
   const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
-  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(told.at)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
+  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(Date.parse(told.time) / 1000)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
 }

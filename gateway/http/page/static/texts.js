@@ -90,6 +90,18 @@ export const T = {
     crosses: (model) => `${model}: hidden states cross here`,
   },
 
+  runners: {
+    title: "What runners did last", none: "No runner has a model, or had one lately.",
+    note: "From their flight recorders, also of those that ended, were killed or are frozen; times are of each node's own clock.",
+    behind: (still, rank, model, node, why) => `The others ${still ? "wait" : "waited"} for rank ${rank} of ${model} on ${node}: ${why}.`,
+    unreached: (message) => `Not reached: ${message}`,
+    phases: { idle: "idle", loading: "loading", warming: "warming up", ready: "ready", draining: "draining", ended: "ended" },
+    halted: "halted", rank: (rank) => `rank ${rank}`, silent: (time) => `silent for ${time}`,
+    ended: (at, code) => (code === null ? `ended at ${at}` : `ended at ${at} with exit code ${code}`),
+    stacks: (note) => (note ? `When it fell silent: ${note}` : "Where its threads were when it fell silent:"),
+    memory: (active, limit) => `${active} of ${limit}`,
+  },
+
   models: {
     title: "Models",
     summary: (models, copies) =>
@@ -336,7 +348,7 @@ export const T = {
       of: (process) => `The last lines of ${process}`,
     },
     doing: {
-      title: "What a process of this node is doing", process: "Process to look into", stacks: "Stacks", sample: (seconds) => `Sample ${seconds} s`,
+      title: "What a process is doing", there: (process, node) => `${process} on ${node}`, process: "Process to look into", stacks: "Stacks", sample: (seconds) => `Sample ${seconds} s`,
       note: "Stacks show where each thread is. A sample shows where the time goes, as a flame graph; of waiting threads, those that seemed to run.",
       looking: "Looking at its threads …", sampling: (seconds) => `Sampling for ${seconds} s …`, of: (process) => `Of ${process}:`,
       unreached: "The gateway was not reached.", idle: "No thread ran while it was sampled.",

@@ -4,6 +4,7 @@
 import { ApiError, ask, events, json } from "./api.js";
 import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, treeOf, words } from "./dom.js";
 import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf } from "./live.js";
+import { shortFile, stackOf } from "./cluster.js";
 import { table } from "./requests.js";
 import { T } from "./texts.js";
 
@@ -285,11 +286,18 @@ function drawLog() {
 
 // --- what a process is doing ----------------------------------------------------------------------
 
-/** Ask which processes there are to look into. */
+/** Ask which processes there are to look into: here, then on all nodes, which may take longer. */
 async function readSubjects() {
   const mine = parts;
+  const groupOf = ({ node, processes }, prefix = "") => ({ node, options: processes.map(({ name }) => [`${prefix}${name}`, name]) });
   try {
-    subjects = (await json("GET", "/v1/diagnostics/node")).processes.map((one) => one.name);
+    const here = groupOf(await json("GET", "/v1/diagnostics/node"));
+    subjects = [here];
+    if (parts !== mine) return;
+    drawDoing();
+    const { nodes } = await json("GET", "/v1/diagnostics/cluster");
+    const others = nodes.filter((one) => one.reached && one.node !== here.node);
+    subjects = [here, ...others.map((one) => groupOf(one.diagnostics, `${one.node} `))];
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     seenProblem = error.status === 0 ? null : error.message;
@@ -300,8 +308,9 @@ async function readSubjects() {
 /** Ask for stacks, or for a sample of some seconds, of the process that is chosen. */
 async function lookInto(seconds) {
   const mine = parts;
-  const name = subject;
-  const path = `/v1/diagnostics/node/processes/${name}`;
+  const [there, node] = subject.split(" ").reverse();
+  const name = node ? D.there(there, nameOf(node)) : there;
+  const path = `/v1/diagnostics/${node ? `cluster/${node}` : "node"}/processes/${there}`;
   asking = seconds ? D.sampling(seconds) : D.looking;
   seen = seenProblem = zoomed = null;
   drawDoing();
@@ -331,24 +340,13 @@ function drawDoing() {
       h("div", { class: "row tools" },
         h("select", { "aria-label": D.process, onchange: chosen },
           h("option", { value: "" }, L.choose),
-          (subjects ?? []).map((name) => h("option", { value: name, selected: name === subject }, name))),
+          (subjects ?? []).map((group) => h("optgroup", { label: nameOf(group.node) }, group.options.map(([value, name]) => h("option", { value, selected: value === subject }, name))))),
         h("button", { onclick: () => lookInto(0), disabled: !isIdle }, D.stacks),
         SAMPLED_S.map((seconds) => h("button", { onclick: () => lookInto(seconds), disabled: !isIdle }, D.sample(seconds))))),
     h("p", { class: "dim", role: "status" }, asking ?? (seen ? D.of(seen.name) : D.note)),
     seenProblem && h("p", { class: "bad", role: "alert" }, seenProblem),
     seen?.threads && seen.threads.map(stackOf),
     seen?.flame && flame(seen.flame),
-  );
-}
-
-const shortFile = (file) => file.split("/").slice(-2).join("/");
-
-function stackOf(thread) {
-  const marks = [thread.active && D.active, thread.owns_gil && D.gil].filter(Boolean);
-  return h(
-    "details", { class: "stack", open: thread.active, "data-key": String(thread.thread_id) },
-    h("summary", {}, h("strong", {}, thread.name || D.unnamed), marks.map((mark) => h("span", { class: "pill good" }, mark)), ` ${D.frames(thread.frames.length)}`),
-    h("ol", {}, thread.frames.map((frame) => h("li", {}, h("code", {}, frame.name), h("small", {}, ` ${shortFile(frame.filename)}:${frame.line}`)))),
   );
 }
 

@@ -10,7 +10,7 @@ from gateway.cli.output.log_lines import parse_line, tail
 
 def test_our_own_line_is_taken_apart_and_its_fields_follow_the_message() -> None:
     record = {
-        "at": 0.25,
+        "time": "2026-11-26T10:00:00.250Z",
         "level": "warning",
         "message": "late",
         "node": "n1",

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+from runner.recorder import KEPT, STEPS_S, FlightRecorder
+
+
+def phases(recorder: FlightRecorder) -> list[str]:
+    return [entry["phase"] for entry in recorder.report()]
+
+
+def test_steps_are_one_entry_while_nothing_else_comes() -> None:
+    kept: list[tuple[dict[str, Any], bool]] = []
+    recorder = FlightRecorder(lambda entry, renews: kept.append((entry, renews)))
+    recorder.note(9.0, "idle")
+    for count in range(1, 40):
+        recorder.stepped(10.0 + count / 4, 100 + count)
+    recorder.stepped(99.0, 139)  # no step was done since
+    assert phases(recorder) == ["idle", "steps"] and recorder.count == 2
+    assert recorder.report()[-1] == {
+        "at_s": 19.75, "phase": "steps", "since_s": 10.25, "step": 139,
+    }  # fmt: skip
+    assert [renews for _, renews in kept] == [False, False, *[True] * 38]
+
+
+def test_steps_between_other_entries_leave_those_their_room() -> None:
+    recorder = FlightRecorder()
+    for count in range(KEPT):
+        at_s = 10.0 + count * STEPS_S / 4
+        recorder.stepped(at_s, count + 1)
+        recorder.note(at_s, "prefill", done=count)
+    assert 0 < phases(recorder).count("steps") <= KEPT // 4
+
+
+def test_every_entry_says_what_memory_was_measured_last() -> None:
+    memory: dict[str, int] = {}
+    recorder = FlightRecorder()
+    recorder.memory = lambda: memory
+    recorder.note(1.0, "load_model")
+    memory |= {"active_bytes": 5, "cache_bytes": 1, "peak_bytes": 7, "limit_bytes": 9}
+    recorder.note(2.0, "idle")
+    recorder.stepped(3.0, 1)
+    memory["active_bytes"] = 6
+    first, *rest = recorder.report()
+    assert "memory" not in first
+    assert [entry["memory"]["active_bytes"] for entry in rest] == [5, 5]
