@@ -91,9 +91,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -122,13 +122,17 @@ prove-faults: $(READY)
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl
 	$(PROVE) tests/processes/test_cluster.py tests/processes/test_two_nodes.py \
-		tests/processes/test_partition.py tests/processes/test_churn.py tests/runner/test_groups.py; \
+		tests/processes/test_partition.py tests/processes/test_churn.py tests/processes/test_counts.py \
+		tests/runner/test_groups.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
 
 prove-records: $(READY)
 	rm -f prove-results/records.jsonl
 	$(PROVE) tests/processes/test_record_kills.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table records; exit $$said
+
+prove-secrets: $(READY)
+	$(PROVE) tests/processes/test_secrets.py tests/test_secret_search.py
 
 prove-parity: $(READY)
 	rm -f prove-results/parity.jsonl
@@ -163,6 +167,7 @@ prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.request_log --json bench-results/request-log.json
 	$(BIN)/python -m tests.bench.records --json bench-results/records.json
 	$(BIN)/python -m tests.bench.kept_answers --json bench-results/kept-answers.json
+	$(BIN)/python -m tests.bench.overheads --json bench-results/overheads.json
 
 prove-bench: bench
 

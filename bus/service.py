@@ -13,6 +13,7 @@ import ctypes
 import faulthandler
 import fcntl
 import os
+import resource
 import signal
 import stat
 import sys
@@ -32,7 +33,7 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
-from bus.process.logs import LevelSource, Log, follow_level
+from bus.process.logs import LevelSource, Log, follow_level, log_strays, story_of
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
@@ -98,6 +99,8 @@ def run_service(
     """Run a service until it is told to stop; returns the exit code. `trouble` is logged: what is
     wrong with its settings. The log follows the level of `levels` while the service runs."""
     log = Log(node=node, process=process, level=log_level)
+    log_strays(log)
+    forbid_core_dumps()
     if trouble:
         log.warning(trouble)
     setproctitle.setproctitle(f"shoal {process} {node}")
@@ -127,8 +130,8 @@ def run_service(
     except (BadKey, Exposed) as error:
         log.error(str(error))
         return EXIT_FAILED
-    except Exception:
-        log.critical("ended by a defect", error=traceback.format_exc())
+    except Exception as error:
+        log.critical("ended by a defect", error=story_of(error))
         return EXIT_FAILED
     log.info("stopped")
     return 0
@@ -187,6 +190,13 @@ def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
     except AlreadyRunning:
         return []
     return [path.name for path in files]
+
+
+def forbid_core_dumps() -> None:
+    """Have a crash leave no memory on the disk: there are prompts and keys in it. The limit can be
+    raised again while a process runs (`prlimit --core=unlimited --pid`)."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def die_with_supervisor(end: Callable[[], None]) -> None:

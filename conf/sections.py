@@ -27,6 +27,7 @@ from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
+from conf.otlp import OtlpSettings
 
 
 def words(value: Any) -> Any:
@@ -307,6 +308,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "jobs": JobsSettings,
     "pool": PoolTable,
     "keep_alive": KeepAliveSettings,
+    "otlp": OtlpSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 
@@ -326,7 +328,9 @@ def masked(key: str, value: Any) -> Any:
     query."""
     if key == "api_keys" and value:
         return f"({len(value)} hashed)"
-    if key.endswith("_url") and value:
+    if key == "otlp.headers" and value:
+        return "(set)"
+    if key.endswith(("_url", "endpoint")) and value:
         return re.sub(r"//[^/@]*@|\?.*$", lambda one: "//" if one[0][0] == "/" else "", str(value))
     return value
 
@@ -375,6 +379,11 @@ def word(value: Any) -> str:
 def variable_of(key: str) -> str:
     """Return the variable of the environment that sets a dotted key."""
     return PREFIX + key.replace(".", "__").upper()
+
+
+def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return flags as the environment variables that mean the same."""
+    return {variable_of(key): word(value) for key, value in flags.items()}
 
 
 def line_of(text: str, key: str) -> int | None:

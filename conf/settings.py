@@ -33,6 +33,7 @@ from bus.process.identity import node_id
 from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
+from conf.otlp import OtlpSettings
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
@@ -57,11 +58,11 @@ from conf.sections import (
     hash_key,
     is_hash,
     line_of,
+    masked,
     meant,
     nested,
     put,
     variable_of,
-    word,
 )
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
@@ -141,6 +142,7 @@ class Settings(BaseSettings):
     jobs: JobsSettings
     pool: PoolTable
     keep_alive: KeepAliveSettings
+    otlp: OtlpSettings
 
     _paths: Paths
     _sources: dict[str, str]
@@ -392,9 +394,5 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
         hint = f"; did you mean {hint}?" if hint else ""
         return f"{source}: {key} is not a setting{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"{source}: {key} = {detail['input']!r}: {message}" if key else message
-
-
-def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return flags as the environment variables that mean the same."""
-    return {variable_of(key): word(value) for key, value in flags.items()}
+    shown = masked(key, detail["input"])
+    return f"{source}: {key} = {shown!r}: {message}" if key else message

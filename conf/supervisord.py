@@ -20,7 +20,8 @@ from pathlib import Path
 
 from bus.wire.errors import ConfigError
 from conf.paths import HOME_VARIABLE
-from conf.settings import Settings, environment_of
+from conf.sections import environment_of
+from conf.settings import Settings
 
 LOG_BYTES = "10MB"
 LOG_BACKUPS = 3

@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 
 from bus.process.identity import TOKEN_FILE, http_token, node_id
-from bus.process.logs import Log
+from bus.process.logs import Log, log_strays
 from bus.process.tree import running_code
-from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
+from bus.service import (
+    EXIT_FAILED,
+    EXIT_ROLE_TAKEN,
+    AlreadyRunning,
+    forbid_core_dumps,
+    role_lock,
+)
 from bus.wire.errors import ShoalError
 from conf.changing import SettingsTold
 from conf.sections import masked
@@ -59,6 +65,8 @@ def options_of(settings: Settings) -> Options:
         trace_rows=settings.records.trace_rows,
         trace_bytes=settings.records.trace_bytes,
         trace_days=settings.records.trace_days,
+        otlp_endpoint=settings.otlp.endpoint,
+        otlp_headers=settings.otlp.named_headers,
         tls=settings.tls,
         fetch_enabled=settings.fetch.enabled,
         fetch_allow=settings.fetch.allow,
@@ -97,10 +105,13 @@ def _secret_files(settings: Settings) -> tuple[str, ...]:
 def main() -> int:
     """Serve until told to stop; the exit codes are those of `bus.service`."""
     log = Log(node="", process="gateway")
+    log_strays(log)
+    forbid_core_dumps()
     try:
         settings = load_settings()
         options = options_of(settings)
         log = Log(node=options.node, process="gateway", level=options.log_level)
+        log_strays(log)
         if settings.trouble:
             log.warning(settings.trouble)
         policies_of(options)  # a list that says nothing is said before anything is served

@@ -7,6 +7,7 @@ push all others out of the log.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from bus.links.reactor import Reactor
@@ -17,17 +18,29 @@ from bus.wire.messages.requests import Usage
 from bus.wire.tasks import ClientName
 from gateway.clients import AskingClients
 from gateway.cluster.metrics import Metrics
+from gateway.cluster.options import Options
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
+from gateway.requests.otlp import EndedTrace, asked_attributes, open_exporter
 from gateway.requests.request import ClientRequest
 from gateway.requests.tasks import Attempt
-from gateway.requests.tracing import GatewayTrace, TraceChoice, TracedRequest, document_of
+from gateway.requests.tracing import (
+    GatewayTrace,
+    TraceChoice,
+    TracedRequest,
+    TraceParent,
+    TracePlace,
+    document_of,
+    place_of,
+)
 
 FINISHED = "finished"
+RANKS_S = 1.0
+"""A trace is kept without the ranks that have not told by then."""
 
 
 @dataclass(slots=True)
@@ -36,8 +49,9 @@ class AskedOver:
 
     `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
     the run of a job that it is, `attempt` what it has to keep to as a candidate of a task.
-    `read_at` is when its body had come; `traced` why it is traced. `client` is who asks, by its
-    client id once the body says one; it rests for `cooldown_s` afterwards.
+    `read_at` is when its body had come; `traced` why it is traced, `parent` its client's span.
+    `client` is who asks, by its client id once the body says one; it rests for `cooldown_s`
+    afterwards.
     """
 
     kind: Kind
@@ -51,12 +65,19 @@ class AskedOver:
     attempt: Attempt | None = None
     read_at: float | None = None
     traced: TraceChoice = ""
+    parent: TraceParent | None = None
     cooldown_s: float = 0.0
 
     @property
     def streamed(self) -> bool:
         """Return whether the answer comes as a stream."""
         return self.parsed is not None and self.parsed.stream
+
+    def place(self, request: str) -> TracePlace:
+        """Return the place of one of its requests in their trace."""
+        parsed = self.parsed
+        first = request if parsed is None or not parsed.requests else parsed.requests[0].request_id
+        return place_of(request, first, self.parent)
 
 
 @dataclass(slots=True)
@@ -89,15 +110,16 @@ class EndedRequests:
         records: NodeRecords,
         models: ModelCatalog,
         clients: AskingClients,
-        node: NodeId,
+        options: Options,
     ) -> None:
-        self._node = node
+        self._options = options
         self._clients = clients
         self._reactor = reactor
         self._log = log
         self._metrics = metrics
         self._records = records
         self._models = models
+        self._exporter = open_exporter(options, log, metrics.exported)
 
     def tell(self, exchange: Exchange, asked: AskedOver, *, outcome: str, status: int) -> None:
         """Tell of an exchange, all its requests: counts, a line each in the log, and a row each.
@@ -132,8 +154,12 @@ class EndedRequests:
                 row = _row_of(request, asked, outcome, status, seconds, ttft_s)
                 self._records.log_request(row)
             if request.trace is not None:
-                trace = _trace_of(self._node, request, request.trace, asked, outcome, status, now)
-                self._records.log_request(trace)
+                self._keep_trace(request, request.trace, asked, outcome, status, now)
+
+    async def stop(self) -> None:
+        """Send the traces that wait to be exported, for a moment."""
+        if self._exporter is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._exporter.close)
 
     def tell_provided(
         self, asked: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
@@ -205,6 +231,44 @@ class EndedRequests:
             )
         )
 
+    def _tell_trace(self, trace: TraceRow, request: ClientRequest) -> None:
+        if self._options.keeps_traces:
+            self._records.log_request(trace)
+        if self._exporter is not None:
+            # the whole request, and the runner where it told something, are spans as well
+            above = 1 if request.trace is None or request.trace.lead is None else 2
+            asked = asked_attributes(request.wire)
+            self._exporter.offer(EndedTrace(trace.trace, trace.spans + above, asked))
+
+    def _keep_trace(
+        self,
+        request: ClientRequest,
+        trace: GatewayTrace,
+        asked: AskedOver,
+        outcome: str,
+        status: int,
+        now: float,
+    ) -> None:
+        """Have a trace kept once the ranks of its runner's group have told, or soon."""
+        known = _known_of(self._options.node, request, asked, outcome, status, now)
+
+        def keep() -> None:
+            """Write the row."""
+            trace.when_whole(None)
+            self._tell_trace(_trace_of(trace, known), request)
+
+        if trace.is_whole:
+            keep()
+            return
+        late = self._reactor.later(RANKS_S, keep)
+
+        def keep_now() -> None:
+            """Write the row, and not again."""
+            late.cancel()
+            keep()
+
+        trace.when_whole(keep_now)
+
     def _count(
         self, asked: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
     ) -> None:
@@ -268,17 +332,14 @@ def _row_of(
     )
 
 
-def _trace_of(
+def _known_of(
     node: NodeId,
     request: ClientRequest,
-    trace: GatewayTrace,
     asked: AskedOver,
     outcome: str,
     status: int,
     now: float,
-) -> TraceRow:
-    ended_at_s, error = wall(), None if outcome == FINISHED else outcome
-    seconds = now - asked.started_at
+) -> TracedRequest:
     facts = {
         "model": str(request.model),
         "kind": asked.kind,
@@ -286,34 +347,41 @@ def _trace_of(
         "streamed": asked.streamed,
         "why": asked.traced,
         "status": status,
-        "error": error,
+        "error": None if outcome == FINISHED else outcome,
+        "answer": "" if asked.parsed is None else asked.parsed.answer_id,
+        "finishes": sorted(request.finishes),
         "first_token_s": (
             None if request.first_at is None else _rounded(request.first_at - asked.started_at)
         ),
     }
-    known = TracedRequest(
+    return TracedRequest(
         request=request.request_id,
+        place=asked.place(request.request_id),
         node=node,
-        began_at_s=ended_at_s - seconds,
+        began_at_s=wall() - (now - asked.started_at),
         started_at=asked.started_at,
         read_at=asked.read_at,
         ended_at=now,
         facts=facts,
         usage=request.usage,
     )
-    document = document_of(trace, known)
+
+
+def _trace_of(trace: GatewayTrace, known: TracedRequest) -> TraceRow:
+    document, facts = document_of(trace, known), known.facts
+    seconds = known.ended_at - known.started_at
     return TraceRow(
-        request=request.request_id,
-        ended_at_s=ended_at_s,
+        request=known.request,
+        ended_at_s=known.began_at_s + seconds,
         began_at_s=known.began_at_s,
         seconds=_rounded(seconds),
-        why=asked.traced,
+        why=facts["why"],
         spans=document.spans,
         sums=json_bytes(document.sums),
         trace=json_bytes(document.told),
-        model=request.model,
-        status=status,
-        error=error,
+        model=facts["model"],
+        status=facts["status"],
+        error=facts["error"],
     )
 
 

@@ -48,7 +48,7 @@ from gateway.cluster.watch import ClusterSeen, SnapshotFeed, follow_log, snapsho
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
-from gateway.dialects.unknown_fields import header_of, labels_of
+from gateway.dialects.unknown_fields import labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
 from gateway.requests.body_budget import BodyBudget
@@ -157,7 +157,7 @@ class HttpService:
             records=self.records,
             models=self.catalog,
             clients=self.clients,
-            node=options.node,
+            options=options,
         )
         self.tools, self.provided = open_tools(options, self.log), set[providers.ProviderAnswer]()
         self.tracing, self.tasks = (
@@ -283,9 +283,9 @@ class HttpService:
         return self._own_cancels.cancel(request_id)
 
     def ignored(self, dialect: str, fields: Sequence[str]) -> None:
-        """Count and log the fields of a body that had no effect."""
+        """Count the fields of a body that had no effect; whose names are a client's own words."""
         self.metrics.ignored(dialect, labels_of(fields))
-        self.log.debug("fields without effect", dialect=dialect, fields=header_of(fields))
+        self.log.debug("fields without effect", dialect=dialect, fields=len(fields))
 
     def open_requests(self) -> list[dict[str, Any]]:
         """Return a plain record of each request that is open here."""
@@ -389,6 +389,7 @@ class ServiceHandle:
         if self._service is not None:
             await self._service.job_runner.stop()
             await self._service.clients.stop()
+            await self._service.ended_requests.stop()
             self._service.close()
             self._service = None
 
@@ -396,5 +397,4 @@ class ServiceHandle:
 def _bus_client(options: Options, speaker: Speaker, reactor: AsyncioReactor, log: Log) -> BusClient:
     files = options.cluster_keys
     keyring = files and open_keyring(files, node=options.node, log=log)
-    security = None if keyring is None else keyring.node
-    return BusClient(speaker, options.endpoints, reactor, log, security=security)
+    return BusClient(speaker, options.endpoints, reactor, log, security=keyring and keyring.node)

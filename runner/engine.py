@@ -52,6 +52,7 @@ class RowSpec:
     the logits of every position of the row's chunks; the scheduler keeps those chunks small.
     No token of `held_ends` is sampled before the row has made `min_tokens`. `adapter` is the name
     of one of the engine's adapters, whose layers compute the row; empty: the model's alone.
+    `traced` is the request's id where the ranks of a group are to note what they do for it when.
     """
 
     row: RowId
@@ -65,6 +66,7 @@ class RowSpec:
     min_tokens: int = 0
     held_ends: frozenset[int] = frozenset()
     adapter: str = ""
+    traced: str = ""
 
 
 class PrefixHit(ArrayFrame, frozen=True):

@@ -2,7 +2,8 @@
 ends of the files that they go to.
 
 One line per record, with node, process and the fields that the caller gives (request,
-generation, ...). Prompt text has no place here.
+generation, ...). Prompt text has no place here, and so none has what an exception says: `story_of`
+tells where it came from (decision 0061).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from types import TracebackType
+from typing import Any, TextIO, cast
 
 from bus.process.clock import wall
 from bus.wire.errors import ShoalError
@@ -96,6 +99,71 @@ def _time_of(at_s: float) -> str:
     """Return seconds since the epoch as ISO 8601 has them, in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
+
+
+def story_of(error: BaseException) -> str:
+    """Return where an error came from: its type and the lines of code that it passed, after those
+    of the errors that it came of. What errors say is left out, for that may quote what a client
+    sent; only what the system, ZeroMQ or SQLite calls it is told."""
+    told: list[str] = []
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        told.append("".join([*traceback.format_tb(found.__traceback__), _kind_of(found)]))
+        hidden = found.__suppress_context__
+        found = found.__cause__ or (None if hidden else found.__context__)
+    return "\nof which came:\n".join(reversed(told))
+
+
+def _kind_of(error: BaseException) -> str:
+    kind = type(error)
+    where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    named = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", None)
+    said = f": {named}" if isinstance(named, str) else ""
+    if isinstance(error, BaseExceptionGroup):
+        members = cast(tuple[BaseException, ...], error.exceptions)  # pyright: ignore[reportUnknownMemberType]
+        said = "".join(f"\nof its members: {story_of(one)}" for one in members)
+    return f"{where}{kind.__qualname__}{said}"
+
+
+def log_strays(log: Log) -> None:
+    """Have what is raised where no code of ours catches it logged as a story, in place of Python's
+    own words on standard error: in the main thread, in others, in what cannot raise."""
+
+    def tell(message: str, error: BaseException | None, **fields: Field) -> None:
+        """Log one."""
+        log.critical(message, **fields, error="" if error is None else story_of(error))
+
+    def raised(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> Any:
+        """Tell of the main thread, which ends."""
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        tell("ended by what nothing caught", error)
+
+    def raised_in_thread(given: threading.ExceptHookArgs) -> Any:
+        """Tell of a thread, which ends."""
+        name = given.thread.name if given.thread is not None else ""
+        if not issubclass(given.exc_type, SystemExit):
+            tell("a thread ended by what nothing caught", given.exc_value, thread=name)
+
+    sys.excepthook = raised
+    threading.excepthook = raised_in_thread
+    sys.unraisablehook = lambda given: tell("raised where nothing can catch it", given.exc_value)
+
+
+def stray_of_loop(log: Log) -> Callable[[Any, dict[str, Any]], None]:
+    """Return what logs the strays of an asyncio loop: what asyncio says of one quotes the values
+    that a callback was given, and what the error says."""
+
+    def tell(_loop: Any, context: dict[str, Any]) -> None:
+        """Log one."""
+        error = context.get("exception")
+        said = str(context.get("message", "")).partition("(")[0].partition(" <")[0]
+        told = story_of(error) if isinstance(error, BaseException) else ""
+        log.error("raised where nothing waits for it", where=said, error=told)
+
+    return tell
 
 
 def end_of(path: Path, most_bytes: int) -> bytes:

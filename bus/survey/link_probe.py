@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 ECHOES = 15
+"""Before bursts; where there are none, one series."""
 SERIES = 5
 """The round trip is the best median of a series of so many: load comes and goes, and only slows."""
 FIRST_BYTES = 16 << 10
@@ -47,10 +48,11 @@ class ProbeResult:
 
 
 class LinkProbe:
-    """One measurement; `most_bytes` is all that its bursts may send, 0 for echoes alone."""
+    """One measurement; `most_bytes` is all that its bursts may send, 0 for a few echoes alone."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
+        self._echoes = ECHOES if most_bytes else SERIES
         self._trips: list[float] = []
         self._rates: list[tuple[int, float]] = []
         self._spent_s = 0.0
@@ -72,7 +74,7 @@ class LinkProbe:
             self._count(took_s)
         elif serial:
             self._trips.append(took_s)
-        if len(self._trips) < ECHOES:
+        if len(self._trips) < self._echoes:
             return self._send((0,), now)
         size = self._next_bytes()
         return self._send(_frames(size), now) if size else self._end()
@@ -103,7 +105,7 @@ class LinkProbe:
         return self._out
 
     def _end(self) -> ProbeResult:
-        series = (self._trips[at : at + SERIES] for at in range(0, ECHOES, SERIES))
+        series = (self._trips[at : at + SERIES] for at in range(0, self._echoes, SERIES))
         trip = min(median(one) for one in series)
         if not self._rates:
             return ProbeResult(trip, None)

@@ -2,7 +2,8 @@
 
 Each measurement has a connection of its own, with the door's keys, so that no hello waits
 behind it; what to send is `bus.survey.link_probe`'s to say, and when `bus.survey.probe_schedule`'.
-The results are published as `LinkReading`s, on change and each minute.
+No burst is sent once a node is busy. The results are published as `LinkReading`s, when something
+was measured or another peer rests, and each minute.
 """
 
 from __future__ import annotations
@@ -17,16 +18,29 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.survey.link_probe import FRAME_BYTES, Burst, LinkProbe, ProbeResult
-from bus.survey.probe_schedule import ProbeSchedule, ProbeTarget
+from bus.survey.probe_schedule import Measurement, ProbeSchedule, ProbeTarget
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadMessage, Exposed
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import LinkEcho, LinkEchoed
-from bus.wire.messages.readings import LinkReading
+from bus.wire.messages.readings import LinkReading, RestingLink
 
 TICK_S = 1.0
 PUBLISH_S = 60.0
+RESTING_S = 5.0
+"""Which peers rest is told at most so often."""
 DEADLINE_S = 3.0
+
+
+def tell_unmeasured(node: NodeId, reactor: Reactor, publish: Callable[[LinkReading], None]) -> None:
+    """Publish, now and again and again, that this node is not to measure links."""
+
+    def tell() -> None:
+        """Publish it."""
+        publish(LinkReading(node=node, links=(), measured_at_s=wall()))
+
+    tell()
+    reactor.every(PUBLISH_S, tell)
 
 
 class LinkSurvey:
@@ -55,6 +69,7 @@ class LinkSurvey:
         self._target = ProbeTarget(speaker.node, "")
         self._deadline: Timer | None = None
         self._told_at = reactor.now()
+        self._told_resting: tuple[RestingLink, ...] = ()
         self._timer = reactor.every(TICK_S, self._tick)
 
     def close(self) -> None:
@@ -63,16 +78,18 @@ class LinkSurvey:
         self._hang_up()
 
     def _tick(self) -> None:
-        now = self._reactor.now()
+        now, busy = self._reactor.now(), self._busy()
         if self._link is None:
-            busy = self._busy()
-            target = self.rounds.choose(self._addresses(), busy, now, random.random())
-            if target is not None:
-                self._measure(target, now)
-        if now - self._told_at >= PUBLISH_S:
+            chosen = self.rounds.choose(self._addresses(), busy, now, random.random(), wall())
+            if chosen is not None:
+                self._measure(chosen, now)
+        waited_s = now - self._told_at
+        rests = waited_s >= RESTING_S and self.rounds.resting(busy, now) != self._told_resting
+        if rests or waited_s >= PUBLISH_S:
             self._tell(now)
 
-    def _measure(self, target: ProbeTarget, now: float) -> None:
+    def _measure(self, chosen: Measurement, now: float) -> None:
+        target = chosen.target
         link = Link("dealer", security=self._security)
         try:
             link.connect(f"tcp://{target.address}")
@@ -80,9 +97,8 @@ class LinkSurvey:
             link.close()
             self.rounds.failed(target, now)
             return
-        baseline = target.peer == self._speaker.node
         self._link, self._target = link, target
-        self._gauge = LinkProbe(0 if baseline else target.most_bytes)
+        self._gauge = LinkProbe(chosen.most_bytes)
         self._reactor.watch(link, self._answered)
         self._deadline = self._reactor.later(DEADLINE_S, self._fail)
         self._send(self._gauge.start(now))
@@ -111,6 +127,9 @@ class LinkSurvey:
             self._fail()
             return
         match self._gauge.answered(answer.serial, now):
+            case Burst() as burst if burst.bytes_ and self._is_disturbing():
+                self._hang_up()
+                self.rounds.interrupted(self._target, now)
             case Burst() as burst:
                 self._send(burst)
             case ProbeResult() as found:
@@ -119,6 +138,10 @@ class LinkSurvey:
                 self._tell(now)
             case None:
                 return
+
+    def _is_disturbing(self) -> bool:
+        """Return whether a node at either end has been asked for something meanwhile."""
+        return not {self._speaker.node, self._target.peer}.isdisjoint(self._busy())
 
     def _fail(self) -> None:
         now = self._reactor.now()
@@ -138,5 +161,14 @@ class LinkSurvey:
 
     def _tell(self, now: float) -> None:
         self._told_at = now
-        links = self.rounds.links(now)
-        self._publish(LinkReading(node=self._speaker.node, links=links, measured_at_s=wall()))
+        self._told_resting = self.rounds.resting(self._busy(), now)
+        self._publish(
+            LinkReading(
+                node=self._speaker.node,
+                links=self.rounds.links(now),
+                measured_at_s=wall(),
+                latency_every_s=self.rounds.latency_every_s,
+                bandwidth_every_s=self.rounds.bandwidth_every_s,
+                resting=self._told_resting,
+            )
+        )

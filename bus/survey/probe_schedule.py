@@ -2,9 +2,11 @@
 
 Pure: time and chance arrive as arguments. Every address of every linked peer has its turn, one at
 a time and never while a runner decodes, a model is loaded or weights are fetched at either end;
-who goes and comes back has no turn sooner for it. An address that does not answer has its figures
-dropped and is tried after longer rests. This node itself is the *baseline*: what an echo costs
-without any network.
+who goes and comes back has no turn sooner for it. Latency takes a few echoes and is measured often.
+Bandwidth takes bursts: nodes take turns with them, each in its part of a round by the time of day,
+but for an address of which nothing is known. One that does not answer has its figures dropped and
+is tried after longer rests. This node itself is the *baseline*: what an echo costs without any
+network.
 """
 
 from __future__ import annotations
@@ -15,21 +17,25 @@ from dataclasses import dataclass, field
 from bus.process.endpoints import is_loopback
 from bus.survey.link_probe import MOST_BYTES, ProbeResult
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import MeasuredLink, RunnerReading, WeightsReading
+from bus.wire.messages.readings import MeasuredLink, RestingLink, RunnerReading, WeightsReading
 from bus.wire.messages.wire import Message
 from bus.wire.topology import PRIORS, is_overlay
 
 FIRST_S = 5.0
 """From the sight of an address to its first turn."""
-EVERY_S = 300.0
-EACH_S = 20.0
-"""With many addresses the round is longer: so much for each."""
+LATENCY_EVERY_S = 10.0
+LATENCY_EACH_S = 2.0
+"""With many addresses latency is measured more rarely: so much for each."""
+BANDWIDTH_EVERY_S = 60.0
+"""A round of all nodes' turns; longer where a node would not come to measure each other node."""
 GAP_S = 2.0
-"""Between two measurements of one node."""
+"""Between two measurements of bandwidth by one node."""
 RETRY_S, MAX_RETRY_S = 60.0, 1_800.0
 KEEP_S = 3_600.0
-KEPT = 3
+KEPT, KEPT_TRIPS = 5, 12
 """Measurements of an address of which the best counts: noise only ever slows."""
+OVERDUE = 2.5
+"""After so many times its interval a latency is one that rests."""
 MAX_ADDRESSES = 4
 """Of one peer."""
 VPN_MOST_BYTES = 256 << 10
@@ -58,13 +64,25 @@ class ProbeTarget:
         return LOOPBACK_MOST_BYTES if is_loopback(self.host) else MOST_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is to be measured now: latency, and bandwidth by bursts of `most_bytes` together (0:
+    none)."""
+
+    target: ProbeTarget
+    most_bytes: int
+
+
 @dataclass(slots=True)
 class Turn:
-    """An address's next turn and past results, latest last, each with its instant."""
+    """An address's next turns, of bandwidth (`due_at`) and of latency, and past results, latest
+    last, each with its instant."""
 
     due_at: float
+    latency_due_at: float
     failures: int = 0
-    found: list[tuple[float, ProbeResult]] = field(default_factory=list[tuple[float, ProbeResult]])
+    rates: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    trips: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
 
 class ProbeSchedule:
@@ -76,61 +94,83 @@ class ProbeSchedule:
         self._there: frozenset[ProbeTarget] = frozenset()
         self._rests_until = 0.0
 
+    @property
+    def latency_every_s(self) -> float:
+        """Return how often the latency to an idle address is measured."""
+        return max(LATENCY_EVERY_S, LATENCY_EACH_S * len(self._there))
+
+    @property
+    def bandwidth_every_s(self) -> float:
+        """Return how often the bandwidth to an idle node is measured: a round, in which each node
+        has time for each other."""
+        nodes = len(self._nodes())
+        return max(BANDWIDTH_EVERY_S, GAP_S * nodes * (nodes - 1))
+
     def choose(
         self,
         addresses: Mapping[NodeId, Sequence[str]],
         busy: Collection[NodeId],
         now: float,
         chance: float,
-    ) -> ProbeTarget | None:
-        """Choose the address to measure now, None for a rest. `addresses` are those of the linked
-        peers and our own one, `chance` is in [0, 1)."""
-        self._there = frozenset(
-            ProbeTarget(node, address)
-            for node, some in addresses.items()
-            for address in tuple(dict.fromkeys(some))[:MAX_ADDRESSES]
-        )
-        for target in self._there - self.turns.keys():
-            wait_s = 0.0 if target.peer == self.me else FIRST_S * (1 + chance) / 2
-            self.turns[target] = Turn(now + wait_s)
-        for target in self.turns.keys() - self._there:
-            if now >= self.turns[target].due_at:
-                del self.turns[target]
-        if self.me in busy or now < self._rests_until:
+        wall_s: float,
+    ) -> Measurement | None:
+        """Choose what to measure now, None for a rest. `addresses` are those of the linked peers
+        and our own one, `chance` is in [0, 1), `wall_s` is the time that nodes agree about."""
+        self._look(addresses, now, chance)
+        if self.me in busy:
             return None
-        due = [
-            (self.turns[target].due_at, target.peer, target.address, target)
-            for target in self._there
-            if self.turns[target].due_at <= now and target.peer not in busy
-        ]
+        may_burst = now >= self._rests_until
+        has_turn = self._has_turn(wall_s)
+        due: list[tuple[float, NodeId, str, ProbeTarget, bool]] = []
+        for target in self._there:
+            turn = self.turns[target]
+            if target.peer in busy:
+                continue
+            wants_rate = target.peer != self.me and (has_turn or not turn.rates)
+            if wants_rate and may_burst and turn.due_at <= now:
+                due.append((turn.due_at, target.peer, target.address, target, True))
+            elif turn.latency_due_at <= now:
+                due.append((turn.latency_due_at, target.peer, target.address, target, False))
         if not due:
             return None
-        chosen = min(due)[-1]
-        self._rests_until = now + GAP_S
-        every_s = max(EVERY_S, EACH_S * len(self._there))
-        self.turns[chosen].due_at = now + every_s * (0.8 + 0.4 * chance)
-        return chosen
+        *_, target, bursts = min(due)
+        turn = self.turns[target]
+        turn.latency_due_at = now + self.latency_every_s * (0.8 + 0.4 * chance)
+        if bursts:
+            self._rests_until = now + GAP_S
+            turn.due_at = now + self.bandwidth_every_s / 2  # its next turn is the next round's
+        return Measurement(target, target.most_bytes if bursts else 0)
 
     def measured(self, target: ProbeTarget, found: ProbeResult, now: float) -> None:
-        """Keep the result of a measurement, the last `KEPT` of a target."""
+        """Keep the result of a measurement, the last ones of a target."""
+        turn = self.turns.get(target)
+        if turn is None:
+            return
+        turn.failures = 0
+        turn.trips = [*turn.trips, (now, found.round_trip_s)][-KEPT_TRIPS:]
+        if found.bytes_per_s:
+            turn.rates = [*turn.rates, (now, found.bytes_per_s)][-KEPT:]
+
+    def interrupted(self, target: ProbeTarget, now: float) -> None:
+        """Have a target's bandwidth measured again: a node was asked for something meanwhile."""
         turn = self.turns.get(target)
         if turn is not None:
-            turn.failures = 0
-            turn.found = [*turn.found, (now, found)][-KEPT:]
+            turn.due_at = now
 
     def failed(self, target: ProbeTarget, now: float) -> None:
         """Forget what was found of a target, and try it later: no node answered, or a wrong one."""
         turn = self.turns.get(target)
         if turn is not None:
-            turn.found = []
+            turn.rates, turn.trips = [], []
             turn.due_at = now + min(MAX_RETRY_S, RETRY_S * 2 ** min(turn.failures, 8))
+            turn.latency_due_at = turn.due_at
             turn.failures += 1
 
     def links(self, now: float) -> tuple[MeasuredLink, ...]:
         """Return what is known, by peer and address, without what is over `KEEP_S` old."""
         idle_s = min(
             (trip for target in self._there if target.peer == self.me
-             for trip in self._trips(target, now)),
+             for _, trip in _fresh(self.turns[target].trips, now)),
             default=None,
         )  # fmt: skip
         links = (
@@ -139,16 +179,53 @@ class ProbeSchedule:
         found = (one for one in links if one is not None)
         return tuple(sorted(found, key=lambda one: (one.peer, one.host)))
 
-    def _trips(self, target: ProbeTarget, now: float) -> list[float]:
-        found = self.turns[target].found
-        return [one.round_trip_s for at, one in found if now - at <= KEEP_S]
+    def resting(self, busy: Collection[NodeId], now: float) -> tuple[RestingLink, ...]:
+        """Return the linked peers that were not measured for longer than they should be, by id."""
+        oldest_at = now - OVERDUE * self.latency_every_s
+        found: list[RestingLink] = []
+        for peer in sorted(self._nodes() - {self.me}):
+            turns = [self.turns[target] for target in self._there if target.peer == peer]
+            if any(turn.rates and turn.trips[-1][0] >= oldest_at for turn in turns):
+                continue
+            if self.me in busy:
+                found.append(RestingLink(peer=peer, why="busy_here"))
+            elif peer in busy:
+                found.append(RestingLink(peer=peer, why="busy_there"))
+            else:
+                is_silent = all(turn.failures for turn in turns)
+                found.append(RestingLink(peer=peer, why="unanswered" if is_silent else "new"))
+        return tuple(found)
+
+    def _look(self, addresses: Mapping[NodeId, Sequence[str]], now: float, chance: float) -> None:
+        """Take note of who is there, and forget who stays away."""
+        self._there = frozenset(
+            ProbeTarget(node, address)
+            for node, some in addresses.items()
+            for address in tuple(dict.fromkeys(some))[:MAX_ADDRESSES]
+        )
+        for target in self._there - self.turns.keys():
+            first_at = now if target.peer == self.me else now + FIRST_S * (1 + chance) / 2
+            self.turns[target] = Turn(first_at, first_at)
+        for target in self.turns.keys() - self._there:
+            if now >= self.turns[target].due_at:
+                del self.turns[target]
+
+    def _nodes(self) -> set[NodeId]:
+        return {self.me, *(target.peer for target in self._there)}
+
+    def _has_turn(self, wall_s: float) -> bool:
+        """Return whether this part of the round is ours."""
+        nodes, round_s = sorted(self._nodes()), self.bandwidth_every_s
+        part = int(wall_s % round_s / round_s * len(nodes))
+        return nodes[min(part, len(nodes) - 1)] == self.me
 
     def _link(self, target: ProbeTarget, idle_s: float | None, now: float) -> MeasuredLink | None:
-        found = [(at, one) for at, one in self.turns[target].found if now - at <= KEEP_S]
-        rate = max((one.bytes_per_s or 0.0 for _, one in found), default=0.0)
-        if not rate:
+        turn = self.turns[target]
+        rates, trips = _fresh(turn.rates, now), _fresh(turn.trips, now)
+        if not rates or not trips:
             return None
-        trip, at_home = min(one.round_trip_s for _, one in found), is_loopback(target.host)
+        rate, trip = max(one for _, one in rates), min(one for _, one in trips)
+        at_home = is_loopback(target.host)
         return MeasuredLink(
             peer=target.peer,
             host=target.host,
@@ -156,8 +233,13 @@ class ProbeSchedule:
             bytes_per_s=rate,
             at_least=at_home or rate >= CEILING_BYTES_PER_S,
             round_trip_s=trip,
-            age_s=round(now - max(at for at, _ in found), 1),
+            age_s=round(now - rates[-1][0], 1),
+            latency_age_s=round(now - trips[-1][0], 1),
         )
+
+
+def _fresh(found: Sequence[tuple[float, float]], now: float) -> list[tuple[float, float]]:
+    return [(at, one) for at, one in found if now - at <= KEEP_S]
 
 
 def one_way_s(round_trip_s: float, idle_s: float | None) -> float:

@@ -20,7 +20,7 @@ from bus.membership.peer_planes import HEARTBEAT_MS
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
 from bus.process.logs import CountedWarning, Log
-from bus.survey import LinkSurvey, busy_nodes
+from bus.survey import LinkSurvey, busy_nodes, tell_unmeasured
 from bus.switchboard.retained import Retained, RetainedValue
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, PortTaken
@@ -181,6 +181,8 @@ class Switchboard:
                     self._publish_links,
                     self.peers.door_security,
                 )
+            else:
+                tell_unmeasured(speaker.node, reactor, self._publish_links)
             if peer_settings.listen:
                 self._open_abroad()
 

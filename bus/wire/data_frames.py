@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from bus.wire.array_frames import packer, reader
+from bus.wire.array_frames import astuple, packer, reader
 from bus.wire.codec import first_problem
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import (
@@ -24,6 +24,7 @@ from bus.wire.messages.tokens import (
     ToGateway,
     TokenDelta,
     ToRunner,
+    Traced,
 )
 
 LATER = (
@@ -50,6 +51,8 @@ def pack_to_gateway(message: ToGateway) -> bytes:
         return _pack(("step", message.step, [_row(entry) for entry in message.entries]))
     if type(message) is Accepted and not message.unheeded:
         return _pack(("accepted", message.request_id, message.position, message.prompt_tokens))
+    if type(message) is Traced and not message.ranks:
+        return _pack(("traced", *astuple(message)[:-1]))
     return _pack(message)
 
 

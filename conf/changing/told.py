@@ -37,7 +37,15 @@ HERE_ALONE: Mapping[str, str] = {
         "it names files of the machine",
     ),
     **dict.fromkeys(
-        ("offline", "fetch.enabled", "fetch.allow", "tools.search", "tools.search_url"),
+        (
+            "offline",
+            "fetch.enabled",
+            "fetch.allow",
+            "tools.search",
+            "tools.search_url",
+            "otlp.endpoint",
+            "otlp.headers",
+        ),
         "it says what this node asks of others",
     ),
     **dict.fromkeys(

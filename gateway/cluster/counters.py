@@ -77,7 +77,7 @@ class HistogramTotals:
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """The counts of all HTTP processes of this node since its gateway started, all models together.
+    """The counts of all HTTP processes of this node, also of earlier gateways, all models together.
     A histogram has its upper bounds (the last is infinity), a count for each, and the sum."""
 
     requests: Mapping[str, int]

@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
-from bus.wire.messages.readings import DemandReading, RunnerReading
+from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
 from gateway.cluster.counters import ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,11 +86,21 @@ class Metrics:
             registry=own,
         )
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
+        self._exported = counter(
+            "shoal_otlp_spans",
+            "Spans for the collector of traces: it has them, refused them, or never had them.",
+            ("outcome",),
+        )
         self._ignored = counter(
             "shoal_ignored_fields",
             "Fields of requests without effect; `other`: in no published schema.",
             ("dialect", "field"),
         )
+
+    def exported(self, outcome: str, spans: int) -> None:
+        """Count spans of traces that were to be exported; also from another thread."""
+        if spans:
+            self._exported.labels(outcome).inc(spans)
 
     def ended(
         self, model: str, outcome: str, prompt_tokens: int, ttft_s: float | None, seconds: float
@@ -130,9 +140,11 @@ class Metrics:
         demands: list[DemandReading],
         stalls: Mapping[str, StallCounts],
         sensors: HardwareReading | None = None,
+        links: LinkReading | None = None,
     ) -> bytes:
         """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
-        demand at it, of its loops by the names of their processes, and what its sensors tell."""
+        demand at it, of its loops by the names of their processes, what its sensors tell, and the
+        links that it measured."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
@@ -140,6 +152,8 @@ class Metrics:
         scraped.register(_Loops(stalls))
         if sensors is not None:
             scraped.register(_Sensors(sensors))
+        if links is not None:
+            scraped.register(_Links(links))
         return generate_latest(scraped)
 
 
@@ -253,6 +267,30 @@ class _Sensors(Collector):
             if value is not None:
                 family.add_metric((node,), value)
             yield family
+
+
+@dataclass(frozen=True, eq=False)
+class _Links(Collector):
+    """What this node measured of its links. One that is not measured has no sample."""
+
+    reading: LinkReading
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a gauge of each figure, with a sample for each address of a peer."""
+        gauge = partial(GaugeMetricFamily, labels=("node", "peer", "host"))
+        latency = gauge("shoal_link_latency_seconds", "One way, of a small message.")
+        trip = gauge("shoal_link_round_trip_seconds", "Of an echo over the bus.")
+        rate = gauge("shoal_link_bandwidth_bytes_per_second", "What a burst was carried with.")
+        age = gauge(
+            "shoal_link_bandwidth_age_seconds", "Since the bandwidth was measured, as last told."
+        )
+        for link in self.reading.links:
+            labels = (str(self.reading.node), str(link.peer), link.host)
+            latency.add_metric(labels, link.latency_s)
+            trip.add_metric(labels, link.round_trip_s)
+            rate.add_metric(labels, link.bytes_per_s)
+            age.add_metric(labels, link.age_s)
+        yield from (latency, trip, rate, age)
 
 
 @dataclass(frozen=True, eq=False)

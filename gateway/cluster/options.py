@@ -52,7 +52,8 @@ class Options:
     `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
     have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of traces
-    the same, and `trace_sample` is the share of requests that is traced unasked; of answers
+    the same, and `trace_sample` is the share of requests that is traced unasked; they go to
+    `otlp_endpoint` as well, with `otlp_headers` (empty: nowhere); of answers
     that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
     most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
     `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
@@ -112,6 +113,8 @@ class Options:
     trace_rows: int = 2_000
     trace_bytes: int = 64 << 20
     trace_days: float = 3.0
+    otlp_endpoint: str = ""
+    otlp_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     tls: TlsFiles | None = None
     fetch_enabled: bool = False
     fetch_allow: tuple[str, ...] = ("*",)
@@ -143,6 +146,11 @@ class Options:
     def keeps_traces(self) -> bool:
         """Return whether this node keeps any traces of requests."""
         return bool(self.records_file) and self.trace_rows > 0
+
+    @property
+    def traces(self) -> bool:
+        """Return whether requests may be traced: traces are kept or exported."""
+        return self.keeps_traces or bool(self.otlp_endpoint)
 
     @property
     def asks_for_keys(self) -> bool:

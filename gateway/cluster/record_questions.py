@@ -17,6 +17,7 @@ from zlib import crc32
 
 from bus.client import BusClient
 from bus.process.identity import new_name
+from bus.process.logs import story_of
 from bus.wire.codec import Envelope, pack, unpack
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
@@ -314,7 +315,7 @@ class RecordQuestions:
         except ShoalError as error:
             held.refused = str(error) or type(error).__name__
         except Exception as error:
-            self._bus.log.error("a question about records failed here", error=repr(error))
+            self._bus.log.error("a question about records failed here", error=story_of(error))
             held.refused = "the question failed there; see its log"
         held.task = None
         self._say(asked, held)

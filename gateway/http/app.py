@@ -6,10 +6,12 @@ bus is made here; that happens in lifespan startup, after the fork.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 from falcon.asgi import App
 
+from bus.process.logs import stray_of_loop
 from gateway.cluster.options import Options
 from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import (
@@ -23,7 +25,8 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, routed
-from gateway.service import ServiceHandle
+from gateway.http.settings import answer_settings
+from gateway.service import HttpService, ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
@@ -34,9 +37,14 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    handle.on_start += [answer_others, keep_history]
+    handle.on_start += [_log_strays, answer_others, answer_settings, keep_history]
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
+
+
+def _log_strays(service: HttpService) -> None:
+    """Have what tasks and callbacks of this process raise, and nothing waits for, logged."""
+    asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
 
 
 class ReceiveTap:

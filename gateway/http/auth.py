@@ -26,7 +26,12 @@ from gateway.dialects.faults import HttpFaultRaised
 
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"
-
+EXPOSED_HEADERS = (
+    "x-request-id, traceresponse, retry-after, x-queue-position, x-shoal-ignored, "
+    "x-shoal-truncated, x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, "
+    "x-shoal-answered-by, x-shoal-why"
+)
+"""Headers of answers that pages of other origins may read, where they may call."""
 
 KEY_ID_DIGITS = 16
 

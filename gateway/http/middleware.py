@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -17,6 +16,7 @@ import falcon
 from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
+from bus.process.logs import story_of
 from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
@@ -28,6 +28,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
+    EXPOSED_HEADERS,
     Caller,
     caller_of_key,
     caller_of_run,
@@ -66,11 +67,7 @@ though it was not read."""
 _CORS = (
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
-    (
-        "access-control-expose-headers",
-        "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated, "
-        "x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, x-shoal-answered-by, x-shoal-why",
-    ),
+    ("access-control-expose-headers", EXPOSED_HEADERS),
 )
 
 
@@ -371,9 +368,9 @@ class ErrorHandlers:
             self._handle.service.log.error(
                 "a request failed here",
                 reference=reference,
-                path=req.path,
+                path=req.uri_template,
                 request=request_id,
-                error="".join(traceback.format_exception(error)),
+                error=story_of(error),
             )
             fault = faults.internal(reference)
         return fault

@@ -33,6 +33,7 @@ from gateway.requests.clients import cooldown_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
+from gateway.requests.tracing import TRACEPARENT, parent_of
 from gateway.service import HttpService
 
 CLOSED_REQUEST = 499
@@ -55,6 +56,7 @@ def asked_over(
         answer_id=resp.get_header("x-request-id") or "",
         run=job_run_of(req.scope),
         attempt=req.scope.get(ATTEMPT),
+        parent=parent_of(req.get_header(TRACEPARENT)),
     )
 
 

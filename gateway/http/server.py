@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -27,8 +26,9 @@ from gunicorn.glogging import Logger
 from gunicorn.workers import gasgi
 
 from bus.links.tls_files import forget_served
-from bus.process.logs import Log
+from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
+from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
 from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listener, prepare
@@ -142,9 +142,10 @@ class GunicornLog(Logger):
         """Write nothing."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write an error with the exception that is being handled."""
+        """Write an error with the story of the exception that is being handled: `args` quote it."""
         error = sys.exc_info()[1]
-        self._lines.error(_text(msg, args), error=repr(error))
+        said = msg if isinstance(msg, str) else type(msg).__name__
+        self._lines.error(said.partition(": %")[0], error="" if error is None else story_of(error))
 
 
 def _text(message: Any, args: tuple[Any, ...]) -> str:
@@ -212,10 +213,8 @@ def serve(options: Options) -> None:
     """Serve until told to stop. Raises Unavailable when the port is taken, ConfigError when the
     pair of HTTPS is no good."""
     served = served_pair(options)
-    folder = Path(options.metrics_folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = options.metrics_folder
+    go_on(Path(options.metrics_folder), options.version)
     listener = open_listener(options.host, options.port)
     arbiter = _Arbiter(_Gunicorn(options, listener, served))
     die_with_supervisor(lambda: _end_workers(arbiter))

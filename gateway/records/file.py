@@ -229,6 +229,7 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES}")
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in statements_from(version):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bus.process.clock import now, wall
-from bus.process.logs import CountedWarning, Log
+from bus.process.logs import CountedWarning, Log, story_of
 from gateway.cluster.options import Options
 from gateway.records import kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
@@ -281,7 +281,7 @@ class NodeRecords:
         except Exception as error:
             if len(some) > 1:
                 return False
-            self._log.error("what was to be kept failed here", error=repr(error))
+            self._log.error("what was to be kept failed here", error=story_of(error))
             some[0].say(None, RecordsUnavailable("keeping it failed here; see the log"))
             return True
         self._retry_at = 0.0
@@ -328,7 +328,8 @@ class NodeRecords:
         except RecordsUnavailable:
             raise
         except Exception as error:  # a row that cannot be written must not hold up all others
-            self._log.error("requests are not logged: a defect", error=repr(error), rows=len(rows))
+            lost = len(rows)
+            self._log.error("requests are not logged: a defect", error=story_of(error), rows=lost)
         for _ in rows:
             self._rows.popleft()
         return len(rows)
@@ -361,7 +362,7 @@ def _answer(file: RecordsFile, question: _Question, log: Log) -> None:
     except RecordsUnavailable as error:
         question.say(None, error)
     except Exception as error:
-        log.error("a question about records failed here", error=repr(error))
+        log.error("a question about records failed here", error=story_of(error))
         question.say(None, RecordsUnavailable("the question failed here; see the log"))
 
 

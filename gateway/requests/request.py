@@ -22,6 +22,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Traced,
 )
+from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.cluster.counters import Counters
 from gateway.requests.tracing import GatewayTrace
@@ -208,8 +209,8 @@ class ClientRequest:
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, told: Traced, now: float) -> None:
-        """Take what the runner did for it when."""
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
+        """Take what the runner, or a rank of its group, did for it when."""
         if self.trace is not None:
             self.trace.told(told, now)
 
@@ -231,6 +232,10 @@ class ClientRequest:
         self.moved_at = now
         self.begun = True
         last = entries[-1]
+        if isinstance(last, Finished | Failed) and last.usage.completion_tokens > self.tokens:
+            # Some came with no text, such as an end that was ignored.
+            self._counters.tokens(self.model, last.usage.completion_tokens - self.tokens, None)
+            self.tokens = last.usage.completion_tokens
         if self.trace is not None:
             self.trace.arrived(now, ended=isinstance(last, Finished | Failed))
         if isinstance(last, Failed) and last.message == TIMED_OUT:
@@ -266,6 +271,8 @@ class ClientRequest:
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
         self.usage = last.usage
+        if (unbrought := self.answered_tokens - self.tokens) > 0:
+            self._counters.tokens(self.model, unbrought, None)
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens
         self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)

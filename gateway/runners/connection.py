@@ -48,8 +48,10 @@ from bus.wire.messages.tokens import (
     Traced,
     Welcome,
 )
+from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
+from gateway.runners.late_traces import LateTraces
 from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.versions import RECALL_PROTOCOL, as_known
 
@@ -81,8 +83,9 @@ class RequestObserver(Protocol):
         """Note that the runner was gone, or silent, before it had taken the request."""
         ...
 
-    def traced(self, told: Traced, now: float) -> None:
-        """Take what the runner did for the request when, before its terminal comes."""
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
+        """Take what the runner did for the request when, before its terminal comes; then what each
+        rank of its group did, as a rule after that."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
@@ -126,6 +129,7 @@ class RunnerConnection:
         self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
+        self._traces = LateTraces()
         self._protocol: int | None = None
         self._unsent: list[Submit | Cancel | Recall] = []
         """What waits for the runner's welcome, which says what it understands."""
@@ -248,10 +252,9 @@ class RunnerConnection:
                     one.observer.refused(message.refusal)
             case Displaced() | Suspended():
                 self._displaced(message)
-            case Traced():
+            case Traced() | RankTraced():
                 one = self._open.get(message.request_id)
-                if one is not None:
-                    one.observer.traced(message, self._reactor.now())
+                self._traces.heard(message, one and one.observer, self._reactor.now())
             case Welcome():
                 self._welcomed(message)
             case Goodbye():

@@ -19,6 +19,7 @@ from typing import Literal
 
 from bus.wire.array_frames import ArrayFrame
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan
+from runner.group.rank_recorder import RankRecorder
 
 NOT_EVERYWHERE = "not every node of its group has this adapter; give all of them the same files"
 _DIGEST = struct.Struct("<qi")
@@ -201,8 +202,8 @@ class RankContext:
 
     `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank
     has spoken and the lead has answered; `tell` (the lead's) sends a plan to all followers and
-    does not wait; `met` notes that all ranks have proved to be the group's. All are called from
-    the engine's thread.
+    does not wait; `met` notes that all ranks have proved to be the group's; `spans` has what this
+    rank does for traced requests. All are called from the engine's thread.
     """
 
     rank: int
@@ -216,3 +217,4 @@ class RankContext:
     agree: Callable[[RankFacts], Agreement]
     tell: Callable[[SharedPlan], None]
     met: Callable[[], None]
+    spans: RankRecorder

@@ -11,20 +11,21 @@ the keys it began with.
 from __future__ import annotations
 
 import hmac
-import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from bus.links.reactor import Timer
-from bus.links.transport import Change, Link
+from bus.links.transport import Change
+from bus.process.clock import now as clock_now
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
-from bus.wire.messages.control import GroupSpec, RunnerSpec
+from bus.wire.ids import RequestId
+from bus.wire.messages.control import RunnerSpec
 from runner.engine import MemoryLook
 from runner.group import rank_frames
 from runner.group.group_config import CannotForm, greeting
-from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
-from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
+from runner.group.group_traces import GroupTraces, TellRank
+from runner.group.lockstep import Agreement, Disagreement, RankFacts, SharedPlan, agree
+from runner.group.rank_channel import PlanChannel, PlanListener
 
 TRY_NEXT_S = 2.0
 """A lead that does not answer at one address is asked at its next."""
@@ -32,133 +33,11 @@ BACK_S = 1.0
 """A connection to the lead that was lost is back sooner, unless its process or machine is gone."""
 
 
-class PlanListener(Protocol):
-    """What a channel tells its rank, in the main thread."""
-
-    def form(self) -> None:
-        """Join the ring: all ranks are here. Told once; answered by `PlanChannel.formed`."""
-        ...
-
-    def plan(self, shared: SharedPlan) -> None:
-        """Compute the lead's next plan; plans come in order, to followers alone."""
-        ...
-
-    def lost(self, what: str, is_final: bool) -> None:
-        """Take the end of the group: `what` is the matter, and where `is_final` trying again will
-        not help. Told once."""
-        ...
-
-    def ended(self, why: str) -> None:
-        """Take the lead's leaving, in good order or not. Told once, to followers alone."""
-        ...
-
-
 def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
     """Return this rank's end. CannotForm where the spec's group is no group, or rank 0 cannot
     listen."""
     end = LeadChannel if spec.rank == 0 else FollowerChannel
     return end(spec, shell, listener)
-
-
-def group_of(spec: RunnerSpec) -> GroupSpec:
-    """Return the spec's group, checked against the rest of it. CannotForm."""
-    group = spec.group
-    if group is None:
-        raise CannotForm(f"rank {spec.rank} of {spec.size} was given no group")
-    if [seat.rank for seat in group.ranks] != list(range(spec.size)) or spec.rank >= spec.size:
-        raise CannotForm(f"the group's ranks are not 0 to {spec.size - 1}")
-    if not group.ranks[0].plans:
-        raise CannotForm("rank 0 has no address for plans")
-    return group
-
-
-class PlanChannel:
-    """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
-
-    `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
-    last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
-    hears by `on_memory` what another rank measured of its memory.
-    """
-
-    def __init__(
-        self,
-        spec: RunnerSpec,
-        shell: Shell,
-        listener: PlanListener,
-        *,
-        agree: Callable[[RankFacts], Agreement],
-        tell: Callable[[SharedPlan], None],
-    ) -> None:
-        self.group = group = group_of(spec)
-        self.context = RankContext(
-            rank=spec.rank,
-            size=spec.size,
-            generation=spec.generation,
-            sharding=group.sharding,
-            backend=group.backend,
-            first_layer=spec.first_layer,
-            last_layer=spec.last_layer,
-            secret=group.secret,
-            agree=agree,
-            tell=tell,
-            met=self._has_met,
-        )
-        self.step = 0
-        self.ready = False
-        self.on_memory: Callable[[int, MemoryLook], None] = lambda _rank, _look: None
-        self._reactor = shell.reactor
-        self._log = shell.log
-        self._listener = listener
-        self._formed = False
-        self._met = False
-        self._over = False
-        self._told = threading.Condition()
-        self._link = Link(
-            "dealer" if spec.rank else "router",
-            identity=f"rank-{spec.rank}/{spec.generation}" if spec.rank else None,
-            security=shell.security,
-        )
-
-    def formed(self) -> None:
-        """Count silence from now: the ring is there, and the proof of who is in it is due."""
-        self._formed = True
-        self._reactor.later(self.group.form_deadline_s, self._check_met)
-
-    def tell_memory(self, look: MemoryLook) -> None:
-        """Tell the lead what this follower measured of its memory."""
-        raise NotImplementedError
-
-    def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the others that this rank leaves, and from a follower whether it always would."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Drop the link; nothing is told any more."""
-        self._beats.cancel()
-        self._reactor.unwatch(self._link)
-        self._link.close()
-
-    def _begin(self, received: Callable[[list[bytes]], None], beat: Callable[[], None]) -> None:
-        self._reactor.watch(self._link, received)
-        self._beats = self._reactor.every(RANK_BEAT_S, beat)
-
-    def _has_met(self) -> None:
-        self._met = True
-
-    def _check_met(self) -> None:
-        """Give the group up where its first exchange does not end: who is in the ring and is none
-        of its ranks need not say anything."""
-        if not self._met:
-            limit_s = self.group.form_deadline_s
-            self._lose(f"the ranks did not prove in {limit_s:g} s that they alone are in the ring")
-
-    def _lose(self, what: str, *, is_final: bool = False) -> None:
-        if not self._over:
-            self._over = True
-            self._listener.lost(what, is_final)
-
-    def _silence_limit_s(self) -> float:
-        return RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
 
 
 class LeadChannel(PlanChannel):
@@ -169,6 +48,7 @@ class LeadChannel(PlanChannel):
         self._peers: dict[int, bytes] = {}
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
+        self._traces = GroupTraces(spec.size, self.context.spans, self._send_to)
         self._link.is_busy = lambda: True  # a group ends with its connections
         for address in self.group.ranks[0].plans:
             try:
@@ -183,6 +63,10 @@ class LeadChannel(PlanChannel):
         """Count silence from now: the ring is there."""
         self._heard_at = dict.fromkeys(self._peers, self._reactor.now())
         super().formed()
+
+    def ask_spans(self, request_id: RequestId, step: int, tell: TellRank) -> None:
+        """Have `tell` called with what each rank did for a request that ended with `step`."""
+        self._traces.ask(request_id, step, tell, self._reactor.now())
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Have the followers leave; what is final is for the worker to know, not for them."""
@@ -200,7 +84,11 @@ class LeadChannel(PlanChannel):
         return agreement
 
     def _tell(self, shared: SharedPlan) -> None:
-        frame = rank_frames.pack_rank(shared)
+        frame, spans = rank_frames.pack_rank(shared), self.context.spans
+        if spans.notes:
+            now = clock_now()
+            for rank in range(1, self.context.size):
+                spans.crossed("plan", rank, sent=True, bytes_=len(frame), at=now)
         self._reactor.call(lambda: self._send_frame(frame))
 
     # --- the main thread -------------------------------------------------------------------
@@ -228,6 +116,8 @@ class LeadChannel(PlanChannel):
         elif isinstance(message, rank_frames.RankMemory):
             look = MemoryLook(message.step, message.used_bytes, message.limit_bytes)
             self.on_memory(rank, look)
+        elif isinstance(message, rank_frames.RankPong | rank_frames.RankTrace):
+            self._traces.heard(rank, message, self._heard_at[rank])
 
     def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
@@ -256,12 +146,16 @@ class LeadChannel(PlanChannel):
         self._send_all(rank_frames.RankBeat(self.step))
         limit_s = self._silence_limit_s()
         now = self._reactor.now()
+        self._traces.beat(now)
         for rank, heard_at in self._heard_at.items():
             if now - heard_at > limit_s:
                 self._lose(f"{self._name(rank)} was silent for {limit_s:g} s")
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self.group.ranks[rank].node}"
+
+    def _send_to(self, rank: int, message: rank_frames.ToRank) -> None:
+        self._link.send(self._peers[rank], rank_frames.pack_rank(message))
 
     def _send_all(self, message: rank_frames.ToRank) -> None:
         self._send_frame(rank_frames.pack_rank(message))
@@ -297,6 +191,10 @@ class FollowerChannel(PlanChannel):
     def tell_memory(self, look: MemoryLook) -> None:
         """Tell the lead what this rank measured of its memory."""
         self._send(rank_frames.RankMemory(look.step, look.used_bytes, look.limit_bytes))
+
+    def tell_spans(self, request_id: RequestId) -> None:
+        """Tell the lead what this rank did for a request."""
+        self._send(rank_frames.RankTrace(request_id, self.context.spans.take(request_id)))
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Tell the lead that this rank leaves, and whether it always would."""
@@ -339,6 +237,11 @@ class FollowerChannel(PlanChannel):
                     self._told.notify_all()
             case rank_frames.RankBeat():
                 pass
+            case rank_frames.RankPing(sent_at):
+                now = self._reactor.now()
+                self._send(rank_frames.RankPong(sent_at, self._heard_at, now))
+            case rank_frames.AskTrace(request_id, step):
+                self.on_ask(request_id, step)
             case rank_frames.RankGone(why, _):
                 if not self._over:
                     self._over = True

@@ -1,8 +1,9 @@
 """What ranks of a group say to each other beside the ring: `[tag, *fields]` arrays.
 
 Pure. Followers speak to the lead over its plan socket and it answers; tensors never pass here.
-A follower needs of a `RowSpec` only the tokens, whether they are scored, and the adapter: sampling
-and grammar are the lead's. What does not fit raises `BadMessage`.
+A follower needs of a `RowSpec` only the tokens, whether they are scored, the adapter, and of which
+request it is where that is traced: sampling and grammar are the lead's. What does not fit raises
+`BadMessage`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import cast
 
 from bus.wire.array_frames import ArrayFrame, astuple, packer, reader
 from bus.wire.errors import BadMessage
-from bus.wire.ids import TokenId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import RankSpans
 from runner import engine
 from runner.group.lockstep import Agreement, RankFacts, SharedPlan
 
@@ -54,16 +56,45 @@ class RankGone(ArrayFrame, tag="gone", frozen=True):
     is_final: bool
 
 
+class RankPing(ArrayFrame, tag="ping", frozen=True):
+    """Lead: answer at once, for our clocks; said only while a request is traced."""
+
+    sent_at: float
+
+
+class RankPong(ArrayFrame, tag="pong", frozen=True):
+    """Follower: by my clock I had that ping and answered it then."""
+
+    sent_at: float
+    had_at: float
+    replied_at: float
+
+
+class AskTrace(ArrayFrame, tag="ask", frozen=True):
+    """Lead: this request has ended with `step`; tell what you did for it when."""
+
+    request_id: RequestId
+    step: int
+
+
+class RankTrace(ArrayFrame, tag="trace", frozen=True):
+    """Follower: that is what I did; None where there is nothing to tell."""
+
+    request_id: RequestId
+    spans: RankSpans | None
+
+
 class AdmittedRow(ArrayFrame, frozen=True):
     """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order. `scored`:
-    the prompt's log-probabilities are asked for; said only where they are, or where the row has an
-    `adapter`."""
+    the prompt's log-probabilities are asked for. What comes last is left out where it, and what
+    follows it, says nothing."""
 
     row: engine.RowId
     tokens: bytes
     made: int
     scored: bool = False
     adapter: str = ""
+    traced: str = ""
 
 
 class PlanFrame(ArrayFrame, tag="plan", frozen=True):
@@ -83,11 +114,13 @@ class PlanFrame(ArrayFrame, tag="plan", frozen=True):
     insert: tuple[engine.PrefixInsert, ...]
 
 
-ToRank = FormNow | Agreement | SharedPlan | RankBeat | RankGone
-ToLead = RankHello | RankFacts | RankBeat | RankMemory | RankGone
+ToRank = FormNow | Agreement | SharedPlan | RankBeat | RankPing | AskTrace | RankGone
+ToLead = RankHello | RankFacts | RankBeat | RankMemory | RankPong | RankTrace | RankGone
 
 _pack = packer()
-_read_to_rank = reader(FormNow | Agreement | PlanFrame | RankBeat | RankGone, "a follower")
+_read_to_rank = reader(
+    FormNow | Agreement | PlanFrame | RankBeat | RankPing | AskTrace | RankGone, "a follower"
+)
 _read_to_lead = reader(ToLead, "a lead")
 
 
@@ -136,8 +169,10 @@ def _admitted(spec: engine.RowSpec) -> AdmittedRow:
     bytes are those that earlier builds read."""
     plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
     scored = spec.prompt_logprobs is not None
+    if spec.traced:
+        return AdmittedRow(*plain, scored, spec.adapter, spec.traced)
     if spec.adapter:
-        return AdmittedRow(*plain, scored, spec.adapter)
+        return cast(AdmittedRow, (*plain, scored, spec.adapter))
     return cast(AdmittedRow, (*plain, True) if scored else plain)
 
 
@@ -172,4 +207,5 @@ def _spec(admitted: AdmittedRow) -> engine.RowSpec:
         made=admitted.made,
         prompt_logprobs=0 if admitted.scored else None,
         adapter=admitted.adapter,
+        traced=admitted.traced,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bus.process.clock import wall
 from bus.process.memory import keep
+from bus.wire.ids import RequestId
 from bus.wire.messages.readings import RunnerReading
 from runner.group.lockstep import SharedPlan
 from runner.lifecycle import FIRST_STEP_DEADLINE_S, lost_peer
@@ -19,6 +20,10 @@ from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts
 from runner.serving.memory_watch import MemoryWatch
+
+READ_WITHIN_S = 0.5
+LOOKS_AGAIN_S = 0.01
+"""A follower reads the last step of a request some moments after the lead."""
 
 
 class FollowerRole(Role):
@@ -33,6 +38,8 @@ class FollowerRole(Role):
             lambda look: parts.shell.reactor.call(lambda: self._others.tell_memory(look)),
         )
         super().__init__(parts, self._loop)
+        self._loop.spans = self._others.context.spans
+        self._others.on_ask = self._asked
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker
         self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
 
@@ -62,6 +69,16 @@ class FollowerRole(Role):
     def plan(self, shared: SharedPlan) -> None:
         """Hand the next plan to the engine's thread."""
         self._loop.give(shared)
+
+    def _asked(self, request_id: RequestId, step: int) -> None:
+        """Tell what was done for a request once `step` is read, or soon."""
+        self._tell_spans(request_id, step, self._reactor.now() + READ_WITHIN_S)
+
+    def _tell_spans(self, request_id: RequestId, step: int, until: float) -> None:
+        if self.status.steps_done < step and self._reactor.now() < until:
+            self._reactor.later(LOOKS_AGAIN_S, lambda: self._tell_spans(request_id, step, until))
+            return
+        self._others.tell_spans(request_id)
 
     def _heard(self, news: ThreadNews) -> None:
         if isinstance(news, LoadFailed):

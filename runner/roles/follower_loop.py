@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from bus.process.clock import now as clock_now
 from runner.engine import EngineFacts, EngineStatus, FollowingEngine, LoadProgress, MemoryLook
 from runner.group.lockstep import Lockstep, SharedPlan
+from runner.group.rank_recorder import RankRecorder
 from runner.schedule import STEPS_AHEAD
 from runner.serving.lead_loop import IDLE_S, MEMORY_EVERY_S
 from runner.serving.memory_watch import MemoryWatch
@@ -22,7 +23,8 @@ NEXT_PLAN_S = 0.01
 
 class FollowerLoop:
     """The `EngineLoop` of every rank but 0. `facts` is None until the engine is loaded. `watch`
-    says when memory is short, which the lead is to hear by `tell`, from the thread."""
+    says when memory is short, which the lead is to hear by `tell`, from the thread. `spans` notes
+    what is done for traced requests; set before a plan is given."""
 
     def __init__(
         self,
@@ -40,9 +42,11 @@ class FollowerLoop:
         self._unread = 0
         self.facts: EngineFacts | None = None
         self.status = EngineStatus()
+        self.spans: RankRecorder
 
     def give(self, shared: SharedPlan) -> None:
         """Queue the lead's next plan. Called from the main thread."""
+        self.spans.came(shared.plan)
         self._plans.put(shared)
 
     def stop(self) -> None:
@@ -66,10 +70,12 @@ class FollowerLoop:
         self.status.progress = progress
 
     def _follow(self, engine: FollowingEngine) -> None:
-        status, lockstep = self.status, Lockstep(engine.hears)
+        status, spans, lockstep = self.status, self.spans, Lockstep(engine.hears)
         measured_at = 0.0
         while not self._stopping:
+            spans.enter("idle")
             shared = self._next(engine)
+            spans.enter("host")
             if self._stopping:
                 return
             if shared is None:
@@ -78,6 +84,7 @@ class FollowerLoop:
             while lockstep.read < shared.covers and self._unread:
                 self._read(engine, lockstep)
             lockstep.take(shared)
+            spans.begin(shared.plan)
             if status.busy_since is None:
                 status.busy_since = clock_now()
             engine.follow(shared.plan, shared.barred)
@@ -102,7 +109,9 @@ class FollowerLoop:
         return self._plans.get()
 
     def _read(self, engine: FollowingEngine, lockstep: Lockstep) -> None:
+        self.spans.enter("compute")
         result = engine.read()
+        self.spans.enter("host")
         lockstep.made(result.step, result.tokens)
         self._unread -= 1
         self.status.steps_done = result.step

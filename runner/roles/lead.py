@@ -20,8 +20,10 @@ from runner.roles.reports import RunnerMeter
 from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
 from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
+from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.memory_watch import MemoryWatch
+from runner.serving.open_request import OpenRequest
 from runner.serving.request_server import RequestServer
 from runner.text import TextWorks
 
@@ -40,6 +42,7 @@ class LeadRole(Role):
         super().__init__(parts, self._loop)
         if self._channel is not None:
             self._channel.on_memory = self._measured
+            self._loop.spans = self._channel.context.spans
         self._startup = Startup(parts, self._loop, self._opened)
         self._server = RequestServer(
             spec,
@@ -49,6 +52,8 @@ class LeadRole(Role):
             text=self._startup.text,
             tap=tap,
         )
+        if self._channel is not None:
+            self._server.ask_ranks = self._ask_ranks
         self.addresses = self._server.addresses
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
 
@@ -98,6 +103,12 @@ class LeadRole(Role):
     def say_goodbye(self, message: str) -> None:
         """Take leave of gateways."""
         self._server.close(message)
+
+    def _ask_ranks(self, request: OpenRequest, link: GatewayLink) -> None:
+        """Have each rank tell the gateway what it did for a request, if that is traced."""
+        if request.trace is not None:
+            step, peer = self.status.steps_done, request.peer
+            self._others.ask_spans(request.request_id, step, lambda told: link.send(peer, told))
 
     # --- from the engine's thread ----------------------------------------------------------
 

@@ -31,7 +31,8 @@ from runner.engine import (
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
-from runner.group.plan_channel import PlanChannel, open_channel
+from runner.group.plan_channel import open_channel
+from runner.group.rank_channel import PlanChannel
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.text import TextWorks

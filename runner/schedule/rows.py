@@ -267,6 +267,7 @@ class Row:
             min_tokens=request.min_tokens or 0,
             held_ends=self.prepared.stop_token_ids if request.min_tokens else frozenset(),
             adapter=request.adapter or "",
+            traced=request.request_id if request.trace else "",
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from bus.links.transport import Link
 from bus.service import Shell
+from bus.wire.array_frames import astuple
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import RequestId
@@ -29,8 +30,10 @@ from bus.wire.messages.tokens import (
     StepEntries,
     Submit,
     ToGateway,
+    Traced,
     Welcome,
 )
+from bus.wire.messages.traces import RankTraced
 from runner.serving.clients import Clients
 
 Asked = Submit | Credit | Cancel | Recall | Ping
@@ -62,8 +65,17 @@ PRESSURE_PROTOCOL = 10
 """The first version of the data plane in which a choice may end for want of memory."""
 
 
-def known_to(message: ToGateway, protocol: int) -> ToGateway:
-    """Return the message without what this version of the data plane does not know."""
+RANKS_PROTOCOL = 11
+"""The first version of the data plane in which the ranks of a group tell of a traced request."""
+
+
+def known_to(message: ToGateway, protocol: int) -> ToGateway | None:
+    """Return the message without what this version of the data plane does not know; None where it
+    does not know it at all."""
+    if protocol < RANKS_PROTOCOL and type(message) is RankTraced:
+        return None
+    if protocol < RANKS_PROTOCOL and type(message) is Traced:
+        return Traced(*astuple(message)[:-1])
     if type(message) is Accepted and message.unheeded and protocol < UNHEEDED_PROTOCOL:
         return Accepted(message.request_id, message.position, message.prompt_tokens)
     if type(message) is StepEntries and protocol < PRESSURE_PROTOCOL:
@@ -96,8 +108,10 @@ class GatewayLink:
     def send(self, peer: bytes, message: ToGateway) -> None:
         """Send one frame; a gateway process whose socket is gone is given up."""
         client = self._clients.known.get(peer)
-        message = message if client is None else known_to(message, client.protocol)
-        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
+        known = message if client is None else known_to(message, client.protocol)
+        if known is None:
+            return
+        if not self._link.send(peer, pack_to_gateway(known)) and peer in self._clients.known:
             self._give_up(peer, "its socket is gone")
 
     def takes_back(self, peer: bytes) -> bool:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
-from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress
+from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress, StepResult
+from runner.group.rank_recorder import RankRecorder
 from runner.schedule import STEPS_AHEAD, RowEvent, Scheduler, SchedulerLoad
 from runner.serving.memory_watch import MemoryWatch
 
@@ -43,7 +44,8 @@ class LeadLoop:
 
     `load`, given where to tell its progress, returns the engine; `schedule` makes its scheduler.
     `post` is called from the thread and must not wait. `watch` says when memory is short. `facts`
-    and `scheduler` are None until the engine is loaded.
+    and `scheduler` are None until the engine is loaded. `spans` notes, in a group, what this rank
+    does for traced requests.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class LeadLoop:
         self.facts: EngineFacts | None = None
         self.scheduler: Scheduler | None = None
         self.status = EngineStatus()
+        self.spans: RankRecorder | None = None
 
     # --- the main thread -------------------------------------------------------------------
 
@@ -118,7 +121,7 @@ class LeadLoop:
         self.status.progress = progress
 
     def _serve(self, engine: Engine, scheduler: Scheduler) -> None:
-        status = self.status
+        status, spans = self.status, self.spans
         events: list[RowEvent] = []
         measured_at = read_at = 0.0
         while not self._stopping:
@@ -136,12 +139,14 @@ class LeadLoop:
             if plan is not None:
                 if status.busy_since is None:
                     status.busy_since = now
+                if spans is not None:
+                    spans.begin(plan)
                 engine.issue(plan)
                 self._watch.issued(plan)
             if now - measured_at >= MEMORY_EVERY_S or not unread:
                 status.memory, measured_at = engine.memory(), now
             if unread == STEPS_AHEAD or (unread and plan is None):
-                result = engine.read()
+                result = self._read(engine, spans)
                 read_at = now = clock_now()
                 with self._lock:
                     events = scheduler.commit(result, now)
@@ -150,7 +155,19 @@ class LeadLoop:
                 status.busy_since = now if unread else None
                 self._look(engine, scheduler)
             elif plan is None:
+                if spans is not None:
+                    spans.enter("idle")
                 self._rest(engine, scheduler)
+                if spans is not None:
+                    spans.enter("host")
+
+    def _read(self, engine: Engine, spans: RankRecorder | None) -> StepResult:
+        if spans is None:
+            return engine.read()
+        spans.enter("compute")
+        result = engine.read()
+        spans.enter("host")
+        return result
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
         """Have the scheduler know what this rank takes, now and then."""

@@ -8,11 +8,11 @@ once. What is wrong with a request fails that request alone.
 from __future__ import annotations
 
 import secrets
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 from bus.process.clock import wall
+from bus.process.logs import story_of
 from bus.service import Shell
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import RequestId, TokenId
@@ -43,13 +43,15 @@ from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWor
 
 REMEMBERED = 4096
 Tap = Callable[[int, list[Entry]], None]
+AskRanks = Callable[[OpenRequest, GatewayLink], None]
 
 
 class RequestServer:
     """The requests that this runner owes an end, and what becomes of them.
 
     `tap` sees each step's entries as they are sent. `works` is set once the tokenizer is there,
-    `phase` as the runner goes on; requests are refused unless it is `ready`.
+    `phase` as the runner goes on; requests are refused unless it is `ready`. `ask_ranks` is called
+    when a request has ended or is given back, with where to tell of its ranks if it is traced.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RequestServer:
         self.phase: Phase = "loading"
         self.works: TextWorks | None = None
         self.totals = ServedTotals(used_at=shell.reactor.now())
+        self.ask_ranks: AskRanks = lambda _request, _link: None
         self._boot = shell.speaker.boot
         self._reactor = shell.reactor
         self._log = shell.log
@@ -179,6 +182,7 @@ class RequestServer:
                 ends = scheduler.cancel(request_id, self._reactor.now())
             del self._open[request_id]
             self._link.send(request.peer, given_back(request, ends))
+            self.ask_ranks(request, self._link)
         else:
             return
         self._note("displaced", request_id)
@@ -203,8 +207,8 @@ class RequestServer:
             return
         try:
             placed = self._place(pending, answer, now)
-        except Exception:
-            self._log.error("placing a request failed", error=traceback.format_exc())
+        except Exception as error:
+            self._log.error("placing a request failed", error=story_of(error))
             placed = Refusal(reason="bad_request", message="the request could not be placed")
         if isinstance(placed, Refusal):
             self._link.send(pending.peer, Refused(request_id, placed))
@@ -231,7 +235,7 @@ class RequestServer:
             peer=pending.peer,
             credit=pending.submit.credit,
             prompt=works.prompt(prepared),
-            trace=trace_of(pending, prepared, now),
+            trace=trace_of(pending, prepared, now, self.spec.group),
             so_far=so_far,
         )
         with self._loop.scheduling() as scheduler:
@@ -317,8 +321,8 @@ class RequestServer:
                     request.prefilled(choice, event.done, event.total, out)
                     phase = "decode_wait_first_token" if event.done == event.total else "prefill"
                     self._note(phase, request.request_id, done=event.done, total=event.total)
-        except Exception:
-            self._log.error("reading a row failed", error=traceback.format_exc())
+        except Exception as error:
+            self._log.error("reading a row failed", error=story_of(error))
             request.fail("internal", "the model's output could not be read", out)
         if request.is_over:
             self._ended_now(request, now)
@@ -360,6 +364,7 @@ class RequestServer:
             return
         if request.trace is not None:
             self._link.send(request.peer, request.trace.told(now))
+            self.ask_ranks(request, self._link)
         self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
         self.totals.used_at = now
         self._ended[request.request_id] = None

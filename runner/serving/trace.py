@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bus.wire.ids import RequestId
+from bus.wire.ids import NodeId, RequestId
+from bus.wire.messages.control import GroupSpec
 from bus.wire.messages.tokens import SpanName, Traced, TraceSpan
 from runner.schedule import RowEvent, RowPrefilled, RowStarted, RowToken
 from runner.serving.arrivals import Pending
@@ -87,11 +88,19 @@ class ChoiceTrace:
 
 class RequestTrace:
     """The trace of one request that came at `received_at` and whose text was there at
-    `prepared_at`, when it was accepted."""
+    `prepared_at`, when it was accepted. `ranks` are the nodes of a group's, which tell of
+    themselves."""
 
     def __init__(
-        self, request_id: RequestId, choices: int, *, received_at: float, prepared_at: float
+        self,
+        request_id: RequestId,
+        choices: int,
+        *,
+        received_at: float,
+        prepared_at: float,
+        ranks: tuple[NodeId, ...] = (),
     ) -> None:
+        self._ranks = ranks
         self._request_id = request_id
         self._received_at = received_at
         self._accepted_at = prepared_at
@@ -126,10 +135,13 @@ class RequestTrace:
             now,
             len(self._choices),
             (self._template, *spans),
+            self._ranks,
         )
 
 
-def trace_of(pending: Pending, prepared: PreparedRequest, now: float) -> RequestTrace | None:
+def trace_of(
+    pending: Pending, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
+) -> RequestTrace | None:
     """Return the trace of a request whose text is there now, where it asked for one."""
     submit = pending.submit
     if not submit.request.trace:
@@ -139,6 +151,7 @@ def trace_of(pending: Pending, prepared: PreparedRequest, now: float) -> Request
         len(prepared.choices),
         received_at=pending.since_at + submit.waited_ms / 1000,
         prepared_at=now,
+        ranks=() if group is None else tuple(seat.node for seat in group.ranks),
     )
 
 

@@ -10,6 +10,7 @@ for a third thread on the way of every token costs more than the reading itself.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from queue import PriorityQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from bus.process.clock import now
+from bus.process.logs import story_of
 from bus.wire.errors import Refusal
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsPrompt, TextPrompt
 from runner.text.prepared import PreparedRequest, ReadPrompt
@@ -116,7 +118,7 @@ class TextThread(Generic[Prepared]):
             answer = work(request, self.context_tokens)
         except Exception as error:
             # One request fails alone, whatever it contained.
-            traceback.print_exc()
+            sys.stderr.write(f"a request could not be prepared:\n{story_of(error)}\n")
             message = f"the request could not be prepared: {type(error).__name__}"
             answer = Refusal(reason="bad_request", message=message)
         self._post(lambda: answered(answer))

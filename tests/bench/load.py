@@ -6,14 +6,15 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class Timing:
-    """One stream: when it began, when each piece of text came, how it ended."""
+    """One stream: when it began, when each piece of text came, how it ended; `tokens` as its usage
+    told, else as they were asked for."""
 
     began: float
     at: list[float] = field(default_factory=list[float])
@@ -32,10 +33,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Job:
-    """A prompt and how many tokens to make of it."""
+    """A prompt, how many tokens to make of it, and more fields of its request."""
 
     prompt: str
     max_tokens: int
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 async def stream(port: int, model: str, job: Job) -> Timing:
@@ -43,7 +45,7 @@ async def stream(port: int, model: str, job: Job) -> Timing:
     body = json.dumps(
         {
             "model": model, "prompt": job.prompt, "max_tokens": job.max_tokens,
-            "temperature": 0.0, "stream": True,
+            "temperature": 0.0, "stream": True, **job.more,
         }
     ).encode()  # fmt: skip
     timing = Timing(time.perf_counter())
@@ -59,7 +61,7 @@ async def stream(port: int, model: str, job: Job) -> Timing:
     finally:
         writer.close()
     timing.ended = time.perf_counter()
-    timing.tokens = job.max_tokens
+    timing.tokens = timing.tokens or job.max_tokens
     return timing
 
 
@@ -77,6 +79,8 @@ async def read_events(reader: asyncio.StreamReader, timing: Timing) -> None:
         if "error" in data:
             timing.error = str(data["error"])
             return
+        if data.get("usage"):
+            timing.tokens = data["usage"]["completion_tokens"]
         if data.get("choices") and data["choices"][0].get("text"):
             timing.at.append(time.perf_counter())
 

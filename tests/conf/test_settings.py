@@ -7,12 +7,11 @@ import pytest
 
 from bus.links.tls_files import TlsFiles
 from bus.wire.errors import ConfigError
-from conf.sections import line_of
+from conf.sections import environment_of, line_of, masked
 from conf.settings import (
     DEFAULTS_FILE,
     RunnerSettings,
     Settings,
-    environment_of,
     hash_key,
     load_settings,
 )
@@ -262,3 +261,31 @@ def test_what_multiplies_is_measured_unless_it_is_named(
 def test_how_a_runner_multiplies_is_refused_by_name(home: Path, name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"runner\.{name} = "):
         load_settings(home=home, flags={f"runner.{name}": value})
+
+
+def test_headers_for_a_collector_are_read_and_never_shown(tmp_path: Path) -> None:
+    given = "x-key=geheim-7f3, authorization=Bearer%20a%2Cb"
+    settings = load_settings(home=tmp_path, flags={"otlp.headers": given})
+    assert settings.otlp.named_headers == {"x-key": "geheim-7f3", "authorization": "Bearer a,b"}
+    assert masked("otlp.headers", settings.otlp.headers) == "(set)"
+    assert "geheim" not in repr(settings.otlp)
+    with pytest.raises(ConfigError, match=r"entry 2 is not name=value") as refused:
+        load_settings(home=tmp_path, flags={"otlp.headers": "a=b,geheim-7f3"})
+    assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "127.0.0.1:4318",
+        "ftp://h",
+        "http://",
+        "http://h:99999",
+        "http://u:geheim@h",
+        "http://h?k=geheim",
+    ],
+)
+def test_what_is_no_address_of_a_collector_is_refused(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="http://HOST:PORT") as refused:
+        load_settings(home=tmp_path, flags={"otlp.endpoint": endpoint})
+    assert "geheim" not in str(refused.value)

@@ -110,6 +110,23 @@ def test_one_whose_runner_tells_nothing_fails_or_is_hung_up_on_is_traced_here(
         check_trace(get(made, f"/v1/traces/{one['request']}").json())
 
 
+def test_the_ranks_of_a_group_are_told_of_after_the_end_and_one_that_is_silent_is_named(
+    made: GatewayTestbed,
+) -> None:
+    whole = raw_of(made, chat(made, "tokens=4 ranks=2", x_trace=True).json()["id"])
+    assert [(one["rank"], one["node"], one["told"]) for one in whole["ranks"]] == [
+        (0, "n1", True),
+        (1, "n2", True),
+    ]
+    part = raw_of(made, chat(made, "tokens=4 ranks=3 quiet=1", x_trace=True).json()["id"])
+    assert [one["told"] for one in part["ranks"]] == [True, False, True]
+    assert "told nothing" in part["ranks"][1]["why"]
+    for raw in (whole, part):
+        check_trace(get(made, f"/v1/traces/{raw['request']}").json())
+    alone = raw_of(made, chat(made, "tokens=4", x_trace=True).json()["id"])
+    assert alone["ranks"] == [] and alone["links"] == []
+
+
 def test_a_trace_can_be_listed_and_removed(made: GatewayTestbed) -> None:
     raw = raw_of(made, chat(made, "tokens=2", x_trace=True).json()["id"])
     found = get(made, "/v1/traces", limit=1, model=MODEL).json()

@@ -38,10 +38,9 @@ class Cluster:
                 SHOAL_CLUSTER__NAMESPACE=f"test-{base_port // SPAN}-{time.time_ns()}",
                 SHOAL_CLUSTER__PEERS=seed,
                 SHOAL_PRELOAD="",
-                SHOAL_HTTP_PROCESSES="1",
                 SHOAL_SLOTS="3",
                 **PLACED_BY_TESTS,
-                **settings,
+                **{"SHOAL_HTTP_PROCESSES": "1", **settings},
             )
             node.move(base_port)
             if self.nodes:

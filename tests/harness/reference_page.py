@@ -20,7 +20,8 @@ import typer.main
 from bus import service
 from bus.wire import codec, topics
 from bus.wire.messages import tokens
-from conf.settings import DEFAULTS_FILE, environment_of
+from conf.sections import environment_of
+from conf.settings import DEFAULTS_FILE
 from conf.supervisord import PROGRAMS
 from gateway.cli.app import EPILOG, app
 from gateway.cli.output import errors

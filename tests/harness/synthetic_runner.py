@@ -8,7 +8,8 @@ answer), fits=N (refuse a conversation of more characters), skip=N (lose that en
 (give it back so often), back_twice=1 (say so twice), back_late=1 (give it back when it is told to
 stop it), stays=1 (not give it back when that is asked), calls=1 (end with a tool call), unheeded=1
 (strict tools have no effect), unsaid=N (N tokens more are used than are said), untold=1 (it tells
-nothing of a trace). An input has the vector (its length, its number), `EMBEDDED` of them in an
+nothing of a trace), ranks=N (so many ranks tell of it, after its end), quiet=N (but for that one).
+An input has the vector (its length, its number), `EMBEDDED` of them in an
 entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise
 that a runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
@@ -29,7 +30,7 @@ from bus.links.transport import Link
 from bus.process.identity import new_boot
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, Refusal
-from bus.wire.ids import InstanceId, RequestId
+from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.messages.requests import (
     ChatPrompt,
     GenerationRequest,
@@ -63,6 +64,13 @@ from bus.wire.messages.tokens import (
     TraceSpan,
     Vectors,
     Welcome,
+)
+from bus.wire.messages.traces import (
+    RANK_PARTS,
+    RankPart,
+    RankSpans,
+    RankTraced,
+    RankTurn,
 )
 
 WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")
@@ -253,6 +261,7 @@ class SyntheticRunner:
     def round(self) -> None:
         now = self.reactor.now()
         by_peer: dict[bytes, list[Entry]] = {}
+        ended: list[Row] = []
         for request_id, row in list(self.rows.items()):
             if row.next_at > now or row.is_silent():
                 continue
@@ -265,10 +274,15 @@ class SyntheticRunner:
                 del self.rows[request_id]
                 if row.request.trace and "untold" not in row.orders:
                     self.send(row.peer, trace_of(row, now))
+                    ended.append(row)
         if by_peer:
             self.step += 1
         for peer, entries in by_peer.items():
             self.send(peer, StepEntries(self.step, tuple(entries)))
+        for row in ended:
+            for rank in range(int(row.orders.get("ranks", "0"))):
+                if str(rank) != row.orders.get("quiet"):
+                    self.send(row.peer, rank_trace_of(row, rank, now))
 
     def entries(self, row: Row) -> list[Entry]:
         request_id, made = row.request.request_id, []
@@ -320,7 +334,18 @@ def trace_of(row: Row, now: float) -> Traced:
         *(TraceSpan("decode", n, 0.0, whole_s, made, made) for n, made in enumerate(row.made)),
     )
     came_at = row.received_at
-    return Traced(row.request.request_id, came_at, came_at, now, row.request.n, spans)
+    ranks = tuple(NodeId(f"n{rank + 1}") for rank in range(int(row.orders.get("ranks", "0"))))
+    return Traced(row.request.request_id, came_at, came_at, now, row.request.n, spans, ranks)
+
+
+def rank_trace_of(row: Row, rank: int, now: float) -> RankTraced:
+    """What a rank tells of a request that ends now, by the lead's own clock."""
+    took_s = now - row.received_at
+    seconds = tuple(took_s if part == "compute" else 0.0 for part in RANK_PARTS)
+    turn = RankTurn("decode", 1, 1, 0.0, took_s, row.made[0], seconds)
+    part = RankPart("compute", 0.0, took_s)
+    spans = RankSpans(row.received_at, took_s, (turn,), (part,), (), ())
+    return RankTraced(row.request.request_id, rank, 0.0, 0.0, spans)
 
 
 def usage_of(row: Row) -> Usage:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-GATEWAY, LEAD = 1, 2
+GATEWAY, LEAD, RANKS = 1, 2, 10
+"""The processes of a trace; rank 0 has the first of the last."""
 ROUNDED_US = 2
 """Times are told in whole microseconds."""
 SLACK = 0.03
@@ -36,6 +37,13 @@ def check_trace(trace: dict[str, Any], *, sequential: bool = False) -> None:
         _check_lead(lanes, stages, error_us)
         if sequential:
             _check_sums(lanes, whole, stages)
+    for told in trace["otherData"].get("ranks", []):
+        lane = lanes.get((RANKS + told["rank"], 0), [])
+        assert bool(lane) is told["told"], told
+        if lane:
+            _check_rank(lane, lanes, told["clock"]["error_s"] * 1e6 + ROUNDED_US)
+            if sequential:
+                _check_rank_sums(lane, lanes)
 
 
 def _check_nests(lane: Events) -> None:
@@ -57,13 +65,56 @@ def _check_tiles(spans: Events, begins: int, takes: int) -> None:
     assert abs(at - (begins + takes)) <= ROUNDED_US * (1 + len(spans)), "they end before the whole"
 
 
+def _check_rank(
+    lane: Events, lanes: dict[tuple[int, int], list[dict[str, Any]]], error_us: float
+) -> None:
+    """A rank's turns are its whole, and the parts of those that are told in full are each turn; it
+    began when the lead had taken the request up."""
+    whole, *inside = lane
+    turns = [one for one in inside if "steps" in one["args"]]
+    parts = [one for one in inside if "steps" not in one["args"]]
+    _check_tiles(turns, whole["ts"], whole["dur"])
+    for turn in turns:
+        told = sum(turn["args"]["seconds"].values()) * 1e6
+        assert abs(told - turn["dur"]) <= ROUNDED_US * 10, f"parts of {turn}"
+    if parts:
+        _check_tiles(parts, whole["ts"], parts[-1]["ts"] + parts[-1]["dur"] - whole["ts"])
+    _, template = lanes[LEAD, 0]
+    assert whole["ts"] >= template["ts"] + template["dur"] - error_us, "before it was told to"
+
+
+def _check_rank_sums(lane: Events, lanes: dict[tuple[int, int], list[dict[str, Any]]]) -> None:
+    """A rank was at it as long as the lead was, within `SLACK`; what it made is what was made."""
+    whole, *inside = lane
+    took_us = sum(one["dur"] for one in lanes[LEAD, 1] if one["name"] in ("prefill", "decode"))
+    assert abs(whole["dur"] - took_us) <= SLACK * took_us, (whole["dur"], took_us)
+    made = sum(one["args"]["tokens"] for one in inside if one["name"] == "decode")
+    told = sum(one["args"]["tokens"] for one in lanes[LEAD, 1] if one["name"] == "decode")
+    # a step ahead: what it makes after the last token is thrown away
+    assert told <= made <= told + 2, (told, made)
+
+
 def _check_arrows(events: Events, error_us: float) -> None:
     starts = {one["id"]: one for one in events if one["ph"] == "s"}
     ends = {one["id"]: one for one in events if one["ph"] == "f"}
     assert len([one for one in events if one["ph"] in "sf"]) == len(starts) + len(ends)
     assert set(starts) == set(ends), "each arrow has two ends"
     for number, start in starts.items():
-        assert ends[number]["ts"] >= start["ts"] - error_us, f"{start} arrives before it is sent"
+        own_us = start.get("args", {}).get("error_s", 0.0) * 1e6 + ROUNDED_US
+        wrong_us = own_us if start["pid"] >= RANKS else error_us
+        assert ends[number]["ts"] >= start["ts"] - wrong_us, f"{start} arrives before it is sent"
+        assert start["pid"] != ends[number]["pid"], start
+        for end in (start, ends[number]) if start["pid"] >= RANKS else ():
+            assert _is_inside(end, events), f"{end} hangs in the air"
+
+
+def _is_inside(event: dict[str, Any], events: Events) -> bool:
+    """Whether a span of its lane has the end of an arrow."""
+    return any(
+        one["ts"] - ROUNDED_US <= event["ts"] <= one["ts"] + one["dur"] + ROUNDED_US
+        for one in events
+        if one["ph"] == "X" and (one["pid"], one["tid"]) == (event["pid"], event["tid"])
+    )
 
 
 def _check_lead(

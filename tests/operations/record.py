@@ -1,8 +1,8 @@
 """Talks to a real node: records what it exports, as `scrape.prom` beside it.
 
 Run by hand, as `python -m tests.operations.record` in the root of the repository, where metrics
-are added or renamed. What a machine without sensors does not tell of accelerators and its processor
-is taken from `tests/recorded/data/pages.json`, where every field of a reading has a value.
+are added or renamed. What one node without sensors does not tell (accelerators, its processor, links
+to other nodes, exported traces) is taken from `tests/recorded/data/pages.json`, where all has values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
 
 SCRAPE = Path(__file__).with_name("scrape.prom")
-SENSORS = re.compile(r"shoal_(accelerator|cpu)_\w+\{")
 NEEDED = (
     "shoal_requests_total{", "shoal_http_errors_total{", "shoal_ignored_fields_total{",
     "shoal_model_load_seconds_count{", "shoal_request_queue_time_seconds_count{",
@@ -45,12 +44,18 @@ def scraped(node: Node) -> str:
     return _metrics(node)
 
 
-def with_sensors(text: str) -> str:
-    """Add the series of sensors that this machine has not."""
+def whole(text: str) -> str:
+    """Add the series of metrics of which this node has none."""
     told = set(re.findall(r"^(shoal_\w+)\{", text, re.MULTILINE))
+    named = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     pages = json.loads((ROOT / "tests/recorded/data/pages.json").read_text())
-    samples = [one for one in pages["/metrics"]["samples"] if SENSORS.match(one)]
-    more = [one for one in samples if one.partition("{")[0] not in told]
+    more: list[str] = []
+    for line in pages["/metrics"]["samples"]:
+        if line.startswith("# TYPE "):
+            is_new = line.split()[2] not in named
+        else:
+            is_new = line.partition("{")[0] not in told
+        more += [line] if is_new else []
     return text + "".join(f"{one}\n" for one in more)
 
 
@@ -62,7 +67,7 @@ def main() -> int:
     """Write the scrape."""
     with running_node(SHOAL_NODE_NAME="reef") as node:
         use(node)
-        SCRAPE.write_text(with_sensors(scraped(node)))
+        SCRAPE.write_text(whole(scraped(node)))
     return 0
 
 

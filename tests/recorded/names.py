@@ -39,12 +39,12 @@ from bus.wire.topics import TABLE as TOPICS
 from bus.wire.topics import event_topic, reading_topic
 from conf.paths import HOME_VARIABLE, Paths, find_paths
 from conf.ports import PORTS, port_of
+from conf.sections import environment_of
 from conf.settings import (
     DEFAULTS_FILE,
     FOREIGN_PREFIXES,
     LAUNCHED_BY,
     NOT_SETTINGS,
-    environment_of,
     load_settings,
 )
 from conf.supervisord import render

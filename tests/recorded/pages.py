@@ -125,6 +125,7 @@ def tell(service: HttpService) -> None:
     service.counters.loaded("model-0", 3.0)
     service.metrics.fault(429)
     service.metrics.ignored("openai", {"other": 1})
+    service.metrics.exported("taken", 1)
 
 
 def readings() -> list[tuple[str, Message]]:

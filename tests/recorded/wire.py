@@ -49,6 +49,17 @@ from bus.wire.messages.tokens import (
     Vectors,
     Welcome,
 )
+from bus.wire.messages.traces import (
+    RANK_PARTS,
+    Crosses,
+    RankCrossing,
+    RankPart,
+    RankSpans,
+    RankTotal,
+    RankTraced,
+    RankTurn,
+    RankTurnName,
+)
 from runner.engine import (
     EntryId,
     PrefillChunk,
@@ -60,11 +71,15 @@ from runner.engine import (
 )
 from runner.group.lockstep import Agreement, RankFacts, SharedPlan
 from runner.group.rank_frames import (
+    AskTrace,
     FormNow,
     RankBeat,
     RankGone,
     RankHello,
     RankMemory,
+    RankPing,
+    RankPong,
+    RankTrace,
     ToLead,
     ToRank,
     pack_rank,
@@ -118,6 +133,9 @@ def gateway_messages() -> list[ToGateway]:
         Suspended(RID, so_far()),
         Traced(RID, 12.5, 12.75, 13.5, 1, ()),
         Traced(RID, 12.5, 12.75, 13.5, 2, tuple(trace_spans())),
+        Traced(RID, 12.5, 12.75, 13.5, 1, (), (NodeId("n0123456789"), NodeId("n2"))),
+        RankTraced(RID, 1, -0.5, 0.25, rank_spans()),
+        RankTraced(RID, 2, 0.0, 0.0, None),
         Pong(BOOT, 1 << 33, True),
         Pong(BOOT, 0, False),
         StepEntries(1 << 20, ()),
@@ -139,6 +157,25 @@ def trace_spans() -> list[TraceSpan]:
         TraceSpan(name, n % 2, n / 8, n / 8 + 0.125, n, n, 0.0625, 0.25)
         for n, name in enumerate(names)
     ]
+
+
+def rank_spans() -> RankSpans:
+    """Return what a rank tells, with each part, each turn and each kind of crossing."""
+    seconds = tuple(n / 16 for n in range(len(RANK_PARTS)))
+    return RankSpans(
+        12.5,
+        4.0,
+        tuple(
+            RankTurn(name, n, 1 + n, n / 4, n / 4 + 0.25, 7 * n, seconds)
+            for n, name in enumerate(sorted(get_args(RankTurnName)))
+        ),
+        tuple(RankPart(name, n / 8, n / 8 + 0.125) for n, name in enumerate(RANK_PARTS)),
+        tuple(
+            RankCrossing(what, 70_000, n, n, n == 1, 4096 * n, n / 8)
+            for n, what in enumerate(sorted(get_args(Crosses)))
+        ),
+        (RankTotal("hidden", 1, True, 300, 1 << 33), RankTotal("tokens", 0, False, 0, 0)),
+    )
 
 
 def entries() -> list[Entry]:
@@ -172,6 +209,7 @@ def follower_messages() -> list[ToRank]:
     """List what a lead may send to a follower."""
     row = RowSpec(RowId(8), (TokenId(1), TokenId(70_000)), Sampling(temperature=0.0), seed=0)
     scored = RowSpec(RowId(11), (TokenId(3),), Sampling(temperature=0.0), seed=0, prompt_logprobs=0)
+    traced = RowSpec(RowId(12), (TokenId(3),), Sampling(temperature=0.0), seed=0, traced=RID)
     resumed = RowSpec(RowId(9), (TokenId(2),), Sampling(temperature=0.0), seed=0, made=1)
     plan = StepPlan(
         step=70_001,
@@ -189,10 +227,13 @@ def follower_messages() -> list[ToRank]:
         SharedPlan(plan, covers=69_999, barred=(RowId(10),)),
         SharedPlan(StepPlan(step=1), covers=0),
         SharedPlan(StepPlan(step=2, admit=(scored,)), covers=0),
+        SharedPlan(StepPlan(step=3, admit=(traced,)), covers=0),
         FormNow(),
         Agreement(1 << 33, 1 << 34, 4096, 512, 32_768, 151_936, True, False, True),
         Agreement(0, 0, 0, 0, 0, 0, False, True, False),
         RankBeat(70_000),
+        RankPing(12.5),
+        AskTrace(RID, 70_000),
         RankGone("told to", True),
         RankGone("lost", False),
     ]
@@ -206,6 +247,9 @@ def lead_messages() -> list[ToLead]:
         RankFacts(1, "ab" * 32, "bfloat16", 1 << 33, 1 << 34, 4096, 512, 9, 11, True, False, True),
         RankFacts(0, "", "", 0, 0, 0, 0, 0, 0, False, True, False),
         RankBeat(0),
+        RankPong(12.5, 70.25, 70.5),
+        RankTrace(RID, rank_spans()),
+        RankTrace(RID, None),
         RankGone("told to", True),
         RankGone("lost", False),
     ]

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 
+from bus.process.logs import Log, log_strays
 from bus.wire.messages.readings import PullState
 from worker.pulling.order import order_of
 from worker.pulling.session import PullSession
@@ -30,6 +31,7 @@ def _tell(state: PullState) -> None:
 
 def main() -> int:
     """Pull what is ordered, and tell how it ended."""
+    log_strays(Log(node="", process="worker"))
     order = order_of(json.loads(sys.stdin.buffer.readline()))
     goes = threading.Event()
     threading.Thread(target=_heed_worker, args=(goes,), daemon=True).start()

@@ -217,7 +217,7 @@ class PullSession:
             self._give_up(disk_failure(error))
         except Exception as error:
             self._give_up(
-                PullFailed("broken", f"a defect of shoal: {type(error).__name__}: {error}")
+                PullFailed("broken", f"a defect of shoal ({type(error).__name__}): see the log")
             )
             raise
 

@@ -79,7 +79,7 @@ class NodeReading(Message):
 class MeasuredLink(Message):
     """One peer as this node measured it at `host`. `latency_s` is one way, of a small message of
     MLX's ring; `round_trip_s` that of an echo over the bus. `at_least`: the link may carry more,
-    for it was not the network that set the pace."""
+    for it was not the network that set the pace. `age_s` is the bandwidth's."""
 
     peer: NodeId
     latency_s: float = Field(gt=0)
@@ -88,16 +88,30 @@ class MeasuredLink(Message):
     at_least: bool = False
     round_trip_s: float = 0.0
     age_s: float = 0.0
+    latency_age_s: float = 0.0
+
+
+class RestingLink(Message):
+    """A peer that is not measured now, and why: it has not had its first turn, one of the two nodes
+    computes, loads or fetches, or none of the peer's addresses answers."""
+
+    peer: NodeId
+    why: Literal["new", "busy_here", "busy_there", "unanswered"]
 
 
 class LinkReading(Message):
     """A node's links, measured while they were idle, an entry for each address at which a peer
-    answered; peers that are not named are unmeasured."""
+    answered. `latency_every_s` and `bandwidth_every_s` say how often idle ones are measured, 0 for
+    a node that is not to measure; `resting` are the peers that are measured less often than that.
+    """
 
     kind: Literal["link_reading"] = "link_reading"
     node: NodeId
     links: tuple[MeasuredLink, ...]
     measured_at_s: float
+    latency_every_s: float = 0.0
+    bandwidth_every_s: float = 0.0
+    resting: tuple[RestingLink, ...] = ()
 
 
 class RunnerReading(Message):

@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from bus.wire.array_frames import ArrayFrame, Positive
 from bus.wire.errors import FailReason, FinishReason, Refusal
-from bus.wire.ids import Boot, InstanceId, RequestId
+from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
 from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 10
+DATA_PROTOCOL_MAX = 11
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
 have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
@@ -31,7 +32,8 @@ tells the token ids of prompt and answer. 6: it may have a `template` of its own
 that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
 request may have a `trace`, which is told as `Traced`. 10: a gateway may `Recall` a request; one
 that has begun is given back as `Suspended`, with its answer so far, and `Submit` has that. A choice
-may end for `memory_pressure`, its text cut."""
+may end for `memory_pressure`, its text cut. 11: the ranks of a group tell of a traced request
+too, each by a `RankTraced`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -201,7 +203,9 @@ class Traced(ArrayFrame, tag="traced", frozen=True):
 
     The instants are of the runner's monotonic clock: when it had the request, when it was about to
     say `Accepted`, when it tells this. The spans of a choice follow each other without gaps, up to
-    the last instant. Of the first `choices` choices alone. Not sent to versions before 9."""
+    the last instant. Of the first `choices` choices alone. `ranks` are the nodes of a group's
+    ranks, in their order, each of which tells of itself within a second (`RankTraced`); a runner
+    alone, and versions before 11, leave it out. Not sent to versions before 9."""
 
     request_id: RequestId
     received_at: float
@@ -209,6 +213,7 @@ class Traced(ArrayFrame, tag="traced", frozen=True):
     told_at: float
     choices: int
     spans: tuple[TraceSpan, ...]
+    ranks: tuple[NodeId, ...] = ()
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
@@ -350,5 +355,14 @@ class StepEntries(ArrayFrame, tag="step", frozen=True):
 
 ToRunner = Hello | Submit | Credit | Cancel | Recall | Ping
 ToGateway = (
-    Welcome | Goodbye | Accepted | Refused | Displaced | Suspended | Traced | Pong | StepEntries
+    Welcome
+    | Goodbye
+    | Accepted
+    | Refused
+    | Displaced
+    | Suspended
+    | Traced
+    | RankTraced
+    | Pong
+    | StepEntries
 )

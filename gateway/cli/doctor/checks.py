@@ -31,6 +31,7 @@ from conf.changing import readable_key
 from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
+from gateway.cli.doctor.network_checks import traces
 from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import check_is_of, own_api
 from gateway.cli.node.trust import pair_notes
@@ -379,6 +380,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     clients,
     api_keys,
     https,
+    traces,
     _port,
     _supervisord,
     _locks,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import read_keys
@@ -162,3 +164,22 @@ def _outcome(error: OSError) -> Outcome:
 def own_addresses() -> tuple[NodeAddress, ...]:
     """Return the IPv4 addresses of interfaces that are up, as a running node announces them."""
     return tuple(one for one in addresses_up() if ":" not in one.ip)
+
+
+def traces(settings: Settings, _running: bool) -> Finding:
+    """Check that traces can be sent where they are to be sent, and that something listens there."""
+    endpoint = settings.otlp.endpoint
+    if not endpoint:
+        return Finding("traces", "ok", "stay on this node (otlp.endpoint)")
+    names = ("opentelemetry", "opentelemetry.proto")
+    if not all(importlib.util.find_spec(name) for name in names):
+        found = f"they are to go to {endpoint}, but the extra `otlp` is not installed"
+        return Finding("traces", "error", found, "`pip install 'shoal[otlp]'`, `shoal restart`")
+    url = urlsplit(endpoint)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((url.hostname or "", port), DIAL_S).close()
+    except OSError as error:
+        found = f"{endpoint} takes no connection: {error}"
+        return Finding("traces", "warn", found, "start the collector, or correct otlp.endpoint")
+    return Finding("traces", "ok", f"go to {endpoint}")

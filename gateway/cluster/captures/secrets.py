@@ -17,7 +17,9 @@ LEAST = 6
 LEAST_OF_FILE = 16
 """Characters of a word in a key file that is secret; the shorter ones say what the file is."""
 REMOVED = b"[removed]"
-_TELLING = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_TELLING = re.compile(
+    r"KEY|TOKEN|SECRET|PASS(W|PHRASE)|CREDENTIAL|AUTH|COOKIE|HEADERS", re.IGNORECASE
+)
 _PLACE = re.compile(r"(_FILE|_PATH|_DIR|_SOCK)$", re.IGNORECASE)
 _BETWEEN = re.compile(r"[\s,;\"'\[\]{}()]+")
 _BETWEEN_WORDS = re.compile(r"[^A-Za-z0-9+/_.-]+")

@@ -1,7 +1,7 @@
 """What the cluster does now, as one plain value: nodes, loaded copies, counts. Made in one place.
 
 Pure. Rates and queues are of the whole cluster, as runners and gateways last told them; `counters`
-are of this node's gateway, summed over its HTTP processes since it started. What is not known is
+are of this node's gateway, summed over its HTTP processes. What is not known is
 None.
 """
 

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from bus.process.clock import wall
 from bus.process.identity import new_name
+from bus.process.logs import story_of
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
 from gateway.cluster.captures import (
@@ -103,7 +104,7 @@ def answer_others(service: HttpService) -> None:
             await asyncio.to_thread(lambda: kept.write(name, packed_capture(capture)))
         except Exception as error:
             # Who asked waits in vain, and says so; why stands here alone.
-            service.log.error("a capture failed", error=repr(error))
+            service.log.error("a capture failed", error=story_of(error))
 
     async def take(arguments: Any) -> bytes:
         """Return the capture of that name, nothing while it is being made; begin it."""

@@ -190,7 +190,8 @@ class MetricsResource(Resource):
         demands = [one for one in known.demands(now) if one.node == node]
         stalls = read_stalls(Path(service.options.endpoints.folder))
         sensors = hardware_of(known, now).get(node)
-        resp.data = service.metrics.render(ranks, demands, stalls, sensors)
+        links = next((one for one in known.links(now) if one.node == node), None)
+        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links)
         resp.content_type = metrics.CONTENT_TYPE
 
 

@@ -17,6 +17,7 @@ from typing import cast
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
+from bus.process.logs import story_of
 from bus.wire.messages.requests import InputsPrompt
 from gateway.dialects import api_table, sse
 from gateway.dialects.collect import Collected, Collector
@@ -59,6 +60,7 @@ from gateway.http.running import (
 )
 from gateway.http.tasks import answer_as_named
 from gateway.requests.clients import with_defaults
+from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
 
 QUICK_S = 0.5
@@ -242,8 +244,10 @@ async def _parsed(
         service.bodies.give_back(len(body))
     parsed = with_defaults(parsed, of_client(service, req, asked, parsed.extras))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)
-    asked.traced = service.tracing.choose(asked=parsed.extras.trace)
+    asked.traced = service.tracing.choose(asked=parsed.extras.trace, parent=asked.parent)
     resp.set_header("x-request-id", parsed.answer_id)
+    if asked.traced and parsed.requests:
+        resp.set_header(TRACERESPONSE, asked.place(parsed.requests[0].request_id).header)
     if not service.catalog.known:
         await service.catalog.wait_known()
     extras = parsed.extras
@@ -359,7 +363,7 @@ async def _streamed(
         yield dialect.stream(running.parsed).error(refused.fault)
     except Exception as error:
         reference = str(running.exchange.requests[0].request_id)
-        running.service.log.error("a stream failed here", request=reference, error=repr(error))
+        running.service.log.error("a stream failed here", request=reference, error=story_of(error))
         outcome = "internal_error"
         failed = renderer or dialect.stream(running.parsed)
         yield failed.error(internal(reference))

@@ -1,6 +1,7 @@
-"""Talks to clients about the settings of the node that is asked: what is in force, what runs, and
-changes for those who may do everything."""
+"""Talks to clients about the settings of the node that is asked, or of all: what is in force, what
+runs, and changes for those who may do everything."""
 
+from gateway.http.settings.nodes import answer_settings
 from gateway.http.settings.resource import SettingsBody, SettingsResource
 
-__all__ = ["SettingsBody", "SettingsResource"]
+__all__ = ["SettingsBody", "SettingsResource", "answer_settings"]

@@ -1,8 +1,9 @@
-"""Talks to clients, and in threads to the file of settings: `/settings`."""
+"""Talks to clients, in threads to the file of settings, and to other gateways: `/settings`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from falcon.asgi import Request, Response
@@ -10,9 +11,19 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from bus.wire.errors import BadRequest, ConfigError
 from gateway.cluster.options import SettingsDesk
-from gateway.dialects.body import Closed
+from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
+from gateway.http.settings.nodes import (
+    OWN,
+    UNKNOWN,
+    NodeSettings,
+    alone,
+    change_others,
+    changed,
+    elsewhere,
+    of_others,
+)
 from gateway.service import HttpService
 
 MOST = 100
@@ -31,47 +42,68 @@ class SettingsBody(Closed):
 
 
 class SettingsResource(Resource):
-    """`GET /settings` and `PUT /settings`."""
+    """`GET /settings` and `PUT /settings`, of this node or, with `?nodes=all`, of the cluster's."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with every setting of this node, as it may be shown."""
-        await _answer(resp, self.service, _desk(self.service))
+        """Answer with every setting of this node, as it may be shown; of all nodes also where
+        others have other values."""
+        service, desk = self.service, _desk(self.service)
+        others = await of_others(service) if _of_all(req) else None
+        await _answer(resp, service, desk, others)
 
     async def on_put(self, req: Request, resp: Response) -> None:
         """Change `shoal.toml`, and answer as GET does. 403 for what is changed on the machine
-        alone; nothing is written where one of the changes is refused."""
-        desk = _desk(self.service)
-        asked = await self.read(req, SettingsBody)
+        alone; nothing is written where one of the changes is refused. What this node refuses
+        is not asked of others."""
+        service, desk = self.service, _desk(self.service)
+        asked, is_of_all = await self.read(req, SettingsBody), _of_all(req)
         keys = (*asked.set, *asked.unset)
         if not keys or len(set(keys)) < len(keys):
             text = 'name settings, each once: {"set": {"keep_alive_s": 60}, "unset": ["slots"]}'
             raise BadRequest(text, field="set")
         for key in keys:
-            if why := desk.why_not_over_http(key):
-                text = f"{key} is changed on the machine alone, for {why}: `shoal config` does it"
-                raise HttpFaultRaised(HttpFault(403, "setting_not_over_http", text))
-        try:
-            await asyncio.to_thread(desk.change, asked.set, asked.unset)
-        except ConfigError as error:
-            field = "set" if asked.set else "unset"
-            raise BadRequest(str(error), field=field) from error
-        self.service.log.info("settings were changed over HTTP", settings=", ".join(keys))
-        await _answer(resp, self.service, desk)
+            if why := alone(desk, key):
+                raise HttpFaultRaised(HttpFault(403, "setting_not_over_http", why))
+            if is_of_all and key in OWN:
+                raise BadRequest(f"{key}: every node has its own; ask one node", field="nodes")
+        if why := await changed(service, desk, asked.set, asked.unset):
+            raise BadRequest(why, field="set" if asked.set else "unset")
+        others = await change_others(service, asked.set, asked.unset) if is_of_all else None
+        await _answer(resp, service, desk, others)
 
 
-async def _answer(resp: Response, service: HttpService, desk: SettingsDesk) -> None:
+async def _answer(
+    resp: Response,
+    service: HttpService,
+    desk: SettingsDesk,
+    others: Sequence[NodeSettings] | None,
+) -> None:
+    """Answer with the settings; those of `others` beside them, where others were asked."""
     try:
         found: dict[str, Any] = await asyncio.to_thread(desk.rows)
     except ConfigError as error:
         raise HttpFaultRaised(HttpFault(503, "settings_unreadable", str(error))) from error
     options = service.options
-    answer_json(resp, {"node": options.node, "name": options.node_name, **found})
+    document = {"node": options.node, "name": options.node_name, **found}
+    if others is not None:
+        document["nodes"] = [{"node": one.node, "name": one.name, "why": one.why} for one in others]
+        document["settings"] = [
+            {**row, "elsewhere": elsewhere(row, others)} for row in found["settings"]
+        ]
+    answer_json(resp, document)
     resp.set_header("cache-control", "no-store")
+
+
+def _of_all(req: Request) -> bool:
+    """Return whether all nodes are meant. Raises BadRequest."""
+    nodes = req.get_param("nodes")
+    if nodes not in (None, "all"):
+        raise bad_field("nodes", "'all', or left out for the asked node alone")
+    return nodes is not None
 
 
 def _desk(service: HttpService) -> SettingsDesk:
     desk = service.options.settings
     if desk is None:
-        text = "this gateway was started without the settings of its node"
-        raise HttpFaultRaised(HttpFault(503, "settings_unknown", text))
+        raise HttpFaultRaised(HttpFault(503, "settings_unknown", UNKNOWN))
     return desk

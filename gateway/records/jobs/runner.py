@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from bus.process.clock import now
-from bus.process.logs import Log
+from bus.process.logs import Log, story_of
 from bus.wire.ids import RequestId
 from gateway.records.file import RecordsUnavailable
 from gateway.records.jobs.events import Ending, EventCutter, ending_of, is_end_mark
@@ -222,7 +222,7 @@ class JobRunner:
                     self._log.warning("jobs wait: their file cannot be used now", why=str(error))
                 self._ailing = True
             except Exception as error:
-                self._log.error("a round of jobs failed here", error=repr(error))
+                self._log.error("a round of jobs failed here", error=story_of(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -291,7 +291,7 @@ class JobRunner:
             scope = scope_of(run.job, run.mark, body, self._port)
             await self._application(scope, run.receive, run.send)
         except Exception as error:
-            self._log.error("a job failed here", job=run.job.request, error=repr(error))
+            self._log.error("a job failed here", job=run.job.request, error=story_of(error))
         finally:
             run.gone.set()
         try:

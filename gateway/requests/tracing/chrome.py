@@ -1,8 +1,9 @@
 """A kept trace as Chrome's trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
 
-Pure. A process for the gateway and one for the lead runner, a thread for each choice; times in
-microseconds from the request's first byte on, all on the gateway's clock. Two arrows join the
-sides: from the stage in which the request went out to the runner, and from its end back.
+Pure. A process for the gateway, one for the lead runner with a thread for each choice, and one for
+each rank of its group; times in microseconds from the request's first byte on, all on the gateway's
+clock. Arrows join them: from the stage in which the request went out to the runner, from its end
+back, and from the part in which a rank sent something to the one in which another had it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.requests.tracing.rounding import DIGITS
+
 GATEWAY, LEAD = 1, 2
+RANKS = 10
+"""The process of rank 0; those of the others follow."""
 OUT, BACK = 1, 2
+LINKS = 10
+"""The first arrow between ranks."""
 _WHOLE = 0
 Told = Mapping[str, Any]
 
@@ -19,13 +26,20 @@ Told = Mapping[str, Any]
 def chrome_trace(told: Told) -> dict[str, Any]:
     """Return a trace as one object of trace events. What is said of it as a whole, the error of the
     clocks among it, stands in `otherData`."""
-    sides = ("gateway", "lead", "sums")
+    sides = ("gateway", "lead", "ranks", "links", "sums")
     facts = {name: value for name, value in told.items() if name not in sides}
     events = _gateway_events(told)
     lead = told["lead"]
     if lead is not None:
         facts["clock"] = lead["clock"]
         events += [*_lead_events(told, lead), *_arrows(told, lead)]
+    if ranks := told.get("ranks"):  # not in a trace of an earlier build
+        about = ("rank", "node", "told", "why", "clock", "totals")
+        facts["ranks"] = [{name: one[name] for name in about if name in one} for one in ranks]
+        for one in ranks:
+            events += _rank_events(one)
+        for number, link in enumerate(told["links"]):
+            events += _link_arrow(LINKS + number, link)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
@@ -51,6 +65,28 @@ def _lead_events(told: Told, lead: Told) -> list[dict[str, Any]]:
         for one in lead["spans"]
     ]
     return [*named, _span(LEAD, _WHOLE, whole), *spans]
+
+
+def _rank_events(one: Told) -> list[dict[str, Any]]:
+    """Return a rank's lane: its whole, its turns and their parts, each inside of the one before it.
+    One that told nothing has a lane with its name alone."""
+    process, of = RANKS + one["rank"], f"rank {one['rank']} on node {one['node']}"
+    if not one["told"]:
+        return _named(process, f"{of}: {one['why']}", {})
+    whole = {"name": "request", "began_s": one["began_s"], "ended_s": one["ended_s"]}
+    inside = sorted(
+        [*((turn, 0) for turn in one["turns"]), *((part, 1) for part in one["parts"])],
+        key=lambda span: (_us(span[0]["began_s"]), span[1]),
+    )
+    spans = [_span(process, _WHOLE, span) for span in (whole, *(span for span, _ in inside))]
+    return [*_named(process, of, {_WHOLE: "engine"}), *spans]
+
+
+def _link_arrow(number: int, link: Told) -> list[dict[str, Any]]:
+    ends = (RANKS + link["from"], link["sent_s"]), (RANKS + link["to"], link["had_s"])
+    about = {name: link[name] for name in ("step", "bytes", "error_s")}
+    about["seconds"] = round(link["had_s"] - link["sent_s"], DIGITS)
+    return [{**event, "args": about} for event in _arrow(number, link["what"], *ends)]
 
 
 def _arrows(told: Told, lead: Told) -> list[dict[str, Any]]:
@@ -88,7 +124,7 @@ def _span(process: int, thread: int, one: Told) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": one["name"],
-        "cat": "gateway" if process == GATEWAY else "runner",
+        "cat": {GATEWAY: "gateway", LEAD: "runner"}.get(process, "rank"),
         "pid": process,
         "tid": thread,
         "ts": began_us,

@@ -1,7 +1,8 @@
 """What is kept of a traced request: one JSON object, with times in seconds from its first byte on.
 
 Pure. `gateway` has the stages, `lead` what the runner told, brought to the gateway's clock, None
-where it told nothing; `sums` the seconds of each name on either side, those of the first choice.
+where it told nothing; `ranks` and `links` are those of its group; `sums` the seconds of each name
+on either side, those of the first choice.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Traced
+from gateway.requests.tracing.context import TracePlace
 from gateway.requests.tracing.gateway_trace import ClockOffset, GatewayTrace, StageSpan
-
-DIGITS = 6
-"""Of a second: a microsecond is told."""
+from gateway.requests.tracing.ranks import links_of, ranks_of, sums_of
+from gateway.requests.tracing.rounding import DIGITS, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class TracedRequest:
     the gateway; instants are monotonic ones of it, `began_at_s` is wall-clock."""
 
     request: str
+    place: TracePlace
     node: NodeId
     began_at_s: float
     started_at: float
@@ -48,27 +50,34 @@ def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
     zero = known.started_at
     stages = trace.stages(zero, known.read_at, known.ended_at)
     lead = None if trace.lead is None else _lead(trace, trace.lead, known)
-    sums = _sums(stages, trace.lead)
+    ranks, links = ranks_of(trace, known.node, zero), links_of(trace, known.node, zero)
+    sums = {**_sums(stages, trace.lead), **sums_of(trace.ranks)}
     usage = known.usage
     told = {
         "request": known.request,
+        "trace_id": known.place.trace_id,
+        "span_id": known.place.span_id,
+        "parent_id": known.place.parent_id,
         "began_at_s": round(known.began_at_s, DIGITS),
-        "seconds": _rounded(known.ended_at - zero),
+        "seconds": rounded(known.ended_at - zero),
         "node": known.node,
         **known.facts,
         "usage": None if usage is None else usage.model_dump(mode="json"),
         "gateway": [
             {
                 "name": one.name,
-                "began_s": _rounded(one.began_at - zero),
-                "ended_s": _rounded(one.ended_at - zero),
+                "began_s": rounded(one.began_at - zero),
+                "ended_s": rounded(one.ended_at - zero),
             }
             for one in stages
         ],
         "lead": lead,
+        "ranks": ranks,
+        "links": links,
         "sums": sums,
     }
     spans = len(stages) + (0 if trace.lead is None else len(trace.lead.spans))
+    spans += sum(len(one.get("turns", ())) + len(one.get("parts", ())) for one in ranks)
     return TraceDocument(told, sums, spans)
 
 
@@ -79,19 +88,19 @@ def _lead(trace: GatewayTrace, traced: Traced, known: TracedRequest) -> dict[str
         "instance": trace.instance,
         "node": trace.node,
         "clock": _clock(clock),
-        "received_s": _rounded(received_s),
-        "told_s": _rounded(received_s + traced.told_at - traced.received_at),
+        "received_s": rounded(received_s),
+        "told_s": rounded(received_s + traced.told_at - traced.received_at),
         "choices": traced.choices,
         "spans": [
             {
                 "name": one.name,
                 "choice": one.choice,
-                "began_s": _rounded(received_s + one.began_s),
-                "ended_s": _rounded(received_s + one.ended_s),
+                "began_s": rounded(received_s + one.began_s),
+                "ended_s": rounded(received_s + one.ended_s),
                 "tokens": one.tokens,
                 "steps": one.steps,
-                "longest_s": _rounded(one.longest_s),
-                "computed_s": _rounded(one.computed_s),
+                "longest_s": rounded(one.longest_s),
+                "computed_s": rounded(one.computed_s),
             }
             for one in traced.spans
         ],
@@ -101,8 +110,8 @@ def _lead(trace: GatewayTrace, traced: Traced, known: TracedRequest) -> dict[str
 def _clock(clock: ClockOffset) -> dict[str, Any]:
     return {
         "how": clock.how,
-        "offset_s": _rounded(clock.offset_s),
-        "error_s": _rounded(clock.error_s),
+        "offset_s": rounded(clock.offset_s),
+        "error_s": rounded(clock.error_s),
     }
 
 
@@ -114,8 +123,4 @@ def _sums(stages: Sequence[StageSpan], traced: Traced | None) -> dict[str, float
         parts += [(f"lead.{one.name}", one.ended_s - one.began_s) for one in first]
     for name, seconds in parts:
         sums[name] = sums.get(name, 0.0) + seconds
-    return {name: _rounded(seconds) for name, seconds in sums.items()}
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, DIGITS)
+    return {name: rounded(seconds) for name, seconds in sums.items()}

@@ -8,11 +8,13 @@ difference from one side. Two processes of one node have one clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.tokens import Traced
+from bus.wire.messages.traces import RankTraced
 
 Stage = Literal[
     "read",
@@ -57,12 +59,14 @@ class ClockOffset:
 class GatewayTrace:
     """The trace of one request of this process, which an instance is sought for at `now`.
 
-    `lead` is what the runner told that answered it, None until then; `instance` and `node` are
-    those that were asked last.
+    `lead` is what the runner told that answered it, None until then, and `ranks` what the ranks of
+    its group did, by rank; `instance` and `node` are those that were asked last.
     """
 
     def __init__(self, now: float) -> None:
         self.lead: Traced | None = None
+        self.ranks: dict[int, RankTraced] = {}
+        self._whole: Callable[[], None] | None = None
         self.instance: InstanceId | None = None
         self.node: NodeId | None = None
         self._marks: list[tuple[Stage, float]] = [("place", now)]
@@ -75,6 +79,7 @@ class GatewayTrace:
     def submitted(self, instance: InstanceId, node: NodeId | None, now: float) -> None:
         """Note that an instance is asked."""
         self.lead, self.instance, self.node = None, instance, node
+        self.ranks.clear()
         self._sent_at = now
         self._enter("route", now)
 
@@ -90,9 +95,24 @@ class GatewayTrace:
         if ended:
             self._enter("answer", now)
 
-    def told(self, traced: Traced, now: float) -> None:
-        """Take what the runner tells."""
-        self.lead, self._told_at = traced, now
+    def told(self, traced: Traced | RankTraced, now: float) -> None:
+        """Take what the runner tells, or one rank of its group after it."""
+        if isinstance(traced, Traced):
+            self.lead, self._told_at = traced, now
+        elif self.lead is not None and traced.rank < len(self.lead.ranks):
+            self.ranks[traced.rank] = traced
+            if self._whole is not None and self.is_whole:
+                whole, self._whole = self._whole, None
+                whole()
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether each rank of the group has told, or there is none."""
+        return self.lead is None or len(self.ranks) == len(self.lead.ranks)
+
+    def when_whole(self, action: Callable[[], None] | None) -> None:
+        """Have `action` called once the last rank tells; None: nothing waits for it any more."""
+        self._whole = action
 
     def stages(self, started_at: float, read_at: float | None, ended_at: float) -> list[StageSpan]:
         """Return all stages of a request that came at `started_at`, was read at `read_at`, and ends

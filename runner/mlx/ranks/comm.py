@@ -9,6 +9,9 @@ device may begin independent parts of one graph in any order. A ring's first sta
 when what it brings is needed (`await_tokens`), and until then computes what does not depend on it.
 On a CPU it is given only once bytes are there, for the device would spin until then (`ring_wait`).
 After the first error of an exchange there must not be another: it could wait for ever.
+
+While a request is traced, a stage on a CPU gives what it receives, computes and sends one after the
+other, and waits for each: the same exchanges in the same order, each with its time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -26,10 +30,12 @@ import mlx.core as mx
 
 from bus.process.tools import in_words
 from bus.wire.messages.control import GroupSpec
+from bus.wire.messages.traces import Crosses
 from runner.engine import RowId, StepPlan
 from runner.group import group_config
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
+from runner.group.rank_recorder import RankRecorder
 from runner.mlx.ranks.exchange_order import ExchangeOrder, OutOfOrder, Submission
 from runner.mlx.ranks.ring_wait import RingWait, ring_sockets
 
@@ -178,6 +184,29 @@ class Comm:
         raise OutOfOrder("a rank alone has no lead to hear tokens from")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """What goes to another rank, or comes from it, in what is being built: `array` is there when it
+    has, `sends`, for one that goes, when it may."""
+
+    what: Crosses
+    peer: int
+    numbered: tuple[int, int]
+    array: mx.array
+    sends: mx.array | None
+
+    def tell(self, spans: RankRecorder, *, at: float) -> None:
+        """Note when it went, or was there."""
+        spans.crossed(
+            self.what,
+            self.peer,
+            sent=self.sends is not None,
+            bytes_=self.array.nbytes,
+            at=at,
+            numbered=self.numbered,
+        )
+
+
 class GroupComm(Comm):
     """The comm of one rank among others. Made in the engine's thread, after `form`.
 
@@ -200,8 +229,9 @@ class GroupComm(Comm):
         self.microbatches = context.size if buffered else 1
         self._defers = self.is_first_stage and buffered
         on_cpu = not mx.metal.is_available()
-        self._order = ExchangeOrder[mx.array](holds=self.leads and on_cpu)
+        self._order = ExchangeOrder[mx.array, Crossing](holds=self.leads and on_cpu)
         self._ring = RingWait(_sockets) if self.pipes and on_cpu and _sockets else None
+        self._spans = context.spans
         self._received: mx.array | None = None
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
@@ -232,11 +262,14 @@ class GroupComm(Comm):
         is computed from them, and nothing else, is submitted before more are received."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
+        self._note("hidden", self.context.rank + 1, arriving)
         return arriving
 
     def send_hidden(self, hidden: mx.array) -> mx.array:
         """Return `hidden`, on its way to the next stage once what is returned is evaluated."""
-        return mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
+        sent = mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
+        self._note("hidden", self.context.rank - 1, sent, hidden)
+        return sent
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
         """Return `out` where it is sent to the next stage."""
@@ -245,7 +278,9 @@ class GroupComm(Comm):
     def send_tokens(self, tokens: mx.array) -> mx.array:
         """Return the tokens: sent to the first stage, or summed over all tensor ranks."""
         if self.pipes:
-            return mx.distributed.send(tokens, self.context.size - 1, group=self.group)
+            sent = mx.distributed.send(tokens, self.context.size - 1, group=self.group)
+            self._note("tokens", self.context.size - 1, sent, tokens)
+            return sent
         return mx.distributed.all_sum(tokens, group=self.group)
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
@@ -256,6 +291,7 @@ class GroupComm(Comm):
             self.submit([out])
             tokens = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
             if self._defers:
+                self._note("tokens", 0, tokens)
                 self._order.defer(tokens)
             return tokens
         after = cast(mx.array, mx.depends([none], [out])[0])
@@ -293,12 +329,50 @@ class GroupComm(Comm):
         """Give the device all that is held or due."""
         self._give(self._order.settled())
 
-    def _give(self, submissions: Sequence[Submission[mx.array]]) -> None:
+    def _note(
+        self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None
+    ) -> None:
+        """Have what crosses be timed when it is given, while a request is traced."""
+        if self._ring is not None and self._spans.notes:
+            numbered = self._spans.numbered(what, peer, sent=sends is not None)
+            self._order.note(Crossing(what, peer, numbered, crossing, sends))
+
+    def _give(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
+        if self._spans.notes:
+            self._give_noted(submissions)
+            return
         for submission in submissions:
-            arrival = submission.arrival
-            if arrival is not None and self._ring is not None:
-                if self._received is not None:
-                    mx.eval(self._received)
-                self._ring.wait(PATIENCE_S)
-                self._received = arrival
+            if submission.arrival is not None:
+                self._await_bytes(submission.arrival)
             mx.async_eval(submission.arrays)
+
+    def _await_bytes(self, arrival: mx.array) -> None:
+        if self._ring is not None:
+            if self._received is not None:
+                mx.eval(self._received)
+            self._ring.wait(PATIENCE_S)
+            self._received = arrival
+
+    def _give_noted(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
+        """Give as `_give` does. Of what was noted while it was built, wait for each exchange by
+        itself: nothing can arrive before it is known to be sent."""
+        spans = self._spans
+        before = spans.part
+        for submission in submissions:
+            if submission.arrival is not None:
+                spans.enter("wait")
+                self._await_bytes(submission.arrival)
+            for crossing in submission.notes:
+                if crossing.sends is None:
+                    spans.enter("receive")
+                    mx.eval(crossing.array)
+                    crossing.tell(spans, at=spans.enter("compute"))
+                else:
+                    spans.enter("compute")
+                    mx.eval(crossing.sends)
+                    at = spans.enter("send")
+                    mx.eval(crossing.array)
+                    crossing.tell(spans, at=at)
+            spans.enter("compute")
+            mx.async_eval(submission.arrays)
+        spans.enter(before)

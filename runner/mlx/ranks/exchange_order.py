@@ -20,6 +20,8 @@ from typing import Generic, Literal, TypeVar
 
 A = TypeVar("A")
 """What the device computes. Compared by identity alone."""
+N = TypeVar("N")
+"""What a caller notes of a submission."""
 State = Literal["building", "held", "due", "submitted"]
 Signal = Literal["submit", "hold", "defer", "flush", "await"]
 
@@ -36,12 +38,13 @@ class OutOfOrder(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Submission(Generic[A]):
+class Submission(Generic[A, N]):
     """What the device is given at once. `arrival`, where it is not None, is taken in by `arrays`
-    and by nothing else."""
+    and by nothing else. `notes` are what the caller has noted of it while it was built."""
 
     arrays: Sequence[A]
     arrival: A | None = None
+    notes: Sequence[N] = ()
     state: State = "building"
 
     def signal(self, signal: Signal) -> None:
@@ -56,15 +59,16 @@ class Submission(Generic[A]):
         return any(own is array for own in self.arrays)
 
 
-class ExchangeOrder(Generic[A]):
+class ExchangeOrder(Generic[A, N]):
     """One rank's order. Each call that submits returns what the device is to be given now, in
     order. `holds`: what `submit_or_hold` is given waits for a flush."""
 
     def __init__(self, *, holds: bool) -> None:
         self.holds = holds
         self._arrival: A | None = None
-        self._held: deque[Submission[A]] = deque()
-        self._due: deque[Submission[A]] = deque()
+        self._notes: list[N] = []
+        self._held: deque[Submission[A, N]] = deque()
+        self._due: deque[Submission[A, N]] = deque()
 
     @property
     def arriving(self) -> list[A]:
@@ -78,11 +82,15 @@ class ExchangeOrder(Generic[A]):
             raise OutOfOrder("more arrives before what takes in the last was submitted")
         self._arrival = arrival
 
-    def submit(self, arrays: Sequence[A]) -> list[Submission[A]]:
+    def note(self, what: N) -> None:
+        """Note something of what is being built, or is deferred next."""
+        self._notes.append(what)
+
+    def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
         """End what is being built. Return what is held, then it; what is due stays due."""
         return [*self.flush(), *self._built(arrays, "submit")]
 
-    def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A]]:
+    def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
         """End what is being built, and hold it where this rank holds."""
         if not self.holds:
             return self.submit(arrays)
@@ -93,15 +101,15 @@ class ExchangeOrder(Generic[A]):
         """Let `told`, which takes in an exchange alone, be due: submitted once it is awaited.
         OutOfOrder while something is being built."""
         self._expect_nothing_built()
-        due = Submission([told], told)
+        due = Submission([told], told, self._taken_notes())
         due.signal("defer")
         self._due.append(due)
 
-    def flush(self) -> list[Submission[A]]:
+    def flush(self) -> list[Submission[A, N]]:
         """Return what is held, in order."""
         return _submitted(self._held, len(self._held), "flush")
 
-    def awaited(self, told: A) -> list[Submission[A]]:
+    def awaited(self, told: A) -> list[Submission[A, N]]:
         """Return what is due up to `told`; nothing where `told` was submitted already. OutOfOrder
         where it is held: who waits for it would wait for ever."""
         if any(one.holds(told) for one in self._held):
@@ -109,27 +117,35 @@ class ExchangeOrder(Generic[A]):
         count = next((at for at, due in enumerate(self._due, 1) if due.holds(told)), 0)
         return _submitted(self._due, count, "await")
 
-    def settled(self) -> list[Submission[A]]:
+    def settled(self) -> list[Submission[A, N]]:
         """Return all that is held and due. OutOfOrder while something is being built."""
         self._expect_nothing_built()
         return [*self.flush(), *_submitted(self._due, len(self._due), "await")]
 
-    def _built(self, arrays: Sequence[A], signal: Signal) -> list[Submission[A]]:
+    def _built(self, arrays: Sequence[A], signal: Signal) -> list[Submission[A, N]]:
         if self._due:
             arrays = [one for one in arrays if not any(due.holds(one) for due in self._due)]
         if not arrays and self._arrival is None:
             return []
-        built = Submission(arrays, self._arrival)
+        built = Submission(arrays, self._arrival, self._taken_notes())
         built.signal(signal)
         self._arrival = None
         return [built]
+
+    def _taken_notes(self) -> Sequence[N]:
+        if not self._notes:
+            return ()
+        notes, self._notes = self._notes, []
+        return notes
 
     def _expect_nothing_built(self) -> None:
         if self._arrival is not None:
             raise OutOfOrder("what takes in an arrival has not been submitted")
 
 
-def _submitted(waiting: deque[Submission[A]], count: int, signal: Signal) -> list[Submission[A]]:
+def _submitted(
+    waiting: deque[Submission[A, N]], count: int, signal: Signal
+) -> list[Submission[A, N]]:
     taken = [waiting.popleft() for _ in range(count)]
     for submission in taken:
         submission.signal(signal)

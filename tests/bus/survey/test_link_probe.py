@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from bus.survey.link_probe import (
     BUDGET_S,
-    ECHOES,
     FRAME_BYTES,
     MOST_BYTES,
     SERIES,
@@ -58,12 +57,12 @@ def test_a_local_link_is_measured_within_a_factor_of_two(latency_s: float, rate:
 def test_echoes_alone_are_enough_where_nothing_may_be_sent() -> None:
     found, sent = measure(1e-3, 1e6, 0)
     assert found.bytes_per_s is None
-    assert len(sent) == ECHOES + 1
+    assert len(sent) == SERIES + 1
     assert {burst.bytes_ for burst in sent} == {0}
 
 
 def test_load_that_comes_in_the_midst_of_a_measurement_does_not_make_the_way_longer() -> None:
-    gauge, now = LinkProbe(0), 0.0
+    gauge, now = LinkProbe(FRAME_BYTES), 0.0
     step: Burst | ProbeResult | None = gauge.start(now)
     while isinstance(step, Burst):
         now += 5e-3 if step.serial < 2 * SERIES else 1e-3

@@ -61,7 +61,9 @@ def test_a_node_that_is_not_to_measure_answers_others_all_the_same(
     cluster.start("b", "a")
     found = readings(cluster, "a")
     cluster.until(lambda: found.get("n-b") and found["n-b"].links, "b has measured")
-    assert cluster.boards["a"].surveyor is None and "n-a" not in found
+    assert cluster.boards["a"].surveyor is None
+    assert found["n-a"].links == () and found["n-a"].latency_every_s == 0, "and says so"
+    assert found["n-b"].latency_every_s > 0
 
 
 def test_nobody_is_measured_while_a_runner_decodes_at_either_end(
@@ -83,11 +85,11 @@ def test_nobody_is_measured_while_a_runner_decodes_at_either_end(
     cluster.until(known, "both know that b decodes")
     turns = [turn for one in rounds for target, turn in one.turns.items() if target.peer != one.me]
     for turn in turns:
-        turn.due_at = 0.0
+        turn.due_at = turn.latency_due_at = 0.0
     cluster.settle(100)
-    assert not any(turn.found for turn in turns)
+    assert not any(turn.rates or turn.trips for turn in turns)
     worker.publish(topic, runner(NodeId("n-b")))
-    cluster.until(lambda: all(turn.found for turn in turns), "idle again")
+    cluster.until(lambda: all(turn.rates and turn.trips for turn in turns), "idle again")
 
 
 def test_an_address_at_which_another_node_answers_counts_for_nothing(
@@ -114,10 +116,10 @@ def test_an_address_at_which_another_node_answers_counts_for_nothing(
             peer.addresses = (wrong, nobody)
             turns = surveyor.rounds.turns
             gone = [turns[one].failures for one in others if one in turns]
-            return len(gone) == 2 and all(gone) and right in turns and bool(turns[right].found)
+            return len(gone) == 2 and all(gone) and right in turns and bool(turns[right].rates)
 
         cluster.until(each_had_its_turn, "one works, two do not")
-        assert not any(surveyor.rounds.turns[one].found for one in others)
+        assert not any(surveyor.rounds.turns[one].rates for one in others)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address on Linux alone")

@@ -124,6 +124,7 @@ def test_changes_at_once_are_all_there(paths: Paths) -> None:
         "tools": {},
         "pool": {},
         "keep_alive": {},
+        "otlp": {},
     }
 
 

@@ -16,9 +16,11 @@ from bus.wire.messages.tokens import Traced, TraceSpan
 from gateway.requests.tracing import (
     GatewayTrace,
     TracedRequest,
+    TraceParent,
     TraceSampler,
     chrome_trace,
     document_of,
+    place_of,
 )
 from gateway.requests.tracing.gateway_trace import MOST_STAGES
 from tests.harness.traces import check_trace, check_usage
@@ -56,7 +58,8 @@ def played(node: NodeId = HERE, ahead_s: float = 0.0) -> GatewayTrace:
 def known(**more: Any) -> TracedRequest:
     facts: dict[str, Any] = {"model": "m", "why": "asked", "first_token_s": 2.1}
     made = {
-        "request": RID, "node": HERE, "began_at_s": 1e9, "started_at": 10.0, "read_at": 10.5,
+        "request": RID, "place": place_of(RID, RID, None), "node": HERE, "began_at_s": 1e9,
+        "started_at": 10.0, "read_at": 10.5,
         "ended_at": 15.1, "facts": facts, "usage": USAGE,
     }  # fmt: skip
     return TracedRequest(**{**made, **more})
@@ -198,6 +201,10 @@ def test_who_asks_is_traced_and_of_the_others_a_share() -> None:
     sampler = TraceSampler(lambda: cluster[0], 0.0, keeps=True, draw=draws)
     assert sampler.choose(asked=True) == "asked"
     assert sampler.choose(asked=False) == "" and draws.count == 0, "off draws no lots"
+    recorded, unrecorded = (TraceParent("a" * 32, "b" * 16, sampled) for sampled in (True, False))
+    assert sampler.choose(asked=False, parent=recorded) == "parent"
+    assert sampler.choose(asked=True, parent=recorded) == "asked"
+    assert sampler.choose(asked=False, parent=unrecorded) == "" and draws.count == 0
     cluster[0] = 0.3
     assert sampler.choose(asked=False) == "sampled"
     cluster[0] = 0.25

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
-from bus.wire.ids import TokenId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import Sampling
+from bus.wire.messages.traces import (
+    RANK_PARTS,
+    RankCrossing,
+    RankPart,
+    RankSpans,
+    RankTotal,
+    RankTurn,
+)
 from runner.engine import (
     EntryId,
     GrammarSpec,
@@ -22,11 +30,15 @@ from runner.engine import (
 )
 from runner.group.lockstep import RankFacts, SharedPlan, agree
 from runner.group.rank_frames import (
+    AskTrace,
     FormNow,
     RankBeat,
     RankGone,
     RankHello,
     RankMemory,
+    RankPing,
+    RankPong,
+    RankTrace,
     pack_rank,
     unpack_to_lead,
     unpack_to_rank,
@@ -42,6 +54,8 @@ specs = st.builds(
     st.just(0),
     made=numbers,
     prompt_logprobs=st.sampled_from([None, 0]),
+    adapter=st.sampled_from(["", "a"]),
+    traced=st.sampled_from(["", "r"]),
 )
 chunks = st.builds(PrefillChunk, numbers.map(RowId), numbers, numbers)
 plans = st.builds(
@@ -61,6 +75,15 @@ plans = st.builds(
     ).map(tuple),
     st.integers(0, 2**32 - 1),
 )
+RID = RequestId("r")
+SPANS = RankSpans(
+    1.5,
+    2.0,
+    (RankTurn("decode", 3, 1, 0.0, 2.0, 1, (0.0,) * len(RANK_PARTS)),),
+    (RankPart("wait", 0.0, 2.0),),
+    (RankCrossing("hidden", 3, 0, 2, False, 64, 1.0),),
+    (RankTotal("hidden", 2, False, 1, 64),),
+)
 FACTS = RankFacts(1, "c", "float32", 1, 20, 3, 4, 5, 6, True, False, True)
 
 
@@ -75,6 +98,14 @@ def test_a_row_that_is_not_scored_travels_as_it_did_before_rows_were() -> None:
     frame = unpack(pack_rank(SharedPlan(StepPlan(1, admit=(plain, scored)), 0)))
     admitted = next(field for field in frame if isinstance(field, list) and field)
     assert [len(row) for row in admitted] == [3, 4]
+
+
+def test_a_row_that_is_not_traced_travels_as_it_did_before_rows_were() -> None:
+    plain = RowSpec(RowId(3), (TokenId(1),), Sampling(), seed=0, adapter="a")
+    traced = RowSpec(RowId(4), (TokenId(1),), Sampling(), seed=0, traced="req-1")
+    frame = unpack(pack_rank(SharedPlan(StepPlan(1, admit=(plain, traced)), 0)))
+    admitted = next(field for field in frame if isinstance(field, list) and field)
+    assert [row[3:] for row in admitted] == [[False, "a"], [False, "", "req-1"]]
 
 
 def test_a_follower_gets_a_rows_tokens_and_not_how_they_are_sampled() -> None:
@@ -94,15 +125,24 @@ def test_a_follower_gets_a_rows_tokens_and_not_how_they_are_sampled() -> None:
     assert there.plan.admit == (RowSpec(RowId(3), spec.tokens, Sampling(temperature=0.0), 0, 1),)
 
 
-@pytest.mark.parametrize("message", [FormNow(), RankBeat(4), RankGone("why", True), agree([FACTS])])
+@pytest.mark.parametrize(
+    "message",
+    [
+        FormNow(), RankBeat(4), RankPing(1.5), AskTrace(RID, 4), RankGone("why", True),
+        agree([FACTS]),
+    ],
+)  # fmt: skip
 def test_what_a_lead_says_arrives(message) -> None:
     assert unpack_to_rank(pack_rank(message)) == message
 
 
 @pytest.mark.parametrize(
     "message",
-    [RankHello(1, 2, b"p"), FACTS, RankBeat(4), RankMemory(16, 9, 8), RankGone("why", False)],
-)
+    [
+        RankHello(1, 2, b"p"), FACTS, RankBeat(4), RankMemory(16, 9, 8), RankPong(1.5, 2.5, 3.5),
+        RankTrace(RID, None), RankTrace(RID, SPANS), RankGone("why", False),
+    ],
+)  # fmt: skip
 def test_what_a_follower_says_arrives(message) -> None:
     assert unpack_to_lead(pack_rank(message)) == message
 
@@ -126,7 +166,11 @@ plain = st.recursive(
 
 
 @given(
-    st.sampled_from(["plan", "form", "beat", "gone", "agreed", "hello", "facts"]), plain, st.data()
+    st.sampled_from(
+        ["plan", "form", "beat", "gone", "agreed", "hello", "facts", "ping", "pong", "ask", "trace"]
+    ),
+    plain,
+    st.data(),
 )
 def test_whatever_else_comes_is_a_bad_message(tag, body, data) -> None:
     items = [tag, *body] if isinstance(body, list) else [tag, body]

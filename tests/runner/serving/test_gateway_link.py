@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
-from bus.wire.ids import RequestId
-from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries
+from bus.wire.ids import NodeId, RequestId
+from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries, Traced
+from bus.wire.messages.traces import RankTraced
 from runner.serving.gateway_link import known_to
 
 RID = RequestId("r")
@@ -36,3 +37,16 @@ def test_an_end_for_want_of_memory_is_one_at_a_limit_for_versions_before_10() ->
         "length",
     ]
     assert unpack_to_gateway(pack_to_gateway(said)) == said
+
+
+def test_ranks_tell_of_a_traced_request_from_version_11_on() -> None:
+    said = Traced(RID, 1.0, 2.0, 3.0, 1, (), (NodeId("n1"), NodeId("n2")))
+    assert known_to(said, 11) is said
+    alone = Traced(RID, 1.0, 2.0, 3.0, 1, ())
+    assert known_to(said, 10) == alone
+    assert pack_to_gateway(alone)[0] == 0x97, "an array of seven, as before"
+    assert unpack_to_gateway(pack_to_gateway(said)) == said
+    rank = RankTraced(RID, 1, 0.5, 0.25, None)
+    assert known_to(rank, 11) is rank
+    assert known_to(rank, 10) is None
+    assert unpack_to_gateway(pack_to_gateway(rank)) == rank

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from bus.process.logs import Log, log_strays
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from worker.models.files import installed_families
 from worker.pulling.hub import Hub
@@ -45,6 +46,7 @@ def search(asked: AskSearch) -> SearchFound | SearchRefused:
 
 def main() -> int:
     """Answer the question."""
+    log_strays(Log(node="", process="worker"))
     asked = AskSearch.model_validate_json(sys.stdin.buffer.readline())
     sys.stdout.write(search(asked).model_dump_json() + "\n")
     sys.stdout.flush()

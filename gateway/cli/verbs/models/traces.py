@@ -130,6 +130,9 @@ def _show(output: Output, found: Row) -> None:
             for one in lead["spans"]
         ]
     output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
+    if found.get("ranks"):
+        columns = ("rank", "node", ">from", ">seconds", ">clock error", "its time went to")
+        output.table(columns, [_rank_cells(one) for one in found["ranks"]])
     for line in _notes(found):
         output.note(line)
 
@@ -145,6 +148,21 @@ def _span_cells(where: str, one: Row, whole_s: float) -> list[str]:
         str(one["tokens"]) if one.get("tokens") else NONE,
         _bar(one["began_s"], one["ended_s"], whole_s),
     ]
+
+
+def _rank_cells(one: Row) -> list[str]:
+    named = [str(one["rank"]), one["node"]]
+    if not one["told"]:
+        return [*named, NONE, NONE, NONE, one["why"]]
+    sums: dict[str, float] = {}
+    for turn in one["turns"]:
+        for part, seconds in turn["seconds"].items():
+            sums[part] = sums.get(part, 0.0) + seconds
+    took_s = one["ended_s"] - one["began_s"]
+    parts = sorted(sums.items(), key=lambda pair: -pair[1])
+    shares = [f"{part} {seconds / took_s:.1%}" for part, seconds in parts if took_s > 0]
+    error = f"{one['clock']['error_s'] * 1000:.2f} ms"
+    return [*named, f"{one['began_s']:.4f}", f"{took_s:.4f}", error, ", ".join(shares)]
 
 
 def _bar(began_s: float, ended_s: float, whole_s: float) -> str:

@@ -36,7 +36,7 @@ class LatencySpread:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """What a gateway did in the last `seconds`; None: since it started. A spread is None where
+    """What a gateway did in the last `seconds`; None: in all. A spread is None where
     nothing was counted."""
 
     seconds: float | None

@@ -316,7 +316,7 @@ def _of_queue(pool: Told) -> str:
 
 
 def _latencies(spell: Spell, width: int) -> list[list[Line]]:
-    since = "since it started" if spell.seconds is None else f"last {span(spell.seconds)}"
+    since = "in all" if spell.seconds is None else f"last {span(spell.seconds)}"
     columns = (
         Column(f"this gateway, {since}", gives=True),
         Column("p50", right=True),

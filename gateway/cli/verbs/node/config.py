@@ -20,6 +20,11 @@ from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
 
 NOTHING = "nothing was written"
+EVERYWHERE_S = 90.0
+"""What all nodes are asked for may take as long."""
+OF_ALL = typer.Option(
+    "--all", help="On every node of the cluster; this home's node is up, and asks the others."
+)
 
 
 def show(invocation: Invocation) -> None:
@@ -64,13 +69,17 @@ def set_(
             "Before a value below 0: `--`, as in `-- keep_alive_s -1`.",
         ),
     ],
+    of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
     """Set settings in shoal.toml, and leave the rest of it as it is."""
     if len(words) % 2:
         text = f"{words[-1]} has no value: settings are given as NAME VALUE"
         raise CliError(text, remedy=f"`shoal config set {words[-1]} VALUE`", code=USAGE)
     wanted = dict(zip(words[::2], words[1::2], strict=True))
-    _change(invocation, wanted, ())
+    if of_all:
+        _change_everywhere(invocation, {"set": wanted})
+    else:
+        _change(invocation, wanted, ())
 
 
 def unset(
@@ -78,9 +87,13 @@ def unset(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME", help="Settings, such as `runner.max_rows`.")
     ],
+    of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
     """Take settings out of shoal.toml, so that their defaults are in force."""
-    _change(invocation, {}, names)
+    if of_all:
+        _change_everywhere(invocation, {"unset": names})
+    else:
+        _change(invocation, {}, names)
 
 
 def path(invocation: Invocation) -> None:
@@ -156,6 +169,31 @@ def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str])
         elif _waits(key, ran):
             output.note(f"{key}: {_when(key)}")
     output.document({"file": str(paths.config_file), "settings": told})
+
+
+def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
+    """Change the files of all nodes, and say what they have then. Raises CliError where a node did
+    not take it."""
+    found = invocation.api().put("/settings?nodes=all", body, timeout_s=EVERYWHERE_S)
+    output, keys = invocation.output, [*body.get("set", ()), *body.get("unset", ())]
+    rows = {row["key"]: row for row in found["settings"] if row["key"] in keys}
+    names = [found["name"], *(one["name"] for one in found["nodes"] if not one["why"])]
+    for key, row in rows.items():
+        output.say(f"{key} is {_plain(row['value'])} on {', '.join(names)}")
+        for other in row["elsewhere"]:
+            if other["name"] in names:
+                output.warn(f"{other['name']}: {key} is {_plain(other['value'])} there")
+        if key in body.get("set", ()) and not row["source"].startswith("file "):
+            output.warn(f"{row['source']} goes before shoal.toml: {key} stays as it is here")
+        elif row["takes"] != "at once":
+            output.note(f"{key}: `shoal restart` on each node applies it")
+    missing = [one for one in found["nodes"] if one["why"]]
+    if missing:
+        raise CliError(
+            "; ".join(f"not on {one['name']}: {one['why']}" for one in missing),
+            remedy="what was written elsewhere stays; say it again once they take it",
+        )
+    output.document({"node": found["node"], "nodes": found["nodes"], "settings": rows})
 
 
 def _written(invocation: Invocation) -> str:

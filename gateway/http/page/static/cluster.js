@@ -18,6 +18,7 @@ const D = T.watch.doing;
 const RUNNERS_MS = 5000;
 const ENTRIES = 16;
 const APART = new Set(["at_s", "phase", "memory", "node", "name", "process", "pid", "instance", "generation", "rank"]);
+const USUAL_S = 60;
 
 let root = null;
 let asking = null;
@@ -73,16 +74,44 @@ function linksOf(snapshot) {
     for (const b of snapshot.nodes.slice(at + 1)) {
       const seen = [[a, b], [b, a]].map(([from, to]) => telemetry?.peers[from.node]?.peers.find((peer) => peer.node === to.node));
       const measured = [[a, b], [b, a]]
-        .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to })))
+        .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to, ...agesOf(link, telemetry.links[from.node]) })))
         .sort((one, other) => other.bytes_per_s - one.bytes_per_s);
       const best = measured[0] ?? null;
       const quiet = isSilent(a) || isSilent(b);
       const states = seen.filter(Boolean).map((peer) => peer.status);
       const state = quiet ? "silent" : (states.find((one) => one !== "linked") ?? states[0] ?? null);
-      found.push({ a, b, best, state, kind: kindOf(best), crossing: crossingsOf(a, b, snapshot) });
+      const rests = state === "linked" ? restOf(a, b) : null;
+      found.push({ a, b, best, state, rests, kind: kindOf(best), crossing: crossingsOf(a, b, snapshot) });
     }
   });
   return found;
+}
+
+/** Return how long ago a link was measured, by now: a reading tells how long that was before it. */
+function agesOf(link, { measured_at_s: saidS }) {
+  const sinceS = Math.max(0, live.snapshot.at_s - saidS);
+  return { age_s: link.age_s + sinceS, latency_age_s: link.latency_age_s + sinceS };
+}
+
+/** Return why two linked nodes do not measure each other now, in words; null where one of them does. */
+function restOf(a, b) {
+  const whys = [[a, b], [b, a]].map(([from, to]) => {
+    const reading = live.state?.telemetry.links[from.node];
+    if (!reading) return C.rests.new;
+    if (!reading.latency_every_s) return C.rests.off(from.name);
+    const why = reading.resting.find((one) => one.peer === to.node)?.why;
+    if (!why) return null;
+    return why === "busy_here" ? C.rests.busy(from.name) : why === "busy_there" ? C.rests.busy(to.name) : C.rests[why];
+  });
+  return whys.includes(null) ? null : whys[0];
+}
+
+/** Return how often links are measured, and why not as often as they are in a small cluster. */
+function rhythm() {
+  const told = Object.values(live.state?.telemetry.links ?? {}).filter((reading) => reading.latency_every_s);
+  if (!told.length) return null;
+  const most = (name) => Math.max(...told.map((reading) => reading[name]));
+  return C.rhythm(span(most("latency_every_s")), span(most("bandwidth_every_s")), most("bandwidth_every_s") > USUAL_S);
 }
 
 function kindOf(link) {
@@ -106,14 +135,18 @@ function linkTable(links) {
     h(
       "tr", { "data-key": `${link.a.node} ${link.b.node}` },
       h("td", {}, `${link.a.name} – ${link.b.name}`),
-      h("td", {}, C.kinds[link.kind] ?? link.kind ?? T.unknown),
-      h("td", { class: "n" }, link.best ? span(link.best.latency_s) : C.unmeasured),
-      h("td", { class: "n" }, link.best ? speedOf(link.best) : "–"),
-      h("td", {}, h("span", { class: `pill ${link.state === "linked" ? "good" : link.state === "silent" ? "bad" : ""}` }, C.states[link.state] ?? T.unknown)),
+      h("td", { class: "wide-only" }, C.kinds[link.kind] ?? link.kind ?? T.unknown),
+      h("td", { class: "n" }, link.best ? span(link.best.latency_s) : "–", link.best && h("small", {}, C.roundTrip(span(link.best.round_trip_s)))),
+      h("td", { class: "n" }, link.best ? speedOf(link.best) : "–", link.best && h("small", {}, C.ago(span(link.best.age_s)))),
+      h("td", {}, h("span", { class: `pill ${link.state === "linked" ? "good" : link.state === "silent" ? "bad" : ""}` }, C.states[link.state] ?? T.unknown),
+        (link.rests || (!link.best && link.state === "linked")) && h("small", {}, link.rests ?? C.rests.new)),
     ),
   );
   const { link: words } = C;
-  return table([words.between, words.kind, [words.latency, "n"], [words.speed, "n"], words.state], rows);
+  return [
+    table([words.between, [words.kind, "wide-only"], [words.latency, "n"], [words.speed, "n"], words.state], rows),
+    h("p", { class: "dim" }, rhythm()),
+  ];
 }
 
 // --- the picture ------------------------------------------------------------------------------------
@@ -167,11 +200,17 @@ function edge(link, places, size, mayLabel) {
   const isLabelled = mayLabel && isFar;
   const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
   const kind = ["edge", link.state ?? "unseen", link.crossing.length ? "crossed" : ""].join(" ");
-  const label = link.best ? [span(link.best.latency_s), `${bytes(link.best.bytes_per_s)}/s`] : [C.states[link.state] ?? ""];
+  const label = link.best ? [span(link.best.latency_s), `${bytes(link.best.bytes_per_s)}/s`] : [link.state === "linked" ? C.unmeasured : (C.states[link.state] ?? "")];
+  const told = [
+    `${link.a.name} – ${link.b.name}`,
+    link.crossing.length > 0 && C.crosses(link.crossing.join(", ")),
+    link.best && C.measured(span(link.best.latency_age_s), span(link.best.age_s)),
+    link.rests,
+  ].filter(Boolean);
   return s(
     "g", { class: kind, "data-key": `${link.a.node} ${link.b.node}` },
     s("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y }),
-    link.crossing.length > 0 && s("title", {}, C.crosses(link.crossing.join(", "))),
+    s("title", {}, told.join("; ")),
     isLabelled && s("rect", { class: "behind", x: middle.x - LABEL.width / 2, y: middle.y - 7 * label.length - 2, width: LABEL.width, height: 14 * label.length + 4, rx: 4 }),
     isLabelled && label.map((text, row) => s("text", { x: middle.x, y: middle.y + 4 + (row - (label.length - 1) / 2) * 14 }, text)),
   );

@@ -142,21 +142,47 @@ function diskTable(onDisk) {
   return table([M.model, [M.size, "n"], [M.quantization, "wide-only"], [M.context, "n wide-only"], M.nodes, [M.load, "n hush"]], rows.filter(Boolean));
 }
 
-async function look(model) {
-  await attempt(async () => {
-    const { plan: found } = await json("GET", `/instance/placement?model=${encodeURIComponent(model)}`);
-    preview = { model, found };
-  });
+/** Ask where a model would go, by these wishes; what is asked later goes before. */
+async function look(model, wishes = { nodes: [], sharding: "", context: "" }) {
+  problem = told = null;
+  const asking = { model, wishes, found: preview?.model === model ? preview.found : null, refused: null, isAsking: true };
+  preview = asking;
+  draw();
+  const query = new URLSearchParams({ model });
+  for (const [name, value] of Object.entries(conditions(wishes)))
+    for (const one of [value].flat()) query.append(name, one);
+  let found = null;
+  let refused = null;
+  try {
+    found = (await json("GET", `/instance/placement?${query}`)).plan;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    refused = error.message;
+  }
+  if (preview !== asking) return;
+  preview = { model, wishes, found, refused, isAsking: false };
+  draw();
+}
+
+const knownNodes = () => live.snapshot?.nodes ?? [];
+
+/** Return what a placement by hand asks for: a part on each chosen node, and none elsewhere. */
+function conditions({ nodes, sharding, context }) {
+  const others = knownNodes().map((node) => node.node).filter((node) => !nodes.includes(node));
+  return {
+    ...(nodes.length && { min_nodes: nodes.length, ...(others.length && { excluded_nodes: others }) }),
+    ...(sharding && { sharding }),
+    ...(context && { context_tokens: Number(context) }),
+  };
 }
 
 function plan(model) {
-  const { found } = preview;
-  const nodes = found.ranks.map((rank) => rank.name).join(", ");
+  const { found, wishes, refused, isAsking } = preview;
   const put = (event) => {
     event.preventDefault();
     const pinned = event.currentTarget.elements.pinned.checked;
     preview = null;
-    attempt(() => json("POST", "/place_instance", { model, pinned }), M.asked(model));
+    load({ model, pinned, ...conditions(wishes) });
   };
   const leave = () => {
     preview = null;
@@ -165,11 +191,62 @@ function plan(model) {
   return h(
     "form", { onsubmit: put },
     h("h3", {}, M.plan),
-    h("p", {}, M.would(nodes, bytes(found.need_bytes), number(found.tokens_per_s)), " ", found.fetch_bytes > 0 && M.copied(bytes(found.fetch_bytes))),
-    h("details", {}, h("summary", {}, M.arithmetic), found.ranks.map((rank) => h("p", {}, rank.name, ": ", h("code", {}, rank.arithmetic)))),
+    refused ? h("p", { class: "bad", role: "alert" }, refused) : found ? outcome(found) : h("p", { class: "dim" }, T.loading),
+    byHand(model, wishes),
     h("label", { class: "check" }, h("input", { type: "checkbox", name: "pinned" }), M.pin),
-    h("div", { class: "row" }, h("button", { class: "main" }, M.doLoad), h("button", { type: "button", onclick: leave }, M.notNow)),
+    h("div", { class: "row" },
+      h("button", { class: "main", disabled: !found || isAsking }, M.doLoad),
+      h("button", { type: "button", onclick: leave }, M.notNow)),
   );
+}
+
+/** Return what a plan says: ranks and the arithmetic, or who would make way for it. */
+function outcome(found) {
+  if (found.evicts) {
+    const leaving = (live.snapshot?.instances ?? []).filter((one) => found.evicts.includes(one.instance)).map((one) => one.model);
+    return h("p", {}, M.displaces(found.nodes.map(nameOf).join(", "), leaving.join(", ") || found.evicts.join(", ")));
+  }
+  const isSplit = found.ranks.length > 1;
+  const nodes = found.ranks.map((rank) => rank.name).join(", ");
+  return [
+    h("p", {}, M.would(nodes, bytes(found.need_bytes), number(found.tokens_per_s)), " ", isSplit && `${M.splits[found.sharding]}. `, M.holds(number(found.context_tokens)), " ", found.fetch_bytes > 0 && M.copied(bytes(found.fetch_bytes))),
+    h("details", { "data-key": "arithmetic" }, h("summary", {}, M.arithmetic), found.ranks.map((rank) =>
+      h("p", { "data-key": String(rank.rank) }, rank.name, isSplit && `, ${M.layers(rank.first_layer + 1, rank.last_layer)}`, ": ", h("code", {}, rank.arithmetic)))),
+  ];
+}
+
+function byHand(model, wishes) {
+  const changed = (event) => {
+    const { elements } = event.currentTarget.form;
+    const nodes = [...elements].filter((one) => one.name === "node" && one.checked).map((one) => one.value);
+    look(model, { nodes, sharding: elements.sharding.value, context: elements.context.value.trim() });
+  };
+  return h(
+    "details", { class: "by-hand", "data-key": "by hand" },
+    h("summary", {}, M.byHand),
+    h("fieldset", {},
+      h("legend", {}, M.nodesByHand),
+      knownNodes().map((node) =>
+        h("label", { class: "check", "data-key": node.node }, h("input", { type: "checkbox", name: "node", value: node.node, onchange: changed }), node.name))),
+    h("div", { class: "row" },
+      h("label", {}, M.split, " ",
+        h("select", { name: "sharding", onchange: changed }, Object.entries({ "": M.anySplit, ...M.splits }).map(([value, word]) => h("option", { value }, word)))),
+      h("label", {}, M.contextByHand, " ",
+        h("input", { name: "context", type: "number", min: 1, step: 1, placeholder: M.anyContext, value: wishes.context, onchange: changed }))),
+  );
+}
+
+/** Have a model loaded; a copy that is there already and meets the wishes is enough. */
+async function load(body) {
+  const before = live.snapshot?.instances ?? [];
+  let answer = null;
+  await attempt(async () => {
+    answer = await json("POST", "/place_instance", body);
+  }, M.asked(body.model));
+  if (answer && before.some((one) => one.instance === answer.instance)) {
+    told = M.there(body.model);
+    draw();
+  }
 }
 
 // --- pulling ----------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 // The settings of the node that is asked: what is in force and from where, what runs instead until a
-// restart, and changes, which are written into its shoal.toml.
+// restart, where other nodes have other values; and changes, which are written into its shoal.toml, or
+// into that of every node.
 
 import { ApiError, json } from "./api.js";
 import { h, show, words } from "./dom.js";
+import { live } from "./live.js";
 import { T } from "./texts.js";
 
 const S = T.settings;
@@ -15,7 +17,9 @@ let problem = null;
 let told = null;
 let wanted = "";
 let changedOnly = false;
+let differingOnly = false;
 let opened = null;
+let missing = [];
 let refused = null;
 
 export const settings = {
@@ -27,14 +31,18 @@ export const settings = {
   close() {
     clearTimeout(timer);
     root = opened = problem = told = refused = null;
+    missing = [];
   },
 };
+
+/** Return whether there are other nodes, which are then asked as well. */
+const isOfMany = () => (live.snapshot?.nodes.length ?? 1) > 1;
 
 async function look() {
   clearTimeout(timer);
   const mine = root;
   try {
-    const now = await json("GET", "/settings");
+    const now = await json("GET", isOfMany() ? "/settings?nodes=all" : "/settings");
     if (root !== mine || root === null) return;
     found = now;
     problem = null;
@@ -56,14 +64,23 @@ function draw() {
       problem && h("p", { class: "bad", role: "alert" }, problem),
       found?.trouble && h("p", { class: "bad", role: "alert" }, S.trouble(found.trouble)),
       h("p", { class: "good", role: "status", hidden: told === null }, told ?? ""),
+      h("ul", { class: "bad plain", role: "alert", hidden: missing.length === 0 }, missing.map((one) => h("li", { "data-key": one.node }, S.notOn(one.name, one.why)))),
+      untold().map((one) => h("p", { class: "dim", "data-key": `untold ${one.node}` }, S.untold(one.name, one.why))),
       found ? [h("p", { class: "dim" }, words(S.file(found.file))), tools(), groups()] : h("p", { class: "dim" }, T.loading)),
   );
 }
 
 const isChanged = (row) => row.source !== "default";
 
-const summary = () =>
-  S.summary(found.name, found.settings.filter(isChanged).length, found.settings.filter((row) => row.differs).length);
+const isElsewhere = (row) => (row.elsewhere ?? []).length > 0;
+
+/** Return the nodes that did not tell their settings, but for those that are named as not changed. */
+const untold = () => (found?.nodes ?? []).filter((node) => node.why && !missing.some((one) => one.node === node.node));
+
+const summary = () => {
+  const count = (is) => found.settings.filter(is).length;
+  return S.summary(found.name, count(isChanged), count((row) => row.differs), count(isElsewhere));
+};
 
 function tools() {
   const typed = (event) => {
@@ -74,17 +91,23 @@ function tools() {
     changedOnly = event.target.checked;
     draw();
   };
+  const turnedToDiffering = (event) => {
+    differingOnly = event.target.checked;
+    draw();
+  };
   return h(
     "div", { class: "row tools" },
     h("input", { type: "search", id: "find", value: wanted, placeholder: S.find, "aria-label": S.find, oninput: typed }),
     h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turned, checked: changedOnly }), S.changedOnly),
+    found.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turnedToDiffering, checked: differingOnly }), S.differingOnly),
   );
 }
 
 /** Return the settings that are looked for, under the headings of their tables. */
 function groups() {
   const isWanted = (row) =>
-    row.key === opened || ((!changedOnly || isChanged(row)) && `${row.key} ${row.meaning}`.toLowerCase().includes(wanted));
+    row.key === opened ||
+    ((!changedOnly || isChanged(row)) && (!differingOnly || !found.nodes || isElsewhere(row)) && `${row.key} ${row.meaning}`.toLowerCase().includes(wanted));
   const rows = found.settings.filter(isWanted);
   if (!rows.length) return h("p", { class: "dim" }, S.noneFound);
   const tableOf = ({ key }) => (key.includes(".") ? key.split(".")[0] : "");
@@ -111,6 +134,7 @@ function setting(row) {
       h("span", { class: "value" }, plain(row.value)),
       h("span", { class: isChanged(row) ? "pill" : "pill quiet" }, isChanged(row) ? S.origin(row.source) : S.standard),
       row.differs && h("span", { class: "pill warn" }, words(S.differs(plain(row.running)))),
+      (row.elsewhere ?? []).map((one) => h("span", { class: "pill warn", "data-key": one.node }, S.onNode(one.name, plain(one.value)))),
       !row.not_over_http && h("button", { onclick: turn, "aria-expanded": String(isOpen), "aria-label": `${isOpen ? S.notNow : S.change} ${row.key}` }, isOpen ? S.notNow : S.change)),
     row.not_over_http && h("p", { class: "dim alone" }, words(S.hereAlone(row.key, row.not_over_http))),
     isOpen && editor(row),
@@ -125,8 +149,9 @@ function editor(row) {
     if (value === undefined) {
       refused = S.noNumber(row.key);
       draw();
-    } else change({ set: { [row.key]: value } }, S.saved(row.key));
+    } else change({ set: { [row.key]: value } }, S.saved, ofAll(event.target));
   };
+  const given = (event) => change({ unset: [row.key] }, S.unsaved, ofAll(event.target.form));
   return h(
     "form", { onsubmit: sent, "data-key": `edit ${row.key}` },
     field(row),
@@ -134,9 +159,10 @@ function editor(row) {
       row.kind === "words" && `${S.words} `, S.standardIs(plain(row.default)), " ", row.takes === "at once" ? S.atOnce : S.atRestart,
       isAloof && ` ${S.overruled(row.source)}`),
     h("p", { class: "bad", role: "alert", hidden: refused === null }, refused ?? ""),
+    found.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", name: "all" }), S.onAll),
     h("div", { class: "row" },
       h("button", { class: "main" }, S.save),
-      row.source.startsWith("file ") && h("button", { type: "button", onclick: () => change({ unset: [row.key] }, S.unsaved(row.key)) }, S.reset)),
+      (row.source.startsWith("file ") || isElsewhere(row)) && h("button", { type: "button", onclick: given }, S.reset)),
   );
 }
 
@@ -161,14 +187,20 @@ function valueOf(row, input) {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
 }
 
-/** Ask for a change, and say what has come of it. */
-async function change(body, done) {
+const ofAll = (form) => form.elements.all?.checked ?? false;
+
+/** Ask for a change, on this node or on all, and say what has come of it. */
+async function change(body, done, isForAll) {
   refused = told = null;
+  missing = [];
   const key = opened;
   try {
-    found = await json("PUT", "/settings", body);
-    told = done;
+    found = await json("PUT", isForAll ? "/settings?nodes=all" : "/settings", body);
+    const others = (found.nodes ?? []).filter((one) => !one.why);
+    missing = isForAll ? found.nodes.filter((one) => one.why) : [];
+    told = done(key, isForAll ? [found.name, ...others.map((one) => one.name)].join(", ") : "");
     opened = null;
+    if (!isForAll && isOfMany()) look();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     refused = error.message;

@@ -132,7 +132,7 @@ def _tracing_told(service: HttpService) -> dict[str, Any]:
         "ratio": ratio,
         "cluster": service.bus.state.trace_ratio,
         "setting": tracing.own,
-        "keeps": tracing.keeps,
+        "keeps": service.options.keeps_traces,
     }
 
 

@@ -28,6 +28,11 @@ from gateway.http.middleware import Resource, answer_json, sharer_of
 
 CHARACTERS, MOST_CHARACTERS = 50_000, 1_000_000
 MOST_RESULTS = 50
+_OF_SERVERS: frozenset[FetchRule] = frozenset(
+    ("not_allowed", "address", "unresolved", "unreachable", "broken", "late")
+)
+"""Rules whose words name the server that was asked; those of others may quote what a client sent,
+and stand in no log."""
 STATUSES: Mapping[FetchRule, int] = {
     **dict.fromkeys(get_args(UrlRule), 400),
     **dict.fromkeys(get_args(PolicyRule), 403),
@@ -137,7 +142,8 @@ def _told(resource: Resource, *, asks_url: bool) -> Generator[None]:
     try:
         yield
     except FetchRefused as error:
-        service.log.info("not fetched", rule=error.rule, why=error.message)
+        why = error.message if error.rule in _OF_SERVERS else None
+        service.log.info("not fetched", rule=error.rule, why=why)
         raise HttpFaultRaised(fault_of(error, "url" if asks_url else None)) from None
     finally:
         service.running -= 1

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from runner.group.rank_recorder import RankRecorder
 from runner.mlx.ranks.comm import Comm, GroupComm
 from runner.mlx.ranks.exchange_order import OutOfOrder
 
@@ -25,7 +28,10 @@ def comm_of(monkeypatch: pytest.MonkeyPatch, rank: int) -> GroupComm:
     monkeypatch.setattr(mx.distributed, "init", lambda **_: None)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     monkeypatch.setattr(mx.distributed, "recv", lambda shape, dtype, _, group: mx.zeros(shape))
-    context: Any = SimpleNamespace(rank=rank, size=2, sharding="pipeline", backend="ring")
+    spans = RankRecorder(itertools.count().__next__, nullcontext())
+    context: Any = SimpleNamespace(
+        rank=rank, size=2, sharding="pipeline", backend="ring", spans=spans
+    )
     return GroupComm(context)
 
 

@@ -98,7 +98,7 @@ class Oracle:
 def test_any_calls_submit_everything_once_and_in_order_or_raise_and_change_nothing(
     holds: bool, calls: list[tuple[str, bool, int]]
 ) -> None:
-    order, oracle = ExchangeOrder[object](holds=holds), Oracle(holds)
+    order, oracle = ExchangeOrder[object, object](holds=holds), Oracle(holds)
     found: list[Any] = []
     built: list[object] = []
     for call, anew, back in [*calls, ("submit", True, 0), ("settled", True, 0)]:
@@ -121,7 +121,7 @@ def test_any_calls_submit_everything_once_and_in_order_or_raise_and_change_nothi
 
 
 def test_what_is_held_cannot_be_awaited_before_a_flush() -> None:
-    order = ExchangeOrder[str](holds=True)
+    order = ExchangeOrder[str, str](holds=True)
     assert order.submit_or_hold(["tokens"]) == []
     with pytest.raises(OutOfOrder, match="held"):
         order.awaited("tokens")
@@ -130,7 +130,7 @@ def test_what_is_held_cannot_be_awaited_before_a_flush() -> None:
 
 
 def test_two_arrivals_in_one_submission_are_refused() -> None:
-    order = ExchangeOrder[str](holds=False)
+    order = ExchangeOrder[str, str](holds=False)
     order.take_in("first")
     with pytest.raises(OutOfOrder, match="more arrives"):
         order.take_in("second")
@@ -139,7 +139,7 @@ def test_two_arrivals_in_one_submission_are_refused() -> None:
 
 
 def test_what_is_due_stays_due_when_it_is_submitted_with_other_arrays() -> None:
-    order = ExchangeOrder[str](holds=False)
+    order = ExchangeOrder[str, str](holds=False)
     order.defer("tokens")
     assert [one.arrays for one in order.submit(["tokens", "caches"])] == [["caches"]]
     assert order.submit(["tokens"]) == []

@@ -7,7 +7,9 @@ So an exchange that is dragged in by something else shows.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -16,10 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
+from runner.engine import RowId, RowSpec, StepPlan
+from runner.group.rank_recorder import RankRecorder
 from runner.mlx.ranks import comm as comm_module
 from runner.mlx.ranks.comm import GroupComm
 
 Kind = Literal["recv", "send", "all"]
+REQUEST = "r"
+ROW = RowSpec(RowId(1), (TokenId(1),), Sampling(), seed=0, traced=REQUEST)
 
 
 @dataclass(eq=False)
@@ -30,6 +38,7 @@ class Array:
     label: Any = None
     does: tuple[Kind, int, Any] | None = None
     device: Device | None = None
+    nbytes: int = 4
 
     def tolist(self) -> list[int]:
         assert self.device is not None
@@ -89,7 +98,10 @@ class Device:
             self.compute(array)
 
     async_eval = give
-    eval = give
+
+    def eval(self, *arrays: Array | list[Array]) -> None:
+        for one in arrays:
+            self.give(one if isinstance(one, list) else [one])
 
     def compute(self, array: Array) -> None:
         if array in self.computed:
@@ -107,6 +119,7 @@ class Group:
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"]
     metal: bool
+    traced: bool = False
 
 
 class Rank:
@@ -127,9 +140,16 @@ class Rank:
                 size=self.group.size,
                 sharding=self.group.sharding,
                 backend=self.group.backend,
+                spans=RankRecorder(itertools.count().__next__, nullcontext()),
             )
+            self.spans = context.spans
             self.comm: Any = GroupComm(context)
+            ring = (self.group.backend, self.group.sharding) == ("ring", "pipeline")
+            if ring and not self.group.metal:
+                self.comm._ring = SimpleNamespace(wait=lambda _: True)
             for number, plan in enumerate(plans):
+                admit = (ROW,) if self.group.traced and not number else ()
+                self.spans.begin(StepPlan(number + 1, admit=admit))
                 self.issue(number, plan)
                 if plan.reads and len(self.pending) > 1:
                     self.read()
@@ -232,6 +252,7 @@ GROUPS = st.builds(
     st.sampled_from(["pipeline", "tensor"]),
     st.sampled_from(["ring", "jaccl"]),
     st.booleans(),
+    st.booleans(),
 )
 
 
@@ -251,6 +272,23 @@ def test_any_plans_make_the_ranks_exchange_in_one_order(group: Group, plans: lis
             got = [label for kind, peer, label in logs[other] if (kind, peer) == ("recv", one)]
             assert sent == got
     assert_ends(logs)
+    assert_told(ranks)
+
+
+def assert_told(ranks: list[Rank]) -> None:
+    """What a traced group tells of its links has two ends, one on either side."""
+    ends: dict[bool, list[tuple[Any, ...]]] = {True: [], False: []}
+    crossed = 0
+    for rank in ranks:
+        told = rank.spans.take(REQUEST)
+        assert (told is not None) is rank.group.traced
+        for one in () if told is None else told.crossings:
+            pair = (rank.rank, one.peer) if one.sent else (one.peer, rank.rank)
+            ends[one.sent].append((one.what, one.step, one.number, *pair))
+        if rank.comm._ring is not None and rank.group.traced:
+            crossed += sum(kind == "send" for kind, _, _ in rank.device.log)
+    assert sorted(ends[True]) == sorted(ends[False]) and len(ends[True]) == len(set(ends[True]))
+    assert len(ends[True]) == crossed
 
 
 def assert_ends(logs: list[list[tuple[Kind, int, Any]]]) -> None:

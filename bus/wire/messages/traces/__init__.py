@@ -1,0 +1,27 @@
+"""What is told, rank by rank, of what a group did for a traced request. Pure."""
+
+from bus.wire.messages.traces.rank_spans import (
+    RANK_PARTS,
+    Crosses,
+    RankCrossing,
+    RankPart,
+    RankPartName,
+    RankSpans,
+    RankTotal,
+    RankTraced,
+    RankTurn,
+    RankTurnName,
+)
+
+__all__ = [
+    "RANK_PARTS",
+    "Crosses",
+    "RankCrossing",
+    "RankPart",
+    "RankPartName",
+    "RankSpans",
+    "RankTotal",
+    "RankTraced",
+    "RankTurn",
+    "RankTurnName",
+]

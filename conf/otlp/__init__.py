@@ -1,0 +1,64 @@
+"""Where traces of requests are sent as they end: the table `[otlp]`.
+
+Pure. Meanings are in default.toml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["OtlpSettings"]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+class OtlpSettings(BaseModel):
+    """The settings of the collector that traces are sent to. `headers` are secret."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    endpoint: str
+    headers: str = Field(repr=False)
+
+    @property
+    def named_headers(self) -> Mapping[str, str]:
+        """Return the headers by name."""
+        return _headers(self.headers)
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_address(cls, endpoint: str) -> str:
+        wrong = "http://HOST:PORT or https://HOST:PORT, a path behind it or not; keys: otlp.headers"
+        try:
+            url = urlsplit(endpoint)
+            port = url.port
+        except ValueError:
+            raise ValueError(wrong) from None
+        bare = not (url.query or url.fragment or "@" in url.netloc) and port != 0
+        if endpoint and not (url.scheme in ("http", "https") and url.hostname and bare):
+            raise ValueError(wrong)
+        return endpoint
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, headers: str) -> str:
+        _headers(headers)
+        return headers
+
+
+def _headers(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, entry in enumerate(filter(str.strip, text.split(",")), 1):
+        name, mark, value = entry.partition("=")
+        name, value = name.strip(), unquote(value.strip())
+        if not (mark and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            raise ValueError(
+                f"entry {number} is not name=value (a comma within a value is written %2C)"
+            )
+        found[name] = value
+    return found

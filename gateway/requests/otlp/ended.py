@@ -1,0 +1,64 @@
+"""Talks to nothing but the packages that are installed: opens what exports traces, where they are
+to be exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bus.process.logs import Log
+from gateway.cluster.options import Options
+from gateway.requests.otlp.collector import TraceCollector
+from gateway.requests.otlp.spans import Value
+
+Outcome = Literal["sent", "refused", "dropped"]
+"""What became of a span: the collector has it, it did not want it, or it never had it."""
+Count = Callable[[Outcome, int], None]
+MISSING = (
+    "otlp.endpoint is set, but traces are not exported: "
+    "`pip install 'shoal[otlp]'` where shoal is installed, then `shoal restart`"
+)
+ANSWER_S = 10.0
+"""A collector may take so long for one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTrace:
+    """A trace as it is kept (JSON), how many spans it has, and what its request asked for."""
+
+    trace: bytes
+    spans: int
+    asked: Mapping[str, Value]
+
+
+class TraceSink(Protocol):
+    """What takes traces that have ended."""
+
+    def offer(self, ended: EndedTrace) -> None:
+        """Take a trace; it does not wait."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left, for a moment. Blocks."""
+        ...
+
+
+def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
+    """Return what exports traces, as the options say; None where nothing does."""
+    if not options.otlp_endpoint:
+        return None
+    try:
+        from gateway.requests.otlp.exporter import TraceExporter
+    except ImportError:
+        log.error(MISSING)
+        return None
+    collector = TraceCollector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
+    resource: dict[str, Value] = {
+        "service.name": "shoal",
+        "service.version": options.version,
+        "service.instance.id": str(options.node),
+        "host.name": options.node_name,
+    }
+    return TraceExporter(collector, resource, log, count)

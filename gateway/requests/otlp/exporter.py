@@ -1,0 +1,181 @@
+"""Talks to a collector, in a thread of its own: traces go there some time after they have ended.
+
+Nothing waits for it: a trace is put into a queue of bounded bytes, or dropped and counted. What a
+collector does not take is sent again for a while, then dropped; one that is silent costs a line of
+the log a minute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from bus.process.clock import now
+from bus.process.logs import Log
+from gateway.requests.otlp.collector import PASSING, CollectorAnswer, TraceCollector
+from gateway.requests.otlp.encoding import SpanEncoder, refused_of
+from gateway.requests.otlp.ended import Count, EndedTrace
+from gateway.requests.otlp.spans import Value, spans_of
+
+MOST_WAITING_BYTES = 4 << 20
+TOGETHER = 64
+"""Traces of one request to the collector."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTiming:
+    """Seconds: what ends within `gather_s` goes together. A collector is asked again after
+    `again_s`, then twice that, up to `rest_s`, for `keep_s` in all. What is wrong is said once in
+    `say_s`. At its end a process has `close_s` more."""
+
+    gather_s: float = 1.0
+    again_s: float = 1.0
+    rest_s: float = 15.0
+    keep_s: float = 60.0
+    say_s: float = 60.0
+    close_s: float = 2.0
+
+
+class TraceExporter:
+    """What sends the traces of one HTTP process. `count` is told of every span, once, from any
+    thread; `resource` says whose they are."""
+
+    def __init__(
+        self,
+        collector: TraceCollector,
+        resource: Mapping[str, Value],
+        log: Log,
+        count: Count,
+        timing: ExportTiming = ExportTiming(),
+    ) -> None:
+        self._collector = collector
+        self._resource = resource
+        self._log = log
+        self._count = count
+        self._timing = timing
+        self._queue: deque[EndedTrace] = deque()
+        self._queued_bytes = 0
+        self._wake = threading.Condition()
+        self._closing = False
+        self._said_at = float("-inf")
+        self._is_amiss = False
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
+        self._thread.start()
+
+    def offer(self, ended: EndedTrace) -> None:
+        """Have a trace sent soon; dropped and counted where too many wait."""
+        with self._wake:
+            is_full = self._queued_bytes + len(ended.trace) > MOST_WAITING_BYTES
+            if not (self._closing or is_full):
+                self._queue.append(ended)
+                self._queued_bytes += len(ended.trace)
+                if len(self._queue) in (1, TOGETHER):
+                    self._wake.notify()
+                return
+        self._count("dropped", ended.spans)
+
+    def close(self) -> None:
+        """Send what waits, within `close_s`; what is left is dropped and counted. Blocks."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(self._timing.close_s)
+        with self._wake:
+            left, self._queue = self._queue, deque()
+        if left:
+            self._count("dropped", sum(one.spans for one in left))
+
+    # --- of the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                self._deliver(batch)
+            except Exception as error:  # a trace that cannot be sent must not hold up all others
+                self._drop(batch, f"a defect: {error!r}")
+
+    def _next(self) -> list[EndedTrace]:
+        """Wait for traces, and a moment for more; return them, none once all is to end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._queue or self._closing)
+            self._wake.wait_for(
+                lambda: len(self._queue) >= TOGETHER or self._closing,
+                self._timing.gather_s,
+            )
+            batch = [self._queue.popleft() for _ in range(min(TOGETHER, len(self._queue)))]
+            self._queued_bytes -= sum(len(one.trace) for one in batch)
+            return batch
+
+    def _deliver(self, batch: list[EndedTrace]) -> None:
+        body, count = _encoded(self._resource, batch)
+        give_up_at, pause_s = now() + self._timing.keep_s, self._timing.again_s
+        while True:
+            try:
+                answer = self._collector.post(body)
+            except OSError as error:
+                answer, why = None, str(error) or type(error).__name__
+            else:
+                if answer.status not in PASSING:
+                    self._took(answer, batch, count)
+                    return
+                why = f"it answers with {answer.status}"
+            self._say(why)
+            wanted_s = pause_s if answer is None else max(pause_s, answer.retry_after_s)
+            if not self._paused(min(wanted_s, self._timing.rest_s), give_up_at):
+                self._drop(batch, why)
+                return
+            pause_s *= 2
+
+    def _took(self, answer: CollectorAnswer, batch: list[EndedTrace], count: int) -> None:
+        if not 200 <= answer.status < 300:
+            self._count("refused", count)
+            self._say(f"it refuses them with {answer.status}")
+            return
+        refused, why = refused_of(answer.body)
+        self._count("sent", count - refused)
+        if refused:
+            self._count("refused", refused)
+            self._say(f"it refuses {refused} spans: {why[:200]}")
+        elif self._is_amiss:
+            self._is_amiss = False
+            self._log.info("traces reach the collector again", dropped_spans=self._lost)
+
+    def _paused(self, seconds: float, give_up_at: float) -> bool:
+        """Wait before the same is sent again; return False where it is to be given up."""
+        with self._wake:
+            until = min(now() + seconds, give_up_at)
+            self._wake.wait_for(lambda: self._closing, until - now())
+            return not self._closing and now() < give_up_at
+
+    def _drop(self, batch: list[EndedTrace], why: str) -> None:
+        count = sum(one.spans for one in batch)
+        self._lost += count
+        self._count("dropped", count)
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        if now() - self._said_at >= self._timing.say_s:
+            self._said_at, self._is_amiss = now(), True
+            self._log.warning(
+                "traces do not reach the collector",
+                collector=self._collector.address,
+                why=why,
+                dropped_spans=self._lost,
+            )
+
+
+def _encoded(resource: Mapping[str, Value], batch: list[EndedTrace]) -> tuple[bytes, int]:
+    """Return the body that has these traces, and how many spans are in it."""
+    encoder, count = SpanEncoder(resource), 0
+    for one in batch:
+        told: Mapping[str, Any] = orjson.loads(one.trace)
+        count += encoder.add(told["trace_id"], spans_of(told, one.asked))
+        time.sleep(0)  # the event loop goes first
+    return encoder.body(), count

@@ -1,0 +1,73 @@
+"""The trace that a request is a part of, and what its spans are called (W3C trace context).
+
+Pure. A client that has a trace of its own says so with `traceparent`; a request without one begins
+a trace. Ids are made of the request's own, which no other request has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+TRACEPARENT, TRACERESPONSE = "traceparent", "traceresponse"
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_SAMPLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceParent:
+    """The client's span that a request is made in, by its ids in hex digits. `sampled`: the client
+    records it."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TracePlace:
+    """Where the span of a whole request stands, by ids in hex digits; no parent: "" ."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+
+    @property
+    def header(self) -> str:
+        """Return what tells the client, in the form of `traceparent`."""
+        return f"00-{self.trace_id}-{self.span_id}-01"
+
+
+def parent_of(header: str | None) -> TraceParent | None:
+    """Return the span that a `traceparent` names; None where it names none, also for a text that is
+    no such header, as the recommendation has it."""
+    found = _FORM.fullmatch(header or "")
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, rest = found.groups()
+    if (
+        version == "ff"
+        or (version == "00" and rest)
+        or not (int(trace_id, 16) and int(span_id, 16))
+    ):
+        return None
+    return TraceParent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+
+
+def place_of(request: str, answer: str, parent: TraceParent | None) -> TracePlace:
+    """Return the place of a request. Requests of one `answer` are in one trace, `parent`'s where
+    there is one."""
+    span_id = span_id_of(request, 0)
+    if parent is None:
+        return TracePlace(_digits(answer, 32), span_id)
+    return TracePlace(parent.trace_id, span_id, parent.span_id)
+
+
+def span_id_of(request: str, number: int) -> str:
+    """Return the id of a request's span of that number; 0 is the whole request."""
+    return _digits(f"{request} {number}", 16)
+
+
+def _digits(text: str, count: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:count]

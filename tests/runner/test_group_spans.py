@@ -1,0 +1,117 @@
+"""A group whose requests are traced says what one rank says, and every rank tells what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Traced
+from bus.wire.messages.traces import RankSpans, RankTraced
+from runner.group.rank_recorder import MOST_TRACED
+from tests.harness.group_requests import assert_same, play, text_hand
+from tests.harness.ranks import Layers, one_gateway, ready_group, stages
+from tests.harness.slot import ROOT, FakeGateway, request
+
+pytestmark = pytest.mark.slow
+
+TINY = ROOT / "conf" / "tiny"
+PIPELINE = [(7, 8), (4, 7), (0, 4)]
+Outcomes = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Outcomes:
+    with one_gateway(TINY) as gateway:
+        return play(gateway, text_hand())
+
+
+def traced(hand: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    return [one.model_copy(update={"trace": True}) for one in hand]
+
+
+def told(gateway: FakeGateway, name: str, ranks: int) -> dict[int, RankTraced]:
+    """What each rank tells of a request, once all have."""
+
+    def found() -> dict[int, RankTraced]:
+        return {
+            one.rank: one
+            for one in gateway.heard
+            if isinstance(one, RankTraced) and one.request_id == name
+        }
+
+    gateway.until(lambda: len(found()) == ranks, f"every rank tells of {name}")
+    return found()
+
+
+def spans_of(one: RankTraced) -> RankSpans:
+    assert one.spans is not None, one
+    return one.spans
+
+
+@pytest.mark.parametrize(
+    ("sharding", "layers"),
+    [
+        pytest.param("pipeline", PIPELINE, id="pipeline of 3"),
+        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2"),
+    ],
+)
+def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
+    one_rank: Outcomes, sharding: str, layers: Layers
+) -> None:
+    hand = traced(text_hand())
+    assert len(hand) <= MOST_TRACED
+    with ready_group(TINY, sharding, layers) as (_, gateway):
+        assert_same(play(gateway, hand), one_rank)
+        for one in hand:
+            found = told(gateway, one.request_id, len(layers))
+            (lead,) = [
+                message
+                for message in gateway.heard
+                if isinstance(message, Traced) and message.request_id == one.request_id
+            ]
+            assert lead.ranks == tuple(f"node-{rank}" for rank in range(len(layers)))
+            made = {
+                rank: sum(turn.tokens for turn in spans_of(of).turns) for rank, of in found.items()
+            }
+            # each rank goes through the same plans; which of them it had read at the end differs
+            assert max(made.values()) - min(made.values()) <= 2 * one.n, made
+            for of in found.values():
+                assert abs(of.offset_s) <= of.error_s, "all ranks are of this machine"
+                seconds = sum(sum(turn.seconds) for turn in spans_of(of).turns)
+                assert seconds == pytest.approx(spans_of(of).ended_s, rel=1e-6)
+
+
+def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
+    with ready_group(TINY, "pipeline", stages(8, 2)) as (_, gateway):
+        (one,) = traced([request("one", "The boat goes on", max_tokens=20)])
+        gateway.ended(gateway.submit(one))
+        found = told(gateway, "one", 2)
+    at: dict[tuple[str, int, int, int], float] = {}
+    for of in found.values():
+        for crossing in spans_of(of).crossings:
+            if crossing.sent:
+                key = (crossing.what, crossing.step, crossing.number, of.rank)
+                at[key] = spans_of(of).began_at - of.offset_s + crossing.at_s
+    matched = {"plan": 0, "hidden": 0, "tokens": 0}
+    for of in found.values():
+        for crossing in spans_of(of).crossings:
+            sent_at = at.get((crossing.what, crossing.step, crossing.number, crossing.peer))
+            if crossing.sent or sent_at is None:
+                continue
+            had_at = spans_of(of).began_at - of.offset_s + crossing.at_s
+            assert had_at >= sent_at - found[1].error_s, crossing
+            matched[crossing.what] += 1
+    assert min(matched.values()) >= 18, matched
+
+
+def test_a_group_that_is_not_asked_notes_nothing() -> None:
+    with ready_group(TINY, "pipeline", stages(8, 2)) as (_, gateway):
+        gateway.ended(gateway.submit(request("plain", "The boat goes on", max_tokens=20)))
+        (one,) = traced([request("one", "The boat goes on", max_tokens=4)])
+        gateway.ended(gateway.submit(one))
+        told(gateway, "one", 2)
+        names = {one.request_id for one in gateway.heard if isinstance(one, Traced | RankTraced)}
+        assert names == {"one"}
