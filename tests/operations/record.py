@@ -1,8 +1,9 @@
 """Talks to a real node: records what it exports, as `scrape.prom` beside it.
 
 Run by hand, as `python -m tests.operations.record` in the root of the repository, where metrics
-are added or renamed. What one node without sensors does not tell (accelerators, its processor, links
-to other nodes, exported traces) is taken from `tests/recorded/data/pages.json`, where all has values.
+are added or renamed. What one node without sensors does not tell (accelerators, its processor,
+links to other nodes, exported traces) is taken from `tests/recorded/data/pages.json`, where
+everything has a value.
 """
 
 from __future__ import annotations
