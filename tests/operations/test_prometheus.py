@@ -160,6 +160,15 @@ def test_prometheus_takes_the_rules(checker: Path) -> None:
     run(checker, "check", "rules", RULES)
 
 
+def test_prometheus_takes_the_settings_that_the_page_prints(checker: Path, tmp_path: Path) -> None:
+    page = (PAGES / "prometheus.md").read_text()
+    printed = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(printed) == 1
+    (tmp_path / "prometheus.yml").write_text(printed[0])
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    run(checker, "check", "config", tmp_path / "prometheus.yml")
+
+
 def test_each_expression_gives_a_number_on_what_a_node_exported(
     checker: Path, tmp_path: Path
 ) -> None:
