@@ -133,6 +133,9 @@ class EndedRequests:
             ttft_s = None if request.first_at is None else request.first_at - asked.started_at
             read = request.prompt_tokens if request.wire.question is None else 0
             self._metrics.ended(str(exchange.model), outcome, read, ttft_s, seconds)
+            queued_s = _queued_s(request, asked)
+            if queued_s is not None:
+                self._metrics.queued(str(exchange.model), queued_s)
             self._log.info(
                 "request",
                 request=request.request_id,
@@ -285,6 +288,15 @@ class EndedRequests:
             return str(self._models.named(name))
         except HttpFaultRaised:
             return name if is_model_id(name) else None
+
+
+def _queued_s(request: ClientRequest, asked: AskedOver) -> float | None:
+    """Return how long a request waited until a runner began with it: here and then there. None
+    where no runner told that it worked on it."""
+    usage, submitted_at = request.usage, request.submitted_at
+    if usage is None or submitted_at is None or not usage.prefill_s + usage.decode_s:
+        return None
+    return submitted_at - asked.started_at + usage.queue_s
 
 
 def _row_of(

@@ -167,7 +167,7 @@ class HttpService:
             ),
         )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
-        self.loads, self.events = follow_log(self.bus, self.reactor)
+        self.loads, self.events = follow_log(self.bus, self.reactor, speaker, self.counters)
         self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
         self._ids = self._request_ids()
         self._stack, self._stalls = (

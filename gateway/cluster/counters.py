@@ -22,11 +22,13 @@ ITL_BOUNDS_S = (
 
 @dataclass(slots=True)
 class ModelCounters:
-    """One model's tokens since the last drain. `itl_counts[i]` goes with ITL_BOUNDS_S[i]."""
+    """One model's tokens and loads since the last drain. `itl_counts[i]` goes with ITL_BOUNDS_S[i];
+    `loads_s` has the seconds of each load."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
+    loads_s: list[float] = field(default_factory=list[float])
 
 
 def _none_yet() -> defaultdict[str, ModelCounters]:
@@ -48,6 +50,10 @@ class Counters:
         if gap_s is not None and count:
             mine.itl_sum_s += gap_s
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """Count a load of a copy that took so many seconds."""
+        self.models[model].loads_s.append(seconds)
 
     def drain(self) -> dict[str, ModelCounters]:
         """Return the counts gathered so far, by model, and begin anew."""

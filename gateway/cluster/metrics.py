@@ -70,6 +70,14 @@ class Metrics:
         self._e2e = seconds(
             "shoal_e2e_request_latency_seconds", "From a request's arrival to its end."
         )
+        self._queued = seconds(
+            "shoal_request_queue_time_seconds",
+            "From a request's arrival until a runner began with it; of those that one ended.",
+        )
+        self._loads = seconds(
+            "shoal_model_load_seconds",
+            "From the decision to load a copy until it was ready, told by the node that leads it.",
+        )
         self._itl = BulkHistogram(
             "shoal_inter_token_latency_seconds",
             "Between tokens of one request, as they arrive at the gateway.",
@@ -105,6 +113,10 @@ class Metrics:
             self._ttft.labels(model).observe(ttft_s)
         self._e2e.labels(model).observe(seconds)
 
+    def queued(self, model: str, seconds: float) -> None:
+        """Count how long a request waited before a runner began with it."""
+        self._queued.labels(model).observe(seconds)
+
     def fault(self, status: int) -> None:
         """Count an error answer."""
         self._faults.labels(str(status)).inc()
@@ -119,6 +131,8 @@ class Metrics:
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
+            for seconds in counters.loads_s:
+                self._loads.labels(model).observe(seconds)
 
     def render(
         self,

@@ -54,11 +54,11 @@ class ClientRequest:
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
     `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
     that were tried; `has_waited`: for a model to be loaded. `queued_at` is when it was
-    submitted, the first time that counts, or begun was given back; `was_displaced`: a runner gave
-    it back since. `so_far` is what its answer had then, None where none had begun it. `recalled`:
-    this runner is to give it back; `made_way`: one did so for something urgent. `node` is that of
-    the instance's lead; `finishes` are why its choices ended. `trace` is None where it is not
-    traced.
+    submitted, the first time that counts, or begun was given back; `submitted_at` when to the
+    runner that began it first; `was_displaced`: a runner gave it back since. `so_far` is what its
+    answer had then, None where none had begun it. `recalled`: this runner is to give it back;
+    `made_way`: one did so for something urgent. `node` is that of the instance's lead; `finishes`
+    are why its choices ended. `trace` is None where it is not traced.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class ClientRequest:
         self.has_waited = False
         self.was_displaced = False
         self.queued_at: float | None = None
+        self.submitted_at: float | None = None
         self.so_far: AnswerSoFar | None = None
         self.recalled = self.made_way = False
         self.begun = False
@@ -151,6 +152,8 @@ class ClientRequest:
         self.tries += 1
         self.moved_at = now
         self.queued_at = self.queued_at if self.was_displaced else now
+        if self.so_far is None:
+            self.submitted_at = now
         self.begun = self.recalled = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since

@@ -121,7 +121,11 @@ def tell(service: HttpService) -> None:
     service.counters.tokens("model-0", 4, 0.125)
     for outcome, first_s in (("ok", 0.5), ("failed", None)):
         service.metrics.ended("model-0", outcome, 17, first_s, 2.5)
+        service.metrics.queued("model-0", 0.25)
+    service.counters.loaded("model-0", 3.0)
     service.metrics.fault(429)
+    service.metrics.ignored("openai", {"other": 1})
+    service.metrics.exported("taken", 1)
 
 
 def readings() -> list[tuple[str, Message]]:

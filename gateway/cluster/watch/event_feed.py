@@ -11,15 +11,18 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.client import BusClient
+from bus.client import BusClient, Speaker
 from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.replica.mirror import Move
 from bus.replica.state import ClusterState
+from gateway.cluster.counters import Counters
 from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
-from gateway.cluster.watch.load_timeline import LoadTimeline
+from gateway.cluster.watch.load_timeline import LoadTimeline, LoadTimes
 from gateway.cluster.watch.readers import Readers
 
+COUNTS_LOADS = "gateway:0"
+"""The HTTP process that counts loads for all of its node."""
 BATCH = 64
 """Events that are given at a time."""
 
@@ -137,15 +140,21 @@ class EventFeed:
         self._changed = asyncio.Event()
 
 
-def follow_log(bus: BusClient, reactor: Reactor) -> tuple[LoadTimeline, EventFeed]:
+def follow_log(
+    bus: BusClient, reactor: Reactor, speaker: Speaker, counters: Counters
+) -> tuple[LoadTimeline, EventFeed]:
     """Return a record of loads and a feed of events, which take how the bus's replica moves, from
-    now on."""
+    now on. Of the HTTP processes of a node the first counts its loads, so that each counts once."""
     timeline, feed, moves = LoadTimeline(), EventFeed(reactor), list[Move]()
+    times = LoadTimes(speaker.node)
     bus.mirror.moves = moves
 
     def moved(_state: ClusterState) -> None:
         """Take the moves, and hold them no longer."""
-        timeline.moved(moves, wall())
+        new = timeline.moved(moves, wall())
+        if speaker.process == COUNTS_LOADS:
+            for model, seconds in times.taken(new):
+                counters.loaded(model, seconds)
         feed.moved(moves, wall())
         moves.clear()
 

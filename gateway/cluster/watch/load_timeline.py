@@ -59,15 +59,18 @@ class LoadTimeline:
         self._held: Mapping[str, Instance] = {}
         self._since_s: float | None = None
 
-    def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Take how the state has moved, by the wall's `now_s`."""
+    def moved(self, moves: Iterable[Move], now_s: float) -> list[Change]:
+        """Take how the state has moved, by the wall's `now_s`; return what is new."""
+        new: list[Change] = []
         for event, state in moves:
             if event is None:
                 self._since_s = now_s
             else:
-                self._changes.extend(changes(event, self._held, state.instances))
+                new.extend(changes(event, self._held, state.instances))
             self._held = state.instances
+        self._changes.extend(new)
         self._forget(now_s)
+        return new
 
     def told(self, now_s: float) -> dict[str, Any]:
         """Return it as plain values: `since_s`, from when on it is whole (None: nothing is known
@@ -85,6 +88,27 @@ class LoadTimeline:
     def _forget(self, now_s: float) -> None:
         while self._changes and self._changes[0].at_s < now_s - self._span_s:
             self._changes.popleft()
+
+
+class LoadTimes:
+    """How long loads took of copies that `node` leads, where their whole load was seen here."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._began_at_s: dict[str, float] = {}
+
+    def taken(self, changes: Iterable[Change]) -> list[tuple[str, float]]:
+        """Take changes; return the model and the seconds of each load that has ended well."""
+        loads: list[tuple[str, float]] = []
+        for change in changes:
+            began_at_s = self._began_at_s.pop(change.instance, None)
+            if change.nodes[:1] != (self._node,):
+                continue
+            if change.what in ("loading", "lost"):
+                self._began_at_s[change.instance] = change.at_s
+            elif change.what == "ready" and began_at_s is not None:
+                loads.append((change.model, max(0.0, change.at_s - began_at_s)))
+        return loads
 
 
 def changes(

@@ -25,6 +25,7 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
 )
 from gateway.cluster.watch import LoadTimeline
+from gateway.cluster.watch.load_timeline import Change, LoadTimes
 
 NODES = ("a", "b")
 
@@ -181,3 +182,18 @@ def test_tests_and_work_on_models_are_left_out(field: str) -> None:
     timeline = LoadTimeline()
     timeline.moved([(None, ClusterState(instances={"i": told})), (event, ClusterState())], 1.0)
     assert timeline.told(1.0)["changes"] == []
+
+
+def test_the_seconds_of_a_load_are_those_that_its_lead_saw_whole() -> None:
+    log, lead, follower = Log(), LoadTimes("a"), LoadTimes("b")
+    bodies = (
+        InstancePlaced(instance=copy("x")), ready("x", 0), ready("x", 1),
+        InstancePlaced(instance=copy("y")), InstanceRemoved(instance=InstanceId("y"), why="gone"),
+    )  # fmt: skip
+    for body, at_s in zip(bodies, (10.0, 12.0, 13.5, 20.0, 21.0), strict=True):
+        log.add(body, at_s)
+    changes = log.timeline.told(21.0)["changes"]
+    told = [Change(**{**one, "nodes": tuple(one["nodes"])}) for one in changes]
+    assert lead.taken(told) == [("m-x", 3.5)]
+    assert follower.taken(told) == [], "each load is its lead's to count"
+    assert LoadTimes("a").taken(told[1:]) == [], "when it began is not known here"

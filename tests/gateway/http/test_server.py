@@ -377,6 +377,25 @@ def test_metrics_count_every_token_and_their_gaps(shared: GatewayTestbed) -> Non
     assert counted("shoal_inter_token_latency_seconds_count") == gaps + 49
 
 
+def test_a_request_waits_no_longer_for_a_runner_than_for_its_first_token(
+    shared: GatewayTestbed,
+) -> None:
+    def told() -> dict[str, float]:
+        rows = httpx.get(f"{shared.url}/metrics").text.splitlines()
+        values = (row.rpartition(" ") for row in rows if not row.startswith("#"))
+        return {name.partition("{")[0]: float(value) for name, _, value in values}
+
+    queue, first = "shoal_request_queue_time_seconds", "shoal_time_to_first_token_seconds"
+    before = told()
+    Reader(shared, "tokens=5 every_ms=1").wait_end(10)
+    after = eventually(
+        lambda: now if (now := told())[f"{queue}_count"] != before.get(f"{queue}_count", 0) else {},
+        5, "the request is counted",
+    )  # fmt: skip
+    waited = after[f"{queue}_sum"] - before.get(f"{queue}_sum", 0.0)
+    assert 0.0 <= waited <= after[f"{first}_sum"] - before.get(f"{first}_sum", 0.0)
+
+
 def test_metrics_are_of_this_node_alone_and_of_every_rank_on_it(shared: GatewayTestbed) -> None:
     held = shared.holder.state.instances["inst-1"]
     lead = reading(held).model_copy(update={"node": NODE, "process": "runner:00"})
