@@ -109,7 +109,8 @@ def played(lead_ahead_s: float = 0.0) -> GatewayTrace:
 
 def known() -> TracedRequest:
     return TracedRequest(
-        request=RID, place=place_of(RID, RID, None), node=NodeId("n1"), began_at_s=1e9, started_at=10.0, read_at=10.4,
+        request=RID, place=place_of(RID, RID, None), node=NodeId("n1"), began_at_s=1e9,
+        started_at=10.0, read_at=10.4,
         ended_at=15.1, facts={"model": "m"}, usage=None,
     )  # fmt: skip
 
