@@ -130,7 +130,7 @@ def policy_of_search(url: str) -> FetchPolicy:
     try:
         at = read_url(url)
     except FetchRefused as error:
-        raise ConfigError(f"tools.search_url {url!r}: {error}") from None
+        raise ConfigError(f"tools.search_url: {error}") from None
     host = f"[{at.host}]" if ":" in at.host else at.host
     return FetchPolicy(
         enabled=True,
