@@ -74,12 +74,20 @@ def test_every_phase_of_the_recorder_is_noted_somewhere() -> None:
     runner = Path(__file__).resolve().parents[2] / "runner"
     files = [path for path in runner.rglob("*.py") if path.name != "recorder.py"]
     text = "\n".join(path.read_text() for path in files)
-    assert [phase for phase in get_args(RecorderPhase) if f'"{phase}"' not in text] == []
+    silent = [phase for phase in get_args(RecorderPhase) if f'"{phase}"' not in text]
+    assert silent == ["steps"] and ".stepped(" in text
 
 
 def test_what_the_recorder_keeps_elsewhere_is_what_it_reports() -> None:
     kept: list[dict[str, object]] = []
-    recorder = FlightRecorder(kept.append)
+
+    def keep(entry: dict[str, object], renews: bool) -> None:
+        kept[len(kept) - renews :] = [entry]
+
+    recorder = FlightRecorder(keep)
     recorder.note(1.0, "created", slot="00")
     recorder.note(2.0, "prefill", "r1", done=1)
+    recorder.stepped(5.0, 1)
+    recorder.stepped(6.0, 2)
     assert tuple(kept) == recorder.report()
+    assert [one["phase"] for one in kept] == ["created", "prefill", "steps"]

@@ -402,10 +402,11 @@ def test_a_pattern_that_no_topic_fits_is_refused(shoal: Shoal) -> None:
 def test_logs_of_all_processes_are_merged_by_time(shoal: Shoal) -> None:
     logs = shoal.desk.home / "state" / "logs"
     logs.mkdir(parents=True)
-    for process, instants in (("bus", (1.0, 3.0)), ("runner-00", (2.0,))):
+    for process, seconds in (("bus", (1, 3)), ("runner-00", (2,))):
+        times = [(second, f"2026-11-26T10:00:0{second}.000Z") for second in seconds]
         lines = [
-            json.dumps({"at": at, "level": "info", "message": f"m{at:.0f}", "process": process})
-            for at in instants
+            json.dumps({"time": at, "level": "info", "message": f"m{second}", "process": process})
+            for second, at in times
         ]
         (logs / f"{process}.log").write_text("\n".join(lines) + "\n")
     shown = shoal("logs").stdout.splitlines()
