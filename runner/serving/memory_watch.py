@@ -1,6 +1,6 @@
 """Talks to the engine and the system: what this rank takes, every 16 tokens, beside what it may.
 
-A rank may take what it was promised and a sixteenth more, for slabs hold up to an eighth of KV
+A rank may take what it was promised and a sixteenth more, for slabs hold up to a sixteenth of KV
 beyond the bill; and of what the system grants its process seven eighths: a batch that grows is
 copied layer by layer, and a process that asks for more than is granted ends.
 What is over is eased first, which costs no row anything; only what is over then is told.

@@ -236,7 +236,7 @@ class DecodeBatch:
         wide = max(width, length)
         source = slice(shape.stop - width, shape.stop)
         target = slice(wide - width, wide)
-        room = wide + max(SLACK_TOKENS, wide // 8)
+        room = wide + max(SLACK_TOKENS, wide // 16)
         shape.room = -(-room // ROOM_STEP) * ROOM_STEP
         shape.slots = slots_for(slots)
         for layer in self.layers:
