@@ -189,6 +189,8 @@ def follow_up(
         again = conditions_elsewhere(before, news)
         why = news.refusal.message
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
+    if news.found_gone:
+        return [_reopen(before, news.message)]  # a node's restart says nothing of its models
     setback = crash_loops.count_failure(before, news.exit_code, now)
     return [_after_failure(before, setback, news.message)]
 

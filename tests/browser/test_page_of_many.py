@@ -153,7 +153,7 @@ def test_a_model_is_placed_on_a_chosen_node_by_keyboard_alone(tab: Tab, cluster:
     expect(plan.locator("code")).to_contain_text("for 1,024 tokens")
     reach(page, lambda: focused(page) == "Load it", "the button")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("is on its way")
+    expect(page.locator("p.good")).to_contain_text("is on its way")
     expect(page.locator(".pill.good", has_text="ready")).to_be_visible(timeout=90_000)
     assert nodes_of(cluster) == [{"kelp"}]
     (instance,) = cluster.nodes[0].state()["instances"].values()
@@ -178,7 +178,7 @@ def test_a_model_is_split_over_chosen_nodes(tab: Tab, cluster: Cluster) -> None:
     assert nodes_of(cluster) == [set(NAMES)]
     by_hand(page)
     page.get_by_role("button", name="Load it").click()
-    expect(page.get_by_role("status")).to_contain_text("is there already")
+    expect(page.locator("p.good")).to_contain_text("is there already")
 
 
 def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:

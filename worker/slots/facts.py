@@ -119,6 +119,12 @@ def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) 
     return Tell(RunnerEnded(**rank_fields(task, node), exit_code=exit_code, message=message), task)
 
 
+def found_gone(task: Task, node: NodeId) -> Tell:
+    """Return the fact that a rank that was ready is not there when its node's worker begins."""
+    message = "its runner was gone when the worker took stock"
+    return Tell(RunnerEnded(**rank_fields(task, node), message=message, found_gone=True), task)
+
+
 def refused(task: Task, node: NodeId, refusal: Refusal) -> Tell:
     """Return the fact that a rank is not loaded on this node, and why."""
     return Tell(LoadRefused(**rank_fields(task, node), refusal=refusal), task)

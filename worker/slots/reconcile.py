@@ -28,7 +28,7 @@ from worker.slots.admission import (
     admitted,
     vanished,
 )
-from worker.slots.facts import Reported, ended, rank_fields, refused, unloaded
+from worker.slots.facts import Reported, found_gone, rank_fields, refused, unloaded
 from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
@@ -324,7 +324,7 @@ def _missing(
     if table.of(task) is not None or not here.settled or task in told.left:
         return []
     if _is_ready(task, instance):
-        return [ended(task, here.node, "its runner was gone when the worker took stock")]
+        return [found_gone(task, here.node)]
     if _elder_here(task, table):
         return []
     verdict = admitted(instance, shard, table, here)

@@ -59,11 +59,13 @@ class RunnerReady(RankNews):
 
 
 class RunnerEnded(RankNews):
-    """A rank's process is gone (crash, watchdog, kill), and what is known of why."""
+    """A rank's process is gone (crash, watchdog, kill), and what is known of why. `found_gone`: it
+    was ready, and not there any more when its node's worker began: the node was restarted."""
 
     kind: Literal["runner_ended"] = "runner_ended"
     exit_code: int | None = None
     message: str = ""
+    found_gone: bool = False
 
 
 class LoadRefused(RankNews):

@@ -417,6 +417,18 @@ def test_a_new_holder_opens_the_generation_that_the_old_one_did_not_come_to(stag
     assert repairs(stage.state, loops, 0.0) == []
 
 
+def test_a_node_that_is_restarted_again_and_again_gives_no_model_up(stage: Stage) -> None:
+    instance, loops = stage.load("a"), CrashLoops()
+    for generation in range(1, 6):
+        gone = RunnerEnded(
+            instance=instance, generation=generation, rank=0, node=N1, found_gone=True
+        )
+        (opened,) = follow_up(stage.state.instances[instance], gone, loops, float(generation))
+        assert isinstance(opened, GenerationOpened) and opened.generation == generation + 1
+        stage.state = apply(stage.state, next_event(stage.state, opened, term=1, at_s=0.0))
+    assert not loops.rows and not loops.failures
+
+
 @pytest.mark.parametrize("was_counted", [False, True])
 def test_a_new_holder_counts_a_failure_that_the_old_one_did_not_come_to_and_no_other(
     stage: Stage, was_counted: bool
