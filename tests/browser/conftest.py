@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.browsing import PATIENCE_MS, NoBrowser, Tab, launched, opened
+from tests.harness.clusters import Cluster
 from tests.harness.missing import missing
 from tests.harness.nodes import Node, running_node
 
@@ -43,3 +44,17 @@ def tab(browser: Browser, node: Node) -> Iterator[Tab]:
         made.open()
         yield made
         made.check()
+
+
+@pytest.fixture(scope="module")
+def cluster(browser: Browser) -> Iterator[Cluster]:
+    """Two nodes, `reef` and `kelp`, the first asked, each with two HTTP processes; none without a
+    browser."""
+    made = Cluster(2)
+    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
+        node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
+    try:
+        made.up()
+        yield made
+    finally:
+        made.close()

@@ -21,19 +21,6 @@ REFUSED = "Failed to load resource"
 MEASURED_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def cluster(browser: Browser) -> Iterator[Cluster]:
-    """Two nodes, `reef` and `kelp`, the first asked, each with two HTTP processes."""
-    made = Cluster(2)
-    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
-        node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
-    try:
-        made.up()
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.fixture
 def tab(browser: Browser, cluster: Cluster) -> Iterator[Tab]:
     with opened(browser, cluster.nodes[0].url, expects=(REFUSED,)) as made:

@@ -23,19 +23,6 @@ KEPT_MS = 120_000
 """A frozen runner is ended after some 10 s, and the page asks each 5 s."""
 
 
-@pytest.fixture(scope="module")
-def cluster(browser: Browser) -> Iterator[Cluster]:
-    """Two nodes, `reef` and `kelp`, the first asked."""
-    made = Cluster(2)
-    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
-        node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
-    try:
-        made.up()
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.fixture
 def tab(browser: Browser, cluster: Cluster) -> Iterator[Tab]:
     with opened(browser, cluster.nodes[0].url) as made:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from bus.process.clock import now
-from bus.process.logs import Log
+from bus.process.logs import Log, story_of
 from gateway.requests.otlp.collector import PASSING, CollectorAnswer, TraceCollector
 from gateway.requests.otlp.encoding import SpanEncoder, refused_of
 from gateway.requests.otlp.ended import Count, EndedTrace
@@ -99,7 +99,7 @@ class TraceExporter:
             try:
                 self._deliver(batch)
             except Exception as error:  # a trace that cannot be sent must not hold up all others
-                self._drop(batch, f"a defect: {error!r}")
+                self._drop(batch, f"a defect: {story_of(error)}")
 
     def _next(self) -> list[EndedTrace]:
         """Wait for traces, and a moment for more; return them, none once all is to end."""

@@ -22,6 +22,7 @@ from bus.wire.messages.traces import (
     RankTraced,
     RankTurn,
 )
+from gateway.requests.otlp.spans import spans_of
 from gateway.requests.tracing import (
     GatewayTrace,
     TracedRequest,
@@ -35,6 +36,10 @@ RID = RequestId("req-n1-h0-b-1")
 NODES = (NodeId("n2"), NodeId("n3"), NodeId("n4"))
 HAD_AT, TOLD_AT = 11.0, 15.0
 """When the runner had the request and when it told of it, by the gateway's clock."""
+FOR_A_COLLECTOR: dict[str, Any] = {
+    "answer": "", "finishes": [], "status": 200, "dialect": "openai", "why": "asked",
+    "streamed": False, "error": None,
+}  # fmt: skip
 ROW_AT = 12.0
 """When it has a row."""
 
@@ -221,3 +226,17 @@ def test_the_checks_of_ranks_can_fail() -> None:
         broken(trace)
         with pytest.raises((AssertionError, KeyError)):
             check_trace(trace, sequential=True)
+
+
+def test_ranks_are_spans_below_their_runner_for_a_collector() -> None:
+    told = raw(0, 2) | FOR_A_COLLECTOR
+    spans = list(spans_of(told, {"gen_ai.operation.name": "chat"}))
+    ranks = {one.name: one for one in spans if one.name in ("rank0", "rank1", "rank2")}
+    (runner,) = [one for one in spans if one.name == "lead"]
+    assert ranks.keys() == {"rank0", "rank2"}, "one that told nothing is none"
+    assert {one.parent_id for one in ranks.values()} == {runner.span_id}
+    for number in (0, 2):
+        inside = [one for one in spans if one.parent_id == ranks[f"rank{number}"].span_id]
+        of = told["ranks"][number]
+        assert len(inside) == len(of["turns"]) + len(of["parts"]) > 0
+    assert len({one.span_id for one in spans}) == len(spans)
