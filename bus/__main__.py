@@ -46,6 +46,7 @@ def main() -> int:
             shell.speaker,
             peer_settings(settings, has_key=has_key),
             shell.keyring,
+            shell.traffic,
         )
 
     return run_service("bus", build=build, **settings.process_arguments())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bus.links.reactor import OnFrames, Reactor
 from bus.links.security import Security
+from bus.links.traffic import Traffic
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.logs import CountedWarning, Log
@@ -83,8 +84,10 @@ class HolderLink:
         letters: Letters,
         reactor: Reactor,
         security: Security | None,
+        traffic: Traffic,
         on_frames: OnFrames,
     ) -> None:
+        self._traffic = traffic
         self._identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
         self._letters = letters
         self._reactor = reactor
@@ -136,6 +139,7 @@ class HolderLink:
     def _dial(self) -> None:
         self.close()
         self._link = Link("dealer", identity=self._identity, security=self._security)
+        self._link.tally = None if self._node is None else self._traffic.way(self._node, "holder")
         address = self._addresses[self._tried % len(self._addresses)]
         self._link.connect(address, peer=self._node)
         self._asked_at = None
@@ -158,8 +162,10 @@ class BusClient:
         *,
         follow: bool = True,
         security: Security | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.security = security
+        self.traffic = traffic or Traffic(speaker.node)
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -171,7 +177,9 @@ class BusClient:
         self.wanted: set[str] = set()
         self._follow = follow
         self._letters = Letters(speaker)
-        self._holder = HolderLink(speaker, self._letters, reactor, security, self._answered)
+        self._holder = HolderLink(
+            speaker, self._letters, reactor, security, self.traffic, self._answered
+        )
         self._hearers: list[tuple[str, OnEnvelope]] = []
         self._dropped = CountedWarning(log, "dropped a message")
         self._retained: dict[str, Message] = {}

@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,8 +28,9 @@ import setproctitle
 
 from bus.client import BusClient, Speaker
 from bus.links.keyring import KeyFiles, Keyring, open_keyring
-from bus.links.reactor import PollReactor
+from bus.links.reactor import PollReactor, Reactor
 from bus.links.security import Security
+from bus.links.traffic import Traffic, open_traffic
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
@@ -67,6 +68,8 @@ class Shell:
     log: Log
     keyring: Keyring | None = None
     """The cluster's keys, or the machine's; None where TCP is not used."""
+    traffic: Traffic = field(default_factory=lambda: Traffic(NodeId("")))
+    """The count of bytes over links to other nodes."""
 
     def client(self, *, follow: bool = True) -> BusClient:
         """Return this process's connection to the bus; `follow`: it mirrors the state."""
@@ -77,12 +80,29 @@ class Shell:
             self.log,
             follow=follow,
             security=self.security,
+            traffic=self.traffic,
         )
 
     @property
     def security(self) -> Security | None:
         """Return what links to and for other nodes take."""
         return None if self.keyring is None else self.keyring.node
+
+
+def open_client(
+    speaker: Speaker, endpoints: Endpoints, reactor: Reactor, log: Log, keys: KeyFiles | None
+) -> BusClient:
+    """Return the connection to the bus of a process that has no `Shell`; its owner closes the
+    client's `traffic` with it."""
+    keyring = keys and open_keyring(keys, node=speaker.node, log=log)
+    return BusClient(
+        speaker,
+        endpoints,
+        reactor,
+        log,
+        security=keyring and keyring.node,
+        traffic=open_traffic(endpoints.folder, speaker.process, speaker.node),
+    )
 
 
 def run_service(
@@ -112,7 +132,8 @@ def run_service(
                 signal.signal(number, lambda _n, _f: reactor.stop())
             keyring = None if keys is None else open_keyring(keys, node=node, log=log)
             speaker = Speaker(node, process, new_boot())
-            shell = Shell(speaker, endpoints, reactor, log, keyring)
+            traffic = open_traffic(endpoints.folder, process, node)
+            shell = Shell(speaker, endpoints, reactor, log, keyring, traffic)
             follow_level(log, levels)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
@@ -124,6 +145,7 @@ def run_service(
                 finally:
                     service.close()
                     stalls.close()
+                    traffic.close()
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN

@@ -16,15 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bus.client import BusClient, Speaker
-from bus.links.keyring import open_keyring
+from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log, follow_level
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
-from bus.service import stack_sampler
+from bus.service import open_client, stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
@@ -77,7 +76,9 @@ class HttpService:
         self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
-        self.bus = _bus_client(options, speaker, self.reactor, self.log)
+        self.bus = open_client(
+            speaker, options.endpoints, self.reactor, self.log, options.cluster_keys
+        )
         self.readings, self.counters = ClusterReadings(), Counters()
         self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
@@ -211,8 +212,8 @@ class HttpService:
         self.http_processes.close()
         self.bus.close()
         self.records.close()
-        self._stalls.close()
-        self._stack.close()
+        for held in (self.bus.traffic, self._stalls, self._stack):
+            held.close()
 
     def _tidy(self) -> None:
         """Tidy memory once after a busy time, when nothing is open."""
@@ -392,9 +393,3 @@ class ServiceHandle:
             await self._service.ended_requests.stop()
             self._service.close()
             self._service = None
-
-
-def _bus_client(options: Options, speaker: Speaker, reactor: AsyncioReactor, log: Log) -> BusClient:
-    files = options.cluster_keys
-    keyring = files and open_keyring(files, node=options.node, log=log)
-    return BusClient(speaker, options.endpoints, reactor, log, security=keyring and keyring.node)

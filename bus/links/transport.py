@@ -21,6 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from bus.links.curve import FAILED, LinkKeys, bind
 from bus.links.security import Security
+from bus.links.traffic import Tally
 from bus.process.endpoints import host_of, is_loopback
 from bus.wire.errors import AlreadyRunning, Exposed
 from bus.wire.ids import NodeId
@@ -60,6 +61,7 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
 
 class Link:
     """One socket. `identity` is required for DEALERs that a ROUTER has to know again.
+    `tally` counts what crosses, where it is set; not what `receive_from` takes.
 
     `security` is for TCP alone: ipc and inproc stay plain. A secure link has to be watched by a
     reactor, which also reads its monitor: refusals are logged and other keys tried from there.
@@ -83,6 +85,7 @@ class Link:
         self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
+        self.tally: Tally | None = None
         self.is_busy: Callable[[], bool] = lambda: False
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.set_hwm(high_water)
@@ -173,6 +176,8 @@ class Link:
             if error.errno in (zmq.EHOSTUNREACH, zmq.ETERM, zmq.ENOTSOCK):
                 return False
             raise
+        if self.tally is not None:
+            self.tally.sent(frames)
         if self.on_sent is not None:
             self.on_sent()
         return True
@@ -180,9 +185,12 @@ class Link:
     def receive(self) -> Frames | None:
         """Return the next message, None when there is none now."""
         try:
-            return self.socket.recv_multipart(zmq.NOBLOCK)
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return None
+        if self.tally is not None:
+            self.tally.received(frames)
+        return frames
 
     def receive_from(self) -> tuple[NodeId | None, Frames] | None:
         """Return the next message with the node that sent it, as its key proved it, or with None

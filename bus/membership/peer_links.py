@@ -18,6 +18,7 @@ from typing import assert_never
 from bus.client import Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
+from bus.links.traffic import Plane, Traffic
 from bus.links.transport import Link
 from bus.membership.discovery import Discovery, Place
 from bus.membership.mdns_hints import Advert
@@ -99,9 +100,11 @@ class PeerLinks:
         log: Log,
         on_frames: OnFrames,
         publish: Callable[[str, bytes], None],
-        keyring: Keyring | None = None,
+        keyring: Keyring | None,
+        traffic: Traffic,
     ) -> None:
         self._keyring = keyring
+        self._traffic = traffic
         self.door_security = None if keyring is None else keyring.door
         self._speaker = speaker
         self._settings = settings
@@ -112,7 +115,7 @@ class PeerLinks:
         self._dropped = CountedWarning(log, "dropped a message of a peer")
         self._dialler = Dialler(log)
         node_security = None if keyring is None else keyring.node
-        self.planes = PeerPlanes(reactor, self._dialler, node_security, on_frames)
+        self.planes = PeerPlanes(reactor, self._dialler, node_security, traffic, on_frames)
         self._lines: dict[str, Link] = {}
         self._door: Link | None = None
         self._memory = PeerMemory(settings.file, log)
@@ -155,6 +158,13 @@ class PeerLinks:
             host = "127.0.0.1" if settings.listen in WILDCARDS else settings.listen
             found[self._speaker.node] = (f"{host}:{settings.port}",)
         return found
+
+    def count_published(self, plane: Plane, count: int) -> None:
+        """Count what was published on a plane: a copy goes to each peer that is linked."""
+        for peer in self.membership.peers.values():
+            way = self._traffic.way(peer.node, plane) if peer.status == "linked" else None
+            if way is not None:
+                way.add_sent(count)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> None:
         """Have nothing to do with these nodes, over restarts too; and let any other come back."""
@@ -220,6 +230,7 @@ class PeerLinks:
             self._reactor.later(settings.timing.bind_retry_s, self._open_door)
             return
         self._door = door
+        door.tally = self._traffic.by_identity("peers")
         self._reactor.watch(door, self._knocked)
 
     def _knocked(self, frames: list[bytes]) -> None:
@@ -251,6 +262,8 @@ class PeerLinks:
         message = self._read(frames[-1], address)
         now = self._reactor.now()
         if isinstance(message, PeerWelcome):
+            if (line := self._lines.get(address)) is not None:
+                line.tally = self._traffic.way(message.node, "peers")
             self._do(self.membership.heard_welcome(address, message, now, wall()))
             self._tick()
         elif isinstance(message, PeerRefused):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from bus.links.reactor import Reactor
 from bus.links.security import Security
+from bus.links.traffic import Plane, Traffic
 from bus.links.transport import Link
 from bus.process.logs import Log
 from bus.wire.errors import Exposed
@@ -46,8 +47,14 @@ class PeerPlanes:
     """The planes of all peers that are followed. `on_frames(plane, frames)` gets what comes."""
 
     def __init__(
-        self, reactor: Reactor, dialler: Dialler, security: Security | None, on_frames: OnFrames
+        self,
+        reactor: Reactor,
+        dialler: Dialler,
+        security: Security | None,
+        traffic: Traffic,
+        on_frames: OnFrames,
     ) -> None:
+        self._traffic = traffic
         self._reactor = reactor
         self._dialler = dialler
         self._security = security
@@ -66,7 +73,11 @@ class PeerPlanes:
         """Subscribe to a peer's planes on `host`; replaces what was followed of it before."""
         self.unfollow(node)
         links = self._followed[node] = {}
-        for plane, port in (("control", ports.control), ("telemetry", ports.telemetry)):
+        planes: tuple[tuple[Plane, int], ...] = (
+            ("control", ports.control),
+            ("telemetry", ports.telemetry),
+        )
+        for plane, port in planes:
             if port:
                 self._open(links, plane, f"tcp://{host}:{port}", node)
 
@@ -80,12 +91,13 @@ class PeerPlanes:
         for node in list(self._followed):
             self.unfollow(node)
 
-    def _open(self, links: dict[str, Link], plane: str, address: str, node: NodeId) -> None:
+    def _open(self, links: dict[str, Link], plane: Plane, address: str, node: NodeId) -> None:
         link = Link(
             "sub", high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS, security=self._security
         )
         if not self._dialler.connect(link, address, node):
             return
+        link.tally = self._traffic.way(node, plane)
         for rule in TABLE:
             if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                 link.subscribe(rule.prefix)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from bus.client import Speaker
 from bus.links.reactor import Reactor, Timer
 from bus.links.security import Security
+from bus.links.traffic import Traffic
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.survey.link_probe import FRAME_BYTES, Burst, LinkProbe, ProbeResult
@@ -54,8 +55,11 @@ class LinkSurvey:
         addresses: Callable[[], Mapping[NodeId, Sequence[str]]],
         busy: Callable[[], Collection[NodeId]],
         publish: Callable[[LinkReading], None],
-        security: Security | None = None,
+        security: Security | None,
+        traffic: Traffic,
     ) -> None:
+        self._traffic = traffic
+        self._measurements = 0
         self.rounds = ProbeSchedule(speaker.node)
         self._speaker = speaker
         self._reactor = reactor
@@ -90,7 +94,11 @@ class LinkSurvey:
 
     def _measure(self, chosen: Measurement, now: float) -> None:
         target = chosen.target
-        link = Link("dealer", security=self._security)
+        self._measurements += 1
+        by = self._speaker
+        identity = f"{by.node}/{by.boot}/{self._measurements}"
+        link = Link("dealer", identity=identity, security=self._security)
+        link.tally = self._traffic.way(target.peer, "peers")
         try:
             link.connect(f"tcp://{target.address}")
         except Exposed:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bus.client import BusClient, Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
+from bus.links.traffic import Plane, Traffic
 from bus.links.transport import Link
 from bus.membership.peer_links import PeerLinks, PeerSettings
 from bus.membership.peer_planes import HEARTBEAT_MS
@@ -29,7 +30,7 @@ from bus.wire.messages.readings import LinkReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import TABLE, reading_topic, rule_for
 
-PLANES = ("control", "telemetry")
+PLANES: tuple[Plane, ...] = ("control", "telemetry")
 TAP_HIGH_WATER = 1_000
 EXPIRE_S = 5.0
 
@@ -37,7 +38,7 @@ EXPIRE_S = 5.0
 class PlaneForwarder:
     """One plane: what comes in at XSUB goes out at XPUB and to the tap."""
 
-    def __init__(self, plane: str, board: Switchboard) -> None:
+    def __init__(self, plane: Plane, board: Switchboard) -> None:
         self.plane = plane
         self.board = board
         self.retained = Retained()
@@ -87,8 +88,8 @@ class PlaneForwarder:
                 self.board.reactor.hang_up(link)
 
     def _forward(self, frames: list[bytes]) -> None:
-        if self._deliver(frames) and self.abroad is not None:
-            self.abroad.send(*frames)
+        if self._deliver(frames) and self.abroad is not None and self.abroad.send(*frames):
+            self.board.published(self.plane, frames)
 
     def _deliver(self, frames: list[bytes]) -> bool:
         """Give a message to local services and the tap; False where it was not fit to be."""
@@ -143,8 +144,10 @@ class Switchboard:
         speaker: Speaker | None = None,
         peer_settings: PeerSettings | None = None,
         keyring: Keyring | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.keyring = keyring
+        self.traffic = traffic or Traffic(NodeId("") if speaker is None else speaker.node)
         self.speaker = speaker
         self._letters = None if speaker is None else Letters(speaker)
         self.endpoints = endpoints
@@ -170,6 +173,7 @@ class Switchboard:
                 self._from_peer,
                 self.planes["telemetry"].publish,
                 keyring,
+                self.traffic,
             )
             self._client = self._follow_state(speaker, self.peers)
             if peer_settings.measures:
@@ -180,11 +184,19 @@ class Switchboard:
                     self._busy_nodes,
                     self._publish_links,
                     self.peers.door_security,
+                    self.traffic,
                 )
             else:
                 tell_unmeasured(speaker.node, reactor, self._publish_links)
             if peer_settings.listen:
                 self._open_abroad()
+
+    def published(self, plane: Plane, frames: list[bytes]) -> None:
+        """Count a message that was published to peers. Who wants one on demand is not known: its
+        readers count it."""
+        rule = rule_for(frames[0].decode(errors="replace"))
+        if self.peers is not None and rule is not None and not rule.on_demand:
+            self.peers.count_published(plane, sum(map(len, frames)))
 
     def refuse(self, plane: str, why: str) -> None:
         """Count what is dropped, and log it now and then."""
@@ -209,7 +221,14 @@ class Switchboard:
     def _follow_state(self, speaker: Speaker, peers: PeerLinks) -> BusClient:
         """Have who is forgotten told by the state, after each event and each snapshot."""
         security = None if self.keyring is None else self.keyring.node
-        client = BusClient(speaker, self.endpoints, self.reactor, self.log, security=security)
+        client = BusClient(
+            speaker,
+            self.endpoints,
+            self.reactor,
+            self.log,
+            security=security,
+            traffic=self.traffic,
+        )
         client.on_state.append(lambda state: peers.leave_out(state.forgotten))
         return client
 

@@ -27,6 +27,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from bus.links.traffic import Crossed
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
@@ -141,10 +142,11 @@ class Metrics:
         stalls: Mapping[str, StallCounts],
         sensors: HardwareReading | None = None,
         links: LinkReading | None = None,
+        traffic: NodeTraffic | None = None,
     ) -> bytes:
         """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
-        demand at it, of its loops by the names of their processes, what its sensors tell, and the
-        links that it measured."""
+        demand at it, of its loops by the names of their processes, what its sensors tell, the links
+        that it measured, and what its processes gave to links."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
@@ -154,6 +156,8 @@ class Metrics:
             scraped.register(_Sensors(sensors))
         if links is not None:
             scraped.register(_Links(links))
+        if traffic is not None:
+            scraped.register(traffic)
         return generate_latest(scraped)
 
 
@@ -291,6 +295,27 @@ class _Links(Collector):
             rate.add_metric(labels, link.bytes_per_s)
             age.add_metric(labels, link.age_s)
         yield from (latency, trip, rate, age)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTraffic(Collector):
+    """How many bytes each process of `node` gave to links to other nodes, and had from them."""
+
+    node: str
+    processes: Mapping[str, Iterable[Crossed]]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a counter of each direction, by process, peer and plane."""
+        counter = partial(CounterMetricFamily, labels=("node", "peer", "plane", "process"))
+        whats = "of frames of messages, and of what stages of a pipeline hand on."
+        sent = counter("shoal_link_sent_bytes", f"Given to a link to another node: bytes {whats}")
+        received = counter("shoal_link_received_bytes", f"Had from another node: bytes {whats}")
+        for process, rows in self.processes.items():
+            for one in rows:
+                labels = (self.node, one.peer, one.plane, process)
+                sent.add_metric(labels, one.sent_bytes)
+                received.add_metric(labels, one.received_bytes)
+        yield from (sent, received)
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,8 +138,10 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
+        node = instance.lead and instance.lead.node
         self._link = Link("dealer", identity=identity, security=bus.security)
-        self._link.connect(address, peer=instance.lead and instance.lead.node)
+        self._link.tally = node and bus.traffic.way(node, "data")
+        self._link.connect(address, peer=node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
         self._send_hello()

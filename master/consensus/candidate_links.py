@@ -151,6 +151,7 @@ class CandidateLinks:
             high_water=HIGH_WATER,
             security=self._client.security,
         )
+        link.tally = self._client.traffic.way(node, "holder")
         link.connect(addresses[turn % len(addresses)], peer=node)
         self._reactor.watch(link, self._answered)
         self._peers[node] = _Peer(addresses, link, turn, self._reactor.now(), heard_at)
@@ -195,6 +196,7 @@ class CandidateRouter:
         self._dropped = CountedWarning(log, "dropped a question")
         self._on_question = on_question
         self._link = Link("router", max_bytes=MAX_QUESTION_BYTES, security=client.security)
+        self._link.tally = client.traffic.by_identity("holder")
         self._link.bind(client.endpoints.candidate)
         for address in listen:
             self._listen(address)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Literal
+from typing import Literal, Protocol
 
 from bus.wire.array_frames import ArrayFrame
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan
@@ -196,6 +196,18 @@ def agree(ranks: Sequence[RankFacts]) -> Agreement:
     )
 
 
+class CountsBytes(Protocol):
+    """Counts what crosses between this rank and another."""
+
+    def add_sent(self, count: int) -> None:
+        """Count bytes that went to the other."""
+        ...
+
+    def add_received(self, count: int) -> None:
+        """Count bytes that came from the other."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RankContext:
     """One rank's place in its group, and its engine's way to the others.
@@ -203,7 +215,8 @@ class RankContext:
     `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank
     has spoken and the lead has answered; `tell` (the lead's) sends a plan to all followers and
     does not wait; `met` notes that all ranks have proved to be the group's; `spans` has what this
-    rank does for traced requests. All are called from the engine's thread.
+    rank does for traced requests; `ways` count, by rank, the bytes to and from ranks on other
+    nodes. All are called from the engine's thread.
     """
 
     rank: int
@@ -218,3 +231,4 @@ class RankContext:
     tell: Callable[[SharedPlan], None]
     met: Callable[[], None]
     spans: RankRecorder
+    ways: Mapping[int, CountsBytes]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from bus.links.traffic import Senders, Tally, Traffic
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.service import Shell
@@ -87,6 +88,11 @@ class PlanChannel:
             tell=tell,
             met=self._has_met,
             spans=RankRecorder(clock_now, threading.Lock()),
+            ways={
+                seat.rank: way
+                for seat in group.ranks
+                if (way := shell.traffic.way(seat.node, "exchange")) is not None
+            },
         )
         self.step = 0
         self.ready = False
@@ -104,6 +110,7 @@ class PlanChannel:
             identity=f"rank-{spec.rank}/{spec.generation}" if spec.rank else None,
             security=shell.security,
         )
+        self._link.tally = self._tally(shell.traffic)
 
     def formed(self) -> None:
         """Count silence from now: the ring is there, and the proof of who is in it is due."""
@@ -136,6 +143,16 @@ class PlanChannel:
     def _begin(self, received: Callable[[list[bytes]], None], beat: Callable[[], None]) -> None:
         self._reactor.watch(self._link, received)
         self._beats = self._reactor.every(RANK_BEAT_S, beat)
+
+    def _tally(self, traffic: Traffic) -> Tally | None:
+        """Return what counts the plans and beats between this rank and those on other nodes."""
+        ranks = self.group.ranks
+        if self.context.rank:
+            return traffic.way(ranks[0].node, "plans")
+        nodes = {
+            f"rank-{seat.rank}/{self.context.generation}".encode(): seat.node for seat in ranks
+        }
+        return Senders(lambda who: traffic.way(nodes[who], "plans") if who in nodes else None)
 
     def _has_met(self) -> None:
         self._met = True

@@ -101,6 +101,7 @@ class GatewayLink:
         self._listener = listener
         self._clients = Clients()
         self._link = Link("router", security=shell.security)
+        self._link.tally = shell.traffic.by_identity("data", split=":", part=1)  # gw:NODE:...
         self._link.is_busy = lambda: bool(listener.owed)
         self.addresses = self._bind(spec)
         self._reactor.watch(self._link, self._received)

@@ -71,3 +71,30 @@ def test_c13_every_rank_of_a_group_reports_its_memory(pair: Cluster) -> None:
     eventually(all_told, 30, "the memory of each rank is exported by its own node")
     values = [value for node in pair.nodes for value in told(node)]
     assert all(value > 1 << 20 for value in values), values
+
+
+def test_s17_bytes_over_links_are_told_by_peer_and_plane_at_both_ends(pair: Cluster) -> None:
+    first, second = pair.nodes
+    other = {first.node_id(): second.node_id(), second.node_id(): first.node_id()}
+    for node in pair.nodes:
+        assert node.chat("Tell me of the sea.", max_tokens=20).status_code == 200
+
+    def bytes_of(node: Node, direction: str) -> dict[str, float]:
+        """Return what this node's processes count, by plane."""
+        found: dict[str, float] = {}
+        for labels, value in series(node, f"shoal_link_{direction}_bytes_total"):
+            assert labels["node"] == node.node_id()
+            assert labels["peer"] == other[node.node_id()], labels
+            found[labels["plane"]] = found.get(labels["plane"], 0.0) + value
+        return found
+
+    needed = {"control", "telemetry", "peers", "plans"}
+    for node in pair.nodes:
+        for direction in ("sent", "received"):
+            eventually(
+                lambda node=node, direction=direction: needed <= {*bytes_of(node, direction)},
+                30,
+                f"{direction} on every plane",
+            )
+    names = {labels["process"] for labels, _ in series(first, "shoal_link_sent_bytes_total")}
+    assert "bus" in names and any(name.startswith("runner:") for name in names)

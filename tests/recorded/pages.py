@@ -126,6 +126,9 @@ def tell(service: HttpService) -> None:
     service.metrics.fault(429)
     service.metrics.ignored("openai", {"other": 1})
     service.metrics.exported("taken", 1)
+    if (way := service.bus.traffic.way(N2, "data")) is not None:
+        way.sent([b"entries"])
+        way.received([b"hello", b"submit"])
 
 
 def readings() -> list[tuple[str, Message]]:

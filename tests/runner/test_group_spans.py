@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bus.links.traffic import Crossed, read_traffic
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Traced
 from bus.wire.messages.traces import RankSpans, RankTraced
@@ -105,6 +107,40 @@ def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
             assert had_at >= sent_at - found[1].error_s, crossing
             matched[crossing.what] += 1
     assert min(matched.values()) >= 18, matched
+
+
+def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
+    with ready_group(TINY, "pipeline", stages(8, 2)) as (slots, gateway):
+
+        def exchanged(rank: int) -> Crossed:
+            """What a rank has handed to the other one's node, and had from there."""
+            (found,) = read_traffic(Path(slots[rank].endpoints.folder)).values()
+            (one,) = [one for one in found if one.plane == "exchange"]
+            assert one.peer == f"node-{1 - rank}"
+            return one
+
+        before = {rank: exchanged(rank) for rank in (0, 1)}
+        (one,) = traced([request("one", "The boat goes on", max_tokens=20)])
+        gateway.ended(gateway.submit(one))
+        totals = {rank: spans_of(of).totals for rank, of in told(gateway, "one", 2).items()}
+        for rank in (0, 1):
+            now, then = exchanged(rank), before[rank]
+            for sent, count in (
+                (True, now.sent_bytes - then.sent_bytes),
+                (False, now.received_bytes - then.received_bytes),
+            ):
+                crossed = [
+                    total.bytes_
+                    for total in totals[rank]
+                    if total.what != "plan" and total.sent is sent
+                ]
+                # the trace ends with the request, the group's last step a moment later
+                assert 0 < sum(crossed) <= count <= 1.2 * sum(crossed) + 4096
+        assert exchanged(0).received_bytes == exchanged(1).sent_bytes
+        for rank in (0, 1):
+            (found,) = read_traffic(Path(slots[rank].endpoints.folder)).values()
+            (plans,) = [one for one in found if one.plane == "plans"]
+            assert plans.sent_bytes > 0 < plans.received_bytes
 
 
 def test_a_group_that_is_not_asked_notes_nothing() -> None:

@@ -88,7 +88,7 @@ class Downloads:
 
     def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
         self._reactor = client.reactor
-        link = link_maker(client.security)
+        link = link_maker(client.security, client.speaker, client.traffic)
         self._thread = WeightsThread(settings, client.speaker, client.log, link=link)
         self._sources = Sources(client.speaker.node)
         self._attempts: dict[ModelId, _Attempt] = {}

@@ -7,6 +7,7 @@ a worker without its thread is none.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import traceback
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Literal
 from bus.client import Letters, Speaker
 from bus.links.reactor import PollReactor
 from bus.links.security import Security
+from bus.links.traffic import Traffic
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.logs import Log
@@ -49,17 +51,32 @@ class WeightsSettings:
     bytes_per_s: float = 0.0
 
 
-def link_maker(security: Security | None) -> OpenLink:
+def link_maker(
+    security: Security | None, speaker: Speaker | None = None, traffic: Traffic | None = None
+) -> OpenLink:
     """Return what makes the sockets for weights, and alone does: a ROUTER, or a DEALER to
-    `node`."""
+    `node`. What crosses is counted by `traffic`, at the ROUTER where the DEALER's `speaker` is
+    known."""
+    count = itertools.count()
 
-    def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+    def open_link(kind: Literal["dealer", "router"], node: NodeId | None) -> Link:
         """Return a ROUTER for questions to the store, or a DEALER for its answers."""
         if kind == "router":
-            return Link(
+            link = Link(
                 kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
             )
-        return Link(kind, high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS, security=security)
+            link.tally = traffic and traffic.by_identity("weights")
+            return link
+        identity = speaker and f"{speaker.node}/{speaker.boot}/{next(count)}"
+        link = Link(
+            kind,
+            identity=identity,
+            high_water=HIGH_WATER,
+            heartbeat_ms=HEARTBEAT_MS,
+            security=security,
+        )
+        link.tally = traffic and node and traffic.way(node, "weights")
+        return link
 
     return open_link
 

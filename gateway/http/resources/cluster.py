@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
+from bus.links.traffic import read_traffic
 from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
@@ -188,10 +190,15 @@ class MetricsResource(Resource):
         node, known, now = service.options.node, service.readings, service.reactor.now()
         ranks = [one for one in known.ranks(service.bus.state.instances, now) if one.node == node]
         demands = [one for one in known.demands(now) if one.node == node]
-        stalls = read_stalls(Path(service.options.endpoints.folder))
+        folder = Path(service.options.endpoints.folder)
+        stalls, counted = await asyncio.to_thread(
+            lambda: (read_stalls(folder), read_traffic(folder))
+        )
         sensors = hardware_of(known, now).get(node)
         links = next((one for one in known.links(now) if one.node == node), None)
-        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links)
+        resp.data = service.metrics.render(
+            ranks, demands, stalls, sensors, links, metrics.NodeTraffic(node, counted)
+        )
         resp.content_type = metrics.CONTENT_TYPE
 
 

@@ -232,6 +232,7 @@ class GroupComm(Comm):
         self._order = ExchangeOrder[mx.array, Crossing](holds=self.leads and on_cpu)
         self._ring = RingWait(_sockets) if self.pipes and on_cpu and _sockets else None
         self._spans = context.spans
+        self._ways = context.ways if self.pipes else {}
         self._received: mx.array | None = None
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
@@ -262,12 +263,14 @@ class GroupComm(Comm):
         is computed from them, and nothing else, is submitted before more are received."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
+        self._had(self.context.rank + 1, arriving)
         self._note("hidden", self.context.rank + 1, arriving)
         return arriving
 
     def send_hidden(self, hidden: mx.array) -> mx.array:
         """Return `hidden`, on its way to the next stage once what is returned is evaluated."""
         sent = mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
+        self._sent(self.context.rank - 1, hidden)
         self._note("hidden", self.context.rank - 1, sent, hidden)
         return sent
 
@@ -279,6 +282,7 @@ class GroupComm(Comm):
         """Return the tokens: sent to the first stage, or summed over all tensor ranks."""
         if self.pipes:
             sent = mx.distributed.send(tokens, self.context.size - 1, group=self.group)
+            self._sent(self.context.size - 1, tokens)
             self._note("tokens", self.context.size - 1, sent, tokens)
             return sent
         return mx.distributed.all_sum(tokens, group=self.group)
@@ -290,6 +294,7 @@ class GroupComm(Comm):
         if self.is_first_stage:
             self.submit([out])
             tokens = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
+            self._had(0, tokens)
             if self._defers:
                 self._note("tokens", 0, tokens)
                 self._order.defer(tokens)
@@ -328,6 +333,16 @@ class GroupComm(Comm):
     def settle(self) -> None:
         """Give the device all that is held or due."""
         self._give(self._order.settled())
+
+    def _sent(self, rank: int, array: mx.array) -> None:
+        """Count what goes to a stage on another node."""
+        if (way := self._ways.get(rank)) is not None:
+            way.add_sent(array.nbytes)
+
+    def _had(self, rank: int, array: mx.array) -> None:
+        """Count what comes from a stage on another node."""
+        if (way := self._ways.get(rank)) is not None:
+            way.add_received(array.nbytes)
 
     def _note(
         self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None

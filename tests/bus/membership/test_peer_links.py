@@ -58,6 +58,47 @@ def test_what_is_published_on_one_node_is_heard_once_on_every_other(
     assert all(one == [f"{count}" for count in range(20)] for one in heard.values())
 
 
+def crossed(cluster: JoinedSwitchboards, name: str, peer: str) -> tuple[int, int]:
+    """What a switchboard has sent to a peer and had from it on the control plane."""
+    for one in cluster.boards[name].traffic.crossed():
+        if (one.peer, one.plane) == (f"n-{peer}", "control"):
+            return one.sent_bytes, one.received_bytes
+    return 0, 0
+
+
+def test_bytes_over_links_are_counted_at_both_ends(cluster: JoinedSwitchboards) -> None:
+    three(cluster)
+    heard: dict[str, int] = dict.fromkeys("abc", 0)
+
+    def count(name: str) -> None:
+        heard[name] += 1
+
+    for name in "abc":
+        cluster.client(name, "hearer").hear(
+            "event", lambda _topic, _envelope, name=name: count(name)
+        )
+    speaker = cluster.client("b", "speaker")
+    cluster.settle()
+    before = {name: crossed(cluster, name, "b") for name in "ac"}
+    sent_before = {name: crossed(cluster, "b", name) for name in "ac"}
+    bytes_ = 0
+    for size in (1, 70, 3000):
+        frames = [TOPIC.encode(), speaker.write(said("x" * size))]
+        bytes_ += sum(map(len, frames))
+        assert speaker._outs["control"].send(*frames)
+    cluster.until(lambda: min(heard.values()) == 3, "heard everywhere")
+    for name in "ac":
+        sent, received = (
+            now - then for now, then in zip(crossed(cluster, name, "b"), before[name], strict=True)
+        )
+        assert (sent, received) == (0, bytes_), "what is heard is not passed on"
+        sent, received = (
+            now - then
+            for now, then in zip(crossed(cluster, "b", name), sent_before[name], strict=True)
+        )
+        assert (sent, received) == (bytes_, 0)
+
+
 def test_a_node_that_joins_late_is_given_what_others_keep(cluster: JoinedSwitchboards) -> None:
     cluster.start("a")
     publisher = cluster.client("a", "speaker")

@@ -30,7 +30,7 @@ def comm_of(monkeypatch: pytest.MonkeyPatch, rank: int) -> GroupComm:
     monkeypatch.setattr(mx.distributed, "recv", lambda shape, dtype, _, group: mx.zeros(shape))
     spans = RankRecorder(itertools.count().__next__, nullcontext())
     context: Any = SimpleNamespace(
-        rank=rank, size=2, sharding="pipeline", backend="ring", spans=spans
+        rank=rank, size=2, sharding="pipeline", backend="ring", spans=spans, ways={}
     )
     return GroupComm(context)
 

@@ -141,6 +141,7 @@ class Rank:
                 sharding=self.group.sharding,
                 backend=self.group.backend,
                 spans=RankRecorder(itertools.count().__next__, nullcontext()),
+                ways={},
             )
             self.spans = context.spans
             self.comm: Any = GroupComm(context)

@@ -1,0 +1,217 @@
+"""Talks to the operating system: how many bytes a process gave to links to other nodes and had from
+them, for all to read.
+
+Counted are frames of messages as ZeroMQ takes and gives them, and arrays that ranks exchange: not
+what encryption, TCP and what was sent twice add. A count is a sum in a small mapped file per
+process, which costs a copy in memory for each message and can be read by others at any time.
+Links within a node are not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bus.wire.ids import NodeId
+
+Plane = Literal[
+    "control", "telemetry", "peers", "holder", "data", "weights", "plans", "exchange", "rest"
+]
+"""What crosses: both planes of the bus; hellos and measurements of links; questions to the holder
+of the term and between candidates; tokens between gateways and runners; files of models; plans of a
+group's lead; what the stages of a pipeline hand on. `rest`: what found no place of its own."""
+
+ROWS = 256
+"""Pairs of a peer and a plane that are told apart; the last is for all others."""
+OTHERS = "others"
+MOST_SENDERS = 4_096
+_ENDING = ".traffic"
+_HEAD = struct.Struct("<64s")
+_ROW = struct.Struct("<64s16sQQ")
+_COUNT = struct.Struct("<Q")
+_SENT_AT = 64 + 16
+_RECEIVED_AT = _SENT_AT + _COUNT.size
+_FILE_BYTES = _HEAD.size + ROWS * _ROW.size
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """What one process gave to `peer`, and had from it, since it started."""
+
+    peer: str
+    plane: str
+    sent_bytes: int
+    received_bytes: int
+
+
+class Tally(Protocol):
+    """What a link tells of each message, with all of its frames."""
+
+    def sent(self, frames: Sequence[bytes]) -> None:
+        """Count a message that was taken by the socket."""
+        ...
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Count a message that came."""
+        ...
+
+
+class Way:
+    """The bytes to and from one peer on one plane. Each direction is one thread's."""
+
+    __slots__ = ("_at", "_received", "_sent", "_traffic")
+
+    def __init__(self, traffic: Traffic, at: int) -> None:
+        self._traffic = traffic
+        self._at = at
+        self._sent = self._received = 0
+
+    def add_sent(self, count: int) -> None:
+        """Count bytes that went to the peer."""
+        self._sent += count
+        _COUNT.pack_into(self._traffic.shared, self._at + _SENT_AT, self._sent)
+
+    def add_received(self, count: int) -> None:
+        """Count bytes that came from the peer."""
+        self._received += count
+        _COUNT.pack_into(self._traffic.shared, self._at + _RECEIVED_AT, self._received)
+
+    def sent(self, frames: Sequence[bytes]) -> None:
+        """Count a message to the peer."""
+        self.add_sent(sum(map(len, frames)))
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Count a message from the peer."""
+        self.add_received(sum(map(len, frames)))
+
+
+class Senders:
+    """The `Tally` of a ROUTER: the first frame says who is at the other end, and does not travel.
+    `way_of` returns None for one that is not to be counted."""
+
+    def __init__(self, way_of: Callable[[bytes], Way | None]) -> None:
+        self._way_of = way_of
+        self._ways: dict[bytes, Way | None] = {}
+
+    def sent(self, frames: Sequence[bytes]) -> None:
+        """Count a message to whom the first frame names."""
+        way = self._way(frames[0])
+        if way is not None:
+            way.sent(frames[1:])
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Count a message from whom the first frame names."""
+        way = self._way(frames[0])
+        if way is not None:
+            way.received(frames[1:])
+
+    def _way(self, identity: bytes) -> Way | None:
+        try:
+            return self._ways[identity]
+        except KeyError:
+            if len(self._ways) >= MOST_SENDERS:
+                self._ways.clear()
+            way = self._ways[identity] = self._way_of(identity)
+            return way
+
+
+class Traffic:
+    """The counts of one process of `node`, from nothing. In memory alone until `share`."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)
+        self._node = node
+        self._path: Path | None = None
+        self._ways: dict[tuple[str, str], Way] = {}
+        self._lock = threading.Lock()
+
+    def share(self, folder: Path, process: str) -> None:
+        """Keep the counts in `<folder>/<process>.traffic`, which lies there until `close`. Before
+        anything is counted."""
+        self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.ftruncate(file, _FILE_BYTES)
+            self.shared = mmap.mmap(file, _FILE_BYTES)
+        finally:
+            os.close(file)
+        _HEAD.pack_into(self.shared, 0, process.encode())
+
+    def way(self, peer: str, plane: Plane) -> Way | None:
+        """Return the count of what crosses to and from a peer on a plane; None for this node."""
+        if peer == self._node:
+            return None
+        with self._lock:
+            key = (peer, plane)
+            if key not in self._ways and len(self._ways) >= ROWS - 1:
+                key = (OTHERS, "rest")
+            if key not in self._ways:
+                self._ways[key] = self._new(*key)
+            return self._ways[key]
+
+    def by_identity(self, plane: Plane, *, split: str = "/", part: int = 0) -> Senders:
+        """Return the count of a ROUTER whose peers name their node in their identity: the `part`
+        between the `split`s. Others are not counted."""
+
+        def way_of(identity: bytes) -> Way | None:
+            """Return the count of who has that identity."""
+            try:
+                parts = identity.decode("ascii").split(split)
+            except UnicodeDecodeError:
+                return None
+            return self.way(parts[part], plane) if len(parts) > part + 1 else None
+
+        return Senders(way_of)
+
+    def close(self) -> None:
+        """Take the file away; what is still counted is counted in memory."""
+        shared, self.shared = self.shared, bytearray(_FILE_BYTES)
+        if isinstance(shared, mmap.mmap):
+            shared.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def crossed(self) -> tuple[Crossed, ...]:
+        """Return the counts as they are now."""
+        return _rows_of(bytes(self.shared))
+
+    def _new(self, peer: str, plane: str) -> Way:
+        at = _HEAD.size + len(self._ways) * _ROW.size
+        _ROW.pack_into(self.shared, at, peer.encode(), plane.encode(), 0, 0)
+        return Way(self, at)
+
+
+def open_traffic(folder: str, process: str, node: NodeId) -> Traffic:
+    """Return the count of a process, which others can read in `folder`."""
+    traffic = Traffic(node)
+    traffic.share(Path(folder), process)
+    return traffic
+
+
+def read_traffic(folder: Path) -> dict[str, tuple[Crossed, ...]]:
+    """Return the counts of the processes of a runtime folder, by name."""
+    found: dict[str, tuple[Crossed, ...]] = {}
+    for path in sorted(folder.glob(f"*{_ENDING}")):
+        with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):
+            data = path.read_bytes()
+            process = _HEAD.unpack_from(data)[0].rstrip(b"\0").decode()
+            found[process] = _rows_of(data)
+    return found
+
+
+def _rows_of(data: bytes) -> tuple[Crossed, ...]:
+    found: list[Crossed] = []
+    for at in range(_HEAD.size, _FILE_BYTES, _ROW.size):
+        peer, plane, sent, received = _ROW.unpack_from(data, at)
+        if not peer[0]:
+            break
+        texts = (one.rstrip(b"\0").decode() for one in (peer, plane))
+        found.append(Crossed(*texts, sent, received))
+    return tuple(found)
