@@ -1,5 +1,5 @@
-"""The bytes over links to other nodes are those that were sent and had, by peer and plane, and others
-can read them."""
+"""Bytes over links to other nodes are counted by peer and plane, as sent and as had, for others to
+read."""
 
 from __future__ import annotations
 

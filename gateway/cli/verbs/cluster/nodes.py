@@ -7,8 +7,10 @@ from urllib.parse import quote
 
 import typer
 
+from bus.process.clock import wall
 from bus.wire.cards import NodeCard
 from gateway.cli.command import Invocation
+from gateway.cli.node.measured_links import best_way, kind_of, measured, unmeasured
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
@@ -113,8 +115,9 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "host": link.host if link else "",
         "round_trip_s": link.round_trip_s if link else None,
         "found_by": link.found_by if link else "",
-        "measured": _measured(state, node),
-        "unmeasured": "" if here else _unmeasured(state, node),
+        "kind": kind_of(state, node, link.host) if link and not here else "",
+        "measured": measured(state, node, wall()),
+        "unmeasured": "" if here else unmeasured(state, node),
         "holder": node == state.holder,
         "health": health.status if health else "unknown",
         "message": health.message if health else "",
@@ -125,41 +128,12 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
     }
 
 
-def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
-    """Return what the asked node measured towards `node`, at each of its addresses."""
-    reading = state.links.get(state.asked)
-    found = () if reading is None else (one for one in reading.links if one.peer == node)
-    return [one.model_dump(mode="json", exclude={"peer"}) for one in found]
-
-
-RESTS = {
-    "new": "not yet",
-    "busy_here": "not while this node works",
-    "busy_there": "not while it works",
-    "unanswered": "no answer",
-}
-
-
-def _unmeasured(state: NodeState, node: str) -> str:
-    """Return why the asked node does not measure its link to `node` now; empty where it does."""
-    reading, asked = state.links.get(state.asked), state.peers.get(state.asked)
-    peers = asked.peers if asked else ()
-    if not any(one.node == node and one.status == "linked" for one in peers):
-        return ""
-    if reading is None:
-        return RESTS["new"]
-    if not reading.latency_every_s:
-        return "measure_links is off"
-    return next((RESTS[one.why] for one in reading.resting if one.peer == node), "")
-
-
 def _speed(one: dict[str, Any]) -> str:
     """Return the speed of the address in use, else of the fastest; `+`: it may be more. Without
     one, why."""
-    ways: list[dict[str, Any]] = one["measured"]
-    if not ways:
+    way = best_way(one["measured"], one["host"])
+    if way is None:
         return one["unmeasured"]
-    way = max(ways, key=lambda way: (way["host"] == one["host"], way["bytes_per_s"]))
     more = "+" if way["at_least"] else ""
     return f"{way['latency_s'] * 1e6:.0f} us, {size(int(way['bytes_per_s']))}/s{more}"
 

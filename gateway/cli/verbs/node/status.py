@@ -16,7 +16,7 @@ from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
-from gateway.cli.node import code_mix
+from gateway.cli.node import code_mix, measured_links
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import span
@@ -67,6 +67,7 @@ def status(invocation: Invocation) -> None:
             "running": running,
             "health": {node: one.model_dump() for node, one in health.items()},
             "hardware": _hardware_fields(state),
+            "links": _links(state),
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
     )
@@ -85,7 +86,7 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
-    _say_hardware(output, state)
+    _say_node(output, state)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
     _say_what_is_amiss(output, mixed, health, undone)
@@ -110,14 +111,21 @@ def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
     return sensed and sensed.model_dump(mode="json", exclude={"kind", "node"})
 
 
-def _say_hardware(output: Output, state: NodeState | None) -> None:
-    """Say what the node's sensors tell, in a line, and for those who gave -v what they do not."""
+def _links(state: NodeState | None) -> list[dict[str, Any]]:
+    return [] if state is None else measured_links.links_of(state, wall())
+
+
+def _say_node(output: Output, state: NodeState | None) -> None:
+    """Say what the node's sensors tell, in a line, for those who gave -v what they do not, and each
+    link to another node."""
     if state is None:
         return
     sensed = state.hardware.get(state.asked)
     output.say(f"hardware: {sensors.in_a_line(sensed)}")
     for one in () if sensed is None else sensed.untold:
         output.detail(f"not told by {one.source}: {one.why}")
+    for link in _links(state):
+        output.say(measured_links.in_a_line(link))
 
 
 def _say_what_is_amiss(

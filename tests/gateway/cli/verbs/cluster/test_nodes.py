@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
+from bus.wire.topology import NodeAddress
 from gateway.cli.app import app
+from gateway.cli.node.measured_links import in_a_line, links_of
 from gateway.cli.node.node_state import parse_state
 from gateway.cli.verbs.node.lab import is_formed
 from tests.harness.node_server import NODE, card, serving, state
@@ -38,6 +41,10 @@ def cluster_state() -> dict[str, Any]:
     )
     links = LinkReading(node=NODE, links=ways, measured_at_s=0.0)
     found["telemetry"]["links"] = {NODE: links.model_dump(mode="json")}
+    mine = found["telemetry"]["cards"][0]
+    address = NodeAddress(ip="10.0.0.2", medium="ethernet").model_dump(mode="json")
+    there = {"node": "n-mini", "name": "mini", "models": [], "ips": [address]}
+    found["telemetry"]["cards"].append({**mine, **there})
     return found
 
 
@@ -173,3 +180,34 @@ def test_a_cluster_has_formed_when_all_know_one_holder_and_each_other() -> None:
     one = parse_state(cluster_state())
     assert not is_formed([one, None])
     assert not is_formed([one, one]), "the state knows too few nodes"
+
+
+def test_status_tells_each_link_with_its_kind_and_how_old_what_was_measured_is() -> None:
+    code, output, _ = run("status")
+    assert code == 0
+    (mini,) = (line for line in output.splitlines() if line.startswith("link to mini"))
+    assert re.fullmatch(
+        r"link to mini: Ethernet, 10\.0\.0\.2; 130 us \(\d+ d ago\), 100\.0 MB/s \(\d+ d ago\)",
+        mini,
+    ), mini
+    assert "link to old: silent for 90 s" in output
+    links = {one["name"]: one for one in json.loads(run("status", "--json")[1])["links"]}
+    assert (links["mini"]["kind"], links["mini"]["latency_s"]) == ("ethernet", 130e-6)
+    assert links["mini"]["latency_age_s"] > 1e9 < links["mini"]["age_s"], "told in 1970"
+    assert (links["old"]["status"], links["old"]["latency_s"]) == ("silent", None)
+
+
+def test_a_link_is_told_with_its_age_or_with_why_it_was_not_measured() -> None:
+    found = cluster_state()
+    links = found["telemetry"]["links"][NODE]
+    links["measured_at_s"] = 1000.0
+    for one in links["links"]:
+        one |= {"age_s": 30.0, "latency_age_s": 3.0}
+    (told, _) = links_of(parse_state(found), 1005.0)
+    assert in_a_line(told) == (
+        "link to mini: Ethernet, 10.0.0.2; 130 us (8 s ago), 100.0 MB/s (35 s ago)"
+    )
+    links |= {"links": [], "latency_every_s": 10.0}
+    links["resting"] = [{"peer": "n-mini", "why": "busy_there"}]
+    (told, _) = links_of(parse_state(found), 1005.0)
+    assert in_a_line(told).endswith("; not measured (not while it works)")
