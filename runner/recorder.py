@@ -24,6 +24,7 @@ RecorderPhase = Literal[
     "prefill",
     "decode_wait_first_token",
     "decode_stream",
+    "parser",
     "steps",
     "cancel_requested",
     "cancel_observed",

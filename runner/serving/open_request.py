@@ -34,6 +34,8 @@ from runner.engine import PromptScores, RowId, SampledToken
 from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
 from runner.serving.trace import RequestTrace
 from runner.text import (
+    CallPiece,
+    ChoiceOutput,
     ChoiceReader,
     Piece,
     PreparedRequest,
@@ -43,6 +45,8 @@ from runner.text import (
 )
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
+Parsed = Literal["thinking", "tool_call"]
+"""What a model's output is found to have beside plain text."""
 NO_ROW = RowId(0)
 """Where tokens come from that another runner has made."""
 
@@ -120,6 +124,7 @@ class OpenRequest:
         self._before = Usage() if so_far is None else so_far.usage
         self._cached_tokens = self._before.cached_tokens
         self.is_first = so_far is None
+        self._parsed: dict[Parsed, bool] = {}
         self._seq = 0
         if so_far is not None:
             for choice, before in zip(self.choices, so_far.choices, strict=True):
@@ -154,7 +159,9 @@ class OpenRequest:
         open_choice = self.choices[choice]
         if self.is_over or open_choice.finish is not None:
             return
-        if _read(open_choice, sampled):
+        output = _read(open_choice, sampled)
+        self._saw(output.pieces)
+        if output.ended:
             self._last_words(open_choice, "stop")
             out.orders.append(Order("complete", open_choice.key))
         if open_choice.held or open_choice.finish is not None:
@@ -198,6 +205,12 @@ class OpenRequest:
         self._send(self.choices[choice], now, out)
 
     # --- what others may know -----------------------------------------------------------
+
+    def newly_parsed(self) -> list[Parsed]:
+        """Return what its answer was found to have since this was last asked, each thing once."""
+        found = [what for what, is_told in self._parsed.items() if not is_told]
+        self._parsed.update(dict.fromkeys(found, True))
+        return found
 
     def stalled_s(self, now: float) -> float:
         """Return for how long the slowest choice has waited for credit."""
@@ -248,8 +261,16 @@ class OpenRequest:
         self._seq += 1
         return seq
 
+    def _saw(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, CallPiece):
+                self._parsed.setdefault("tool_call", False)
+            elif isinstance(piece, TextPiece) and piece.channel == "reasoning":
+                self._parsed.setdefault("thinking", False)
+
     def _last_words(self, choice: OpenChoice, finish: FinishReason) -> None:
         last = choice.reader.finish(finish)
+        self._saw(last.pieces)
         choice.held.extend(last.pieces)
         choice.finish, choice.stop = last.finish_reason, last.stop
         choice.reasoning_tokens = last.reasoning_tokens
@@ -319,14 +340,14 @@ class OpenRequest:
         )
 
 
-def _read(choice: OpenChoice, sampled: SampledToken) -> bool:
-    """Read one more token of a choice; return whether its text is complete with it."""
+def _read(choice: OpenChoice, sampled: SampledToken) -> ChoiceOutput:
+    """Read one more token of a choice; return what it made certain."""
     choice.made.append(sampled.token)
     if not math.isnan(sampled.logprob):
         choice.logprobs.append((sampled.logprob, sampled.top))
     output = choice.reader.push(sampled)
     choice.held.extend(output.pieces)
-    return output.ended
+    return output
 
 
 def _go_on(choice: OpenChoice, before: ChoiceSoFar) -> None:
@@ -335,7 +356,7 @@ def _go_on(choice: OpenChoice, before: ChoiceSoFar) -> None:
     ended = False
     for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
         likeliest = tuple((TokenId(other), number) for other, number in top)
-        ended = _read(choice, SampledToken(NO_ROW, TokenId(token), logprob, likeliest))
+        ended = _read(choice, SampledToken(NO_ROW, TokenId(token), logprob, likeliest)).ended
     if ended or before.sent > len(choice.held):
         raise ValueError("what another runner has made of this reads differently here")
     for _ in range(before.sent):

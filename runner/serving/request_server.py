@@ -121,9 +121,7 @@ class RequestServer:
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")
             self._ended_now(request, self._reactor.now())
-        mine = [key for key, pending in self._pending.items() if pending.peer == peer]
-        for request_id in mine:
-            del self._pending[request_id]
+        self._pending = {key: one for key, one in self._pending.items() if one.peer != peer}
         if self._loop.scheduler is not None:
             with self._loop.scheduling() as scheduler:
                 for request in gone:
@@ -323,6 +321,8 @@ class RequestServer:
         except Exception as error:
             self._log.error("reading a row failed", error=story_of(error))
             request.fail("internal", "the model's output could not be read", out)
+        for what in request.newly_parsed():
+            self._note("parser", request.request_id, found=what)
         if request.is_over:
             self._ended_now(request, now)
 

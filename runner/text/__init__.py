@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from runner.text.libraries import import_libraries
 from runner.text.prepared import (
+    CallPiece,
+    ChoiceOutput,
     ChoiceReader,
     Piece,
     PreparedChoice,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "CallPiece",
+    "ChoiceOutput",
     "ChoiceReader",
     "EmbeddingFolder",
     "EmbeddingInputs",

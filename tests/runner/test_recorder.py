@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
+import ast
+import re
+from typing import Any, get_args
 
-from runner.recorder import KEPT, STEPS_S, FlightRecorder
+from runner.recorder import KEPT, STEPS_S, FlightRecorder, RecorderPhase
+from tests.harness.nodes import ROOT
 
 
 def phases(recorder: FlightRecorder) -> list[str]:
@@ -44,3 +47,27 @@ def test_every_entry_says_what_memory_was_measured_last() -> None:
     first, *rest = recorder.report()
     assert "memory" not in first
     assert [entry["memory"]["active_bytes"] for entry in rest] == [5, 5]
+
+
+def texts_of(path: str) -> set[str]:
+    """The texts in a module of the runner, docstrings aside."""
+    tree = ast.parse((ROOT / path).read_text())
+    return {
+        one.value
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and "\n" not in one.value
+    }
+
+
+def test_every_phase_is_noted_somewhere_and_told_of_in_the_docs() -> None:
+    phases_known = set(get_args(RecorderPhase))
+    modules = [
+        str(path.relative_to(ROOT))
+        for folder in ("roles", "serving", "embedding")
+        for path in (ROOT / "runner" / folder).glob("*.py")
+    ]
+    noted = {"steps"}.union(*map(texts_of, [*modules, "runner/service.py"]))
+    assert phases_known <= noted, phases_known - noted
+    page = (ROOT / "docs/operations/diagnostics.md").read_text()
+    told = set(re.findall(r"^\| `(\w+)` \| ", page.partition("| phase |")[2], re.MULTILINE))
+    assert phases_known <= told, phases_known - told

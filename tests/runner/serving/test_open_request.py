@@ -22,7 +22,7 @@ from bus.wire.messages.tokens import (
 from runner.engine import PromptScores, RowId, SampledToken
 from runner.schedule.rows import RowCost, RowKey
 from runner.serving.open_request import OpenRequest, Order, Outgoing
-from runner.text.prepared import ChoiceFinish, ChoiceOutput, PromptPiece, TextPiece
+from runner.text.prepared import CallPiece, ChoiceFinish, ChoiceOutput, PromptPiece, TextPiece
 from tests.harness.scheduling import prepared
 
 COST = RowCost(5, 9, 0, 0.1, 0.2, 0.3)
@@ -249,3 +249,30 @@ def test_scores_that_come_after_the_end_are_ignored() -> None:
     count = len(out.entries)
     request.scored(0, PromptScores(RowId(1), 0, (0.0,), ((),)), 0.0, out)
     assert len(out.entries) == count
+
+
+class Thinks(Letters):
+    """Reads capitals as thinking, `!` as the beginning of a tool call."""
+
+    def push(self, token: SampledToken) -> ChoiceOutput:
+        letter = chr(token.token)
+        if letter == "!":
+            return ChoiceOutput((CallPiece(0, "call_1", "look", "", 1),))
+        channel = "reasoning" if letter.isupper() else "text"
+        return ChoiceOutput((TextPiece(channel, letter, 1),))
+
+
+def test_what_the_parser_finds_is_told_once_for_each_thing() -> None:
+    readers = [Thinks(), Thinks()]
+    asked = prepared("r", [1, 2, 3], n=2, max_tokens=100)
+    request = OpenRequest(asked, readers, seeds=range(2), peer=b"gw", credit=100)
+    out = Outgoing()
+    say(request, "abc", out)
+    assert request.newly_parsed() == []
+    say(request, "AB", out)
+    say(request, "C", out, choice=1)
+    assert request.newly_parsed() == ["thinking"]
+    say(request, "a!D", out, choice=1)
+    assert request.newly_parsed() == ["tool_call"]
+    say(request, "!", out)
+    assert request.newly_parsed() == []
