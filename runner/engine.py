@@ -246,12 +246,14 @@ class LoadProgress:
 class EngineStatus:
     """Where an engine stands, for reports and watchdogs: its thread writes, the main thread reads.
 
-    `steps_done` is the number of the last step read, `last_step_s` its seconds. `busy_since`
+    `steps_begun` is the number of the last step taken up, `steps_done` that of the last one read,
+    `last_step_s` its seconds. `busy_since`
     (monotonic) says since when the engine has owed its next result; None while it owes none.
     """
 
     progress: LoadProgress = LoadProgress("reading", 0, 0)
     memory: EngineMemory = EngineMemory(0, 0, 0, 0)
+    steps_begun: int = 0
     steps_done: int = 0
     last_step_s: float = 0.0
     busy_since: float | None = None

@@ -47,7 +47,7 @@ class FlightRecorder:
     keep: Callable[[dict[str, Any], bool], None] | None = None
     memory: Callable[[], Mapping[str, int]] = dict[str, int]
     count: int = 0
-    _step: int = 0
+    _seen: tuple[Any, ...] = ()
     _steps_at_s: float = 0.0
     _entries: deque[dict[str, Any]] = field(
         default_factory=lambda: deque[dict[str, Any]](maxlen=KEPT)
@@ -62,21 +62,23 @@ class FlightRecorder:
         entry = {"at_s": at_s, "phase": phase, **whose, **facts}
         self._put(entry, renews=False)
 
-    def stepped(self, at_s: float, step: int) -> None:
-        """Keep that the engine has done `step`: one entry while nothing else comes, `since_s` when
-        it began, `at_s` when a step was last seen to be done."""
-        if step == self._step:
+    def stepped(self, at_s: float, step: int, **engine: Any) -> None:
+        """Keep that the engine has done `step`, and what else is told of it: one entry while
+        nothing else comes, `since_s` when it began, `at_s` when any of it was last seen to
+        change."""
+        seen = (step, *engine.values())
+        if seen == self._seen or not step + engine.get("begun", 0):
             return
         last = self._entries[-1] if self._entries else {}
         renews = last.get("phase") == "steps"
         if not renews and abs(at_s - self._steps_at_s) < STEPS_S:
             return
-        self._step = step
+        self._seen = seen
         if not renews:
             self.count += 1
             self._steps_at_s = at_s
         since_s = last["since_s"] if renews else at_s
-        entry = {"at_s": at_s, "phase": "steps", "since_s": since_s, "step": step}
+        entry = {"at_s": at_s, "phase": "steps", "since_s": since_s, "step": step, **engine}
         self._put(entry, renews=renews)
 
     def _put(self, entry: dict[str, Any], *, renews: bool) -> None:

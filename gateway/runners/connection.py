@@ -140,7 +140,7 @@ class RunnerConnection:
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
         node = instance.lead and instance.lead.node
         self._link = Link("dealer", identity=identity, security=bus.security)
-        self._link.tally = node and bus.traffic.way(node, "data")
+        self._link.tally = None if node is None else bus.traffic.way(node, "data")
         self._link.connect(address, peer=node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)

@@ -158,7 +158,7 @@ class RankRecorder:
 
     @property
     def part(self) -> RankPartName:
-        """Return what the engine is at."""
+        """Return what the engine is at, noted or not. Any thread may ask."""
         return self._part
 
     # --- the main thread -------------------------------------------------------------------
@@ -207,6 +207,7 @@ class RankRecorder:
         """Note what the engine is at from now on; return the instant, 0 while nothing is noted."""
         turn = self._turn
         if turn is None:
+            self._part = part
             return 0.0
         now = self._clock()
         if part != self._part:

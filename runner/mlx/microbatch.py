@@ -111,7 +111,7 @@ class Microbatch:
             self._comm.settle()
         for row in parked:
             row.caches, row.token = self.batch.take(row.name)
-            mx.eval(evaluated(row.caches), row.token)
+            self._comm.wait_for([*evaluated(row.caches), row.token])
             row.batched = False
         if parked:
             self._reslot(self.batch.leave([row.name for row in parked]))

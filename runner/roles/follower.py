@@ -56,7 +56,7 @@ class FollowerRole(Role):
     def watch(self, now: float) -> None:
         """Leave where a step has taken longer than any may."""
         super().watch(now)
-        self._recorder.stepped(wall(), self.status.steps_done)
+        self._note_steps()
         busy_since = self.status.busy_since
         if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
             step = self.status.steps_done + 1

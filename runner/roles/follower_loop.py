@@ -84,6 +84,7 @@ class FollowerLoop:
             while lockstep.read < shared.covers and self._unread:
                 self._read(engine, lockstep)
             lockstep.take(shared)
+            status.steps_begun = shared.plan.step
             spans.begin(shared.plan)
             if status.busy_since is None:
                 status.busy_since = clock_now()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bus.process.clock import wall
 from bus.wire.errors import FailReason
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
@@ -78,7 +77,7 @@ class LeadRole(Role):
         it may."""
         self._server.watch(now)
         super().watch(now)
-        self._recorder.stepped(wall(), self.status.steps_done)
+        self._note_steps()
         prepares_since = self._startup.text.busy_since
         if prepares_since is not None and now - prepares_since > PREPARES_S:
             self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")

@@ -228,6 +228,16 @@ class Role:
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
 
+    def _note_steps(self) -> None:
+        """Have the flight recorder know how far the engine is, and in a group what it is at."""
+        engine: dict[str, int | str] = {}
+        if self._channel is not None:
+            engine = {
+                "begun": self.status.steps_begun,
+                "engine": self._channel.context.spans.part,
+            }
+        self._recorder.stepped(wall(), self.status.steps_done, **engine)
+
     def _note_kv(self, held: str) -> None:
         """Log how KV is held where that is not as the spec has it, in every layer."""
         if held and held != self._spec.kv:

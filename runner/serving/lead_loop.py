@@ -139,6 +139,7 @@ class LeadLoop:
             if plan is not None:
                 if status.busy_since is None:
                     status.busy_since = now
+                status.steps_begun = plan.step
                 if spans is not None:
                     spans.begin(plan)
                 engine.issue(plan)

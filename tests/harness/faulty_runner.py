@@ -5,7 +5,7 @@ after the first request has come: `wedge` (a step never ends), `raise`, or `slow
 half a second). With `ponder` no request ever becomes tokens; `impatient` waits for a spec without
 a worker for no longer than `WAITS_S`. `stray` is a follower with its real engine that once hears
 another token than its lead has sampled; `swollen` is one that measures a quarter of its promise for
-each row, once it has had six.
+each row, once it has had six; `hanging` is one whose engine, and no more of it, hangs in a step.
 """
 
 from __future__ import annotations
@@ -143,6 +143,22 @@ def load_swollen(
     return engine
 
 
+def load_hanging(
+    spec: RunnerSpec, context: RankContext | None, progress: Progressed
+) -> FollowingEngine:
+    """The real engine; with a request's step it begins, and does not end."""
+    engine = real.load_engine(spec, context, progress)
+    follow = engine.follow
+
+    def following(plan: StepPlan, barred: tuple[RowId, ...]) -> None:
+        if plan.step >= STRAYS_AFTER:
+            threading.Event().wait()
+        follow(plan, barred)
+
+    engine.follow = following
+    return engine
+
+
 def following(load: Callable[..., FollowingEngine]) -> Factories:
     return Factories(
         load_engine=no_group,
@@ -156,7 +172,7 @@ def following(load: Callable[..., FollowingEngine]) -> Factories:
     )
 
 
-FOLLOWERS = {"stray": load_straying, "swollen": load_swollen}
+FOLLOWERS = {"stray": load_straying, "swollen": load_swollen, "hanging": load_hanging}
 
 
 def no_group(*_: object) -> NoReturn:

@@ -8,14 +8,31 @@ from typing import Any
 
 import pytest
 
+from bus.links.clock_offset import ClockSample
 from bus.links.traffic import Crossed, read_traffic
+from bus.process.clock import wall
+from bus.process.flight import read_flight
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Traced
 from bus.wire.messages.traces import RankSpans, RankTraced
+from gateway.http.diagnostics.behind import CopyRank, NodeRunners
+from gateway.http.diagnostics.clocks import Clocks
+from gateway.http.diagnostics.merged import timeline
 from runner.group.rank_recorder import MOST_TRACED
+from runner.lifecycle import WEDGED
 from tests.harness.group_requests import assert_same, play, text_hand
-from tests.harness.ranks import Layers, one_gateway, ready_group, stages
-from tests.harness.slot import ROOT, FakeGateway, request
+from tests.harness.nodes import eventually
+from tests.harness.ranks import (
+    Layers,
+    become,
+    group_spec,
+    one_gateway,
+    ready_group,
+    stages,
+    started_ranks,
+    until_ready,
+)
+from tests.harness.slot import ROOT, FakeGateway, Slot, request
 
 pytestmark = pytest.mark.slow
 
@@ -151,3 +168,59 @@ def test_a_group_that_is_not_asked_notes_nothing() -> None:
         told(gateway, "one", 2)
         names = {one.request_id for one in gateway.heard if isinstance(one, Traced | RankTraced)}
         assert names == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("sharding", "layers"),
+    [
+        pytest.param("pipeline", stages(8, 2), id="pipeline of 2"),
+        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2"),
+    ],
+)
+def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(
+    sharding: str, layers: Layers
+) -> None:
+    group = group_spec(sharding, layers)
+    with started_ranks(TINY, group, faults={1: "hanging"}) as slots:
+        become(slots)
+        until_ready(slots)
+        gateway = FakeGateway(slots[0])
+        try:
+            stream = gateway.submit(request("one", "The boat", max_tokens=1000, ignore_eos=True))
+            # who hangs is told while both processes speak; the lead gives up some seconds later
+            (behind,) = eventually(lambda: behind_in(slots), 30, "the rank is named")
+            assert all(slot.process.poll() is None for slot in slots)
+            assert (behind["rank"], behind["node"]) == (1, "node-1")
+            assert behind["why"].startswith("its engine hangs in step ")
+            gateway.ended(stream, seconds=60)
+        finally:
+            gateway.close()
+        assert slots[0].exit_code() == WEDGED
+        slots[1].exit_code()
+        (after,) = behind_in(slots)
+        assert after["rank"] == 1 and after["ended_at_s"] is not None
+
+
+def behind_in(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+    """Who is behind by the flight recorders that these ranks have in their files."""
+    nodes: list[NodeRunners] = []
+    for rank, slot in enumerate(slots):
+        over = slot.process.poll() is not None
+        told = {
+            "process": "runner:00", "pid": slot.process.pid, "instance": "inst-1", "generation": 1,
+            "rank": rank, "model": "toy", "phase": "ended" if over else "ready", "silent_s": 0.2,
+            "halted": False, "ended_at_s": wall() if over else None,
+            "recorder": read_flight(Path(slot.endpoints.folder), "runner:00", slot.process.pid),
+        }  # fmt: skip
+        nodes.append(NodeRunners(f"node-{rank}", f"node-{rank}", [told]))
+    now_s = wall()
+    alike = ClockSample(now_s, now_s, now_s, now_s)
+    found = timeline(
+        nodes,
+        [CopyRank("inst-1", "toy", 1, rank, f"node-{rank}") for rank in range(len(slots))],
+        wanted=lambda _instance, _model: True,
+        most=128,
+        clocks=Clocks("node-0", {"node-1": alike}),
+        now_s=now_s,
+    )
+    return found["behind"]

@@ -26,6 +26,20 @@ def test_steps_are_one_entry_while_nothing_else_comes() -> None:
     assert [renews for _, renews in kept] == [False, False, *[True] * 38]
 
 
+def test_an_engine_that_does_not_come_on_keeps_the_time_of_its_last_change() -> None:
+    recorder = FlightRecorder()
+    recorder.stepped(9.0, 0, begun=0, engine="host")
+    assert phases(recorder) == [], "before its first step"
+    recorder.stepped(10.0, 0, begun=1, engine="host")
+    recorder.stepped(10.25, 1, begun=2, engine="compute")
+    for count in range(2, 9):
+        recorder.stepped(10.25 + count / 4, 1, begun=3, engine="host")
+    (last,) = recorder.report()
+    assert last == {
+        "at_s": 10.75, "phase": "steps", "since_s": 10.0, "step": 1, "begun": 3, "engine": "host",
+    }  # fmt: skip
+
+
 def test_steps_between_other_entries_leave_those_their_room() -> None:
     recorder = FlightRecorder()
     for count in range(KEPT):

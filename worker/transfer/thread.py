@@ -65,7 +65,8 @@ def link_maker(
             link = Link(
                 kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
             )
-            link.tally = traffic and traffic.by_identity("weights")
+            if traffic is not None:
+                link.tally = traffic.by_identity("weights")
             return link
         identity = speaker and f"{speaker.node}/{speaker.boot}/{next(count)}"
         link = Link(
@@ -75,7 +76,8 @@ def link_maker(
             heartbeat_ms=HEARTBEAT_MS,
             security=security,
         )
-        link.tally = traffic and node and traffic.way(node, "weights")
+        if traffic is not None and node is not None:
+            link.tally = traffic.way(node, "weights")
         return link
 
     return open_link

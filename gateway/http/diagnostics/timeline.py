@@ -12,12 +12,15 @@ from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
+from bus.process.clock import wall
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import RunnerReport
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.encode import json_bytes
-from gateway.http.diagnostics.merged import CopyRank, NodeRunners, Told, timeline
+from gateway.http.diagnostics.behind import CopyRank, NodeRunners, Told
+from gateway.http.diagnostics.clocks import clocks_of
+from gateway.http.diagnostics.merged import timeline
 from gateway.http.diagnostics.peers import chosen, names_of
 from gateway.http.diagnostics.runners import is_halted, known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json, tell_missing
@@ -61,7 +64,9 @@ class ClusterTimeline(Resource):
             return model in (None, of_model) and instance in (None, of_instance)
 
         ranks = [one for one in _placed(service) if one.node in nodes]
-        told = timeline(found, ranks, wanted=is_wanted, most=most)
+        now_s, known = wall(), service.readings.peers(service.reactor.now())
+        clocks = clocks_of(service.options.node, known, now_s)
+        told = timeline(found, ranks, wanted=is_wanted, most=most, clocks=clocks, now_s=now_s)
         answer_json(resp, {"asked": service.options.node, **told})
         resp.set_header("cache-control", "no-store")
 

@@ -169,6 +169,10 @@ class Comm:
     def settle(self) -> None:
         """Give the device all that is held or due. OutOfOrder while something is being built."""
 
+    def wait_for(self, arrays: list[mx.array]) -> None:
+        """Wait until these, which were submitted, are computed."""
+        mx.eval(arrays)
+
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
         """Return what of a forward's output must be evaluated although no token comes of it."""
         return []
@@ -263,16 +267,21 @@ class GroupComm(Comm):
         is computed from them, and nothing else, is submitted before more are received."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
-        self._had(self.context.rank + 1, arriving)
         self._note("hidden", self.context.rank + 1, arriving)
         return arriving
 
     def send_hidden(self, hidden: mx.array) -> mx.array:
         """Return `hidden`, on its way to the next stage once what is returned is evaluated."""
         sent = mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
-        self._sent(self.context.rank - 1, hidden)
         self._note("hidden", self.context.rank - 1, sent, hidden)
         return sent
+
+    def wait_for(self, arrays: list[mx.array]) -> None:
+        """Wait until these are computed, which other ranks may have a part in."""
+        before = self._spans.part
+        self._spans.enter("compute")
+        mx.eval(arrays)
+        self._spans.enter(before)
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
         """Return `out` where it is sent to the next stage."""
@@ -282,7 +291,6 @@ class GroupComm(Comm):
         """Return the tokens: sent to the first stage, or summed over all tensor ranks."""
         if self.pipes:
             sent = mx.distributed.send(tokens, self.context.size - 1, group=self.group)
-            self._sent(self.context.size - 1, tokens)
             self._note("tokens", self.context.size - 1, sent, tokens)
             return sent
         return mx.distributed.all_sum(tokens, group=self.group)
@@ -294,9 +302,8 @@ class GroupComm(Comm):
         if self.is_first_stage:
             self.submit([out])
             tokens = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
-            self._had(0, tokens)
+            self._note("tokens", 0, tokens)
             if self._defers:
-                self._note("tokens", 0, tokens)
                 self._order.defer(tokens)
             return tokens
         after = cast(mx.array, mx.depends([none], [out])[0])
@@ -334,32 +341,28 @@ class GroupComm(Comm):
         """Give the device all that is held or due."""
         self._give(self._order.settled())
 
-    def _sent(self, rank: int, array: mx.array) -> None:
-        """Count what goes to a stage on another node."""
-        if (way := self._ways.get(rank)) is not None:
-            way.add_sent(array.nbytes)
-
-    def _had(self, rank: int, array: mx.array) -> None:
-        """Count what comes from a stage on another node."""
-        if (way := self._ways.get(rank)) is not None:
-            way.add_received(array.nbytes)
-
     def _note(
         self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None
     ) -> None:
-        """Have what crosses be timed when it is given, while a request is traced."""
+        """Count what crosses; have it timed when it is given, while a request is traced."""
+        if (way := self._ways.get(peer)) is not None:
+            (way.add_received if sends is None else way.add_sent)(crossing.nbytes)
         if self._ring is not None and self._spans.notes:
             numbered = self._spans.numbered(what, peer, sent=sends is not None)
             self._order.note(Crossing(what, peer, numbered, crossing, sends))
 
     def _give(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
-        if self._spans.notes:
+        spans = self._spans
+        if spans.notes:
             self._give_noted(submissions)
             return
+        before = spans.part
+        spans.enter("compute")
         for submission in submissions:
             if submission.arrival is not None:
                 self._await_bytes(submission.arrival)
             mx.async_eval(submission.arrays)
+        spans.enter(before)
 
     def _await_bytes(self, arrival: mx.array) -> None:
         if self._ring is not None:

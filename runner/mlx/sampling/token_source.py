@@ -90,6 +90,8 @@ class SamplingSource:
         slots: list[int] = []
         for slot, row, matcher in bound:
             try:
+                if row.unread is not None:
+                    self._comm.wait_for([row.unread[0]])
                 row.read_token()
                 masks.append(matcher.allowed())
                 slots.append(slot)

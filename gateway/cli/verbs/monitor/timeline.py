@@ -16,9 +16,21 @@ from gateway.cli.output.terminal import Output
 PATH = "/v1/diagnostics/cluster/timeline"
 NONE = "-"
 IN_COLUMNS = frozenset(
-    ("at_s", "phase", "memory", "node", "name", "process", "pid", "instance", "generation", "rank")
+    (
+        "at_s",
+        "error_s",
+        "phase",
+        "memory",
+        "node",
+        "name",
+        "process",
+        "pid",
+        "instance",
+        "generation",
+        "rank",
+    )
 )
-"""Fields of an entry that stand in columns of their own."""
+"""Fields of an entry that stand in columns of their own, or are told of clocks."""
 Row = Mapping[str, Any]
 
 
@@ -54,6 +66,10 @@ def timeline(
         ranks = ", ".join(f"{rank['model']} rank {rank['rank']}" for rank in one["ranks"])
         output.warn(f"{one['message']}{f'; there: {ranks}' if ranks else ''}")
     _entries(output, cast(list[Row], found["timeline"]), limit)
+    if found["timeline"]:
+        for one in cast(list[Row], found["clocks"]):
+            if one["node"] != found["asked"]:
+                output.note(_clock_of(one))
 
 
 def _entries(output: Output, lines: Sequence[Row], limit: int) -> None:
@@ -104,6 +120,17 @@ def _entry(one: Row) -> list[str]:
 
 def _rank(one: Row) -> str:
     return f"rank {one['rank']} of {one['model'] or one['instance']} on {one['name']}"
+
+
+def _clock_of(one: Row) -> str:
+    """Return what is known of a node's clock, for those who compare its times with others'."""
+    if one["offset_s"] is None:
+        return f"the clock of {one['name']} was not measured: its times are its own"
+    way = "ahead of" if one["offset_s"] >= 0 else "behind"
+    return (
+        f"the clock of {one['name']} is {abs(one['offset_s']) * 1000:.1f} ms {way} the asked "
+        f"node's, to within {one['error_s'] * 1000:.1f} ms; its times are told by the asked node's"
+    )
 
 
 def _clock(at_s: float) -> str:

@@ -17,7 +17,7 @@ const R = T.runners;
 const D = T.watch.doing;
 const RUNNERS_MS = 5000;
 const ENTRIES = 16;
-const APART = new Set(["at_s", "phase", "memory", "node", "name", "process", "pid", "instance", "generation", "rank"]);
+const APART = new Set(["at_s", "error_s", "phase", "memory", "node", "name", "process", "pid", "instance", "generation", "rank"]);
 const USUAL_S = 60;
 
 let root = null;

@@ -104,7 +104,7 @@ export const T = {
 
   runners: {
     title: "What runners did last", none: "No runner has a model, or had one lately.",
-    note: "From their flight recorders, also of those that ended, were killed or are frozen; times are of each node's own clock.",
+    note: "From their flight recorders, also of those that ended, were killed or are frozen; times are by the asked node's clock, as nodes measure each other's.",
     behind: (still, rank, model, node, why) => `The others ${still ? "wait" : "waited"} for rank ${rank} of ${model} on ${node}: ${why}.`,
     unreached: (message) => `Not reached: ${message}`,
     phases: { idle: "idle", loading: "loading", warming: "warming up", ready: "ready", draining: "draining", ended: "ended" },

@@ -23,11 +23,16 @@ RUNNER = {
 MEMORY = {"active_bytes": 5_000_000, "cache_bytes": 0, "peak_bytes": 1, "limit_bytes": 1}
 ENTRIES = [
     {**HEAD, "generation": 1, "rank": 1, "at_s": float(at_s), "phase": "steps", "since_s": 1.0,
-     "step": 10 + at_s, "memory": MEMORY}
+     "step": 10 + at_s, "memory": MEMORY, "error_s": 0.0004}
     for at_s in (3, 4)
 ]  # fmt: skip
 TOLD = {
     "asked": "n1", "runners": [RUNNER], "timeline": ENTRIES,
+    "clocks": [
+        {"node": "n1", "name": "reef", "offset_s": 0.0, "error_s": 0.0},
+        {"node": "n2", "name": "kelp", "offset_s": -0.0123, "error_s": 0.0004},
+        {"node": "n4", "name": "crab", "offset_s": None, "error_s": None},
+    ],
     "behind": [{**HEAD, "generation": 1, "rank": 1, "model": "tiny", "ended_at_s": None,
                 "why": "it is halted"}],
     "unreached": [
@@ -75,3 +80,6 @@ def test_who_stands_behind_and_who_was_not_reached_is_said_above_the_entries(
     assert "1 earlier" in found.stderr
     assert "step=14" in found.stdout and "step=13" not in found.stdout
     assert "halted" in found.stdout and "5.0 MB" in found.stdout
+    assert "the clock of kelp is 12.3 ms behind the asked node's, to within 0.4 ms" in found.stderr
+    assert "the clock of crab was not measured: its times are its own" in found.stderr
+    assert "clock of reef" not in found.stderr and "error" not in found.stdout
