@@ -67,7 +67,7 @@ class FlightRecorder:
         nothing else comes, `since_s` when it began, `at_s` when any of it was last seen to
         change."""
         seen = (step, *engine.values())
-        if seen == self._seen or not step + engine.get("begun", 0):
+        if seen == self._seen or not (step or engine.get("begun")):
             return
         last = self._entries[-1] if self._entries else {}
         renews = last.get("phase") == "steps"

@@ -161,12 +161,11 @@ class Traffic:
         between the `split`s. Others are not counted."""
 
         def way_of(identity: bytes) -> Way | None:
-            """Return the count of who has that identity."""
-            try:
-                parts = identity.decode("ascii").split(split)
-            except UnicodeDecodeError:
-                return None
-            return self.way(parts[part], plane) if len(parts) > part + 1 else None
+            """Return the count of who has that identity; None for one that ZeroMQ made up."""
+            text = identity.decode("ascii", errors="replace")
+            parts = text.split(split)
+            names = text.isascii() and text.isprintable() and len(parts) > part + 1
+            return self.way(parts[part], plane) if names and parts[part] else None
 
         return Senders(way_of)
 

@@ -87,6 +87,12 @@ def test_both_ranks_stand_on_one_line_of_time_with_their_memory(
         last = [one for one in lines if one["pid"] == pid][-1]
         assert last["memory"]["active_bytes"] > 0 < last["memory"]["limit_bytes"], rank
     assert found["behind"] == [] == found["unreached"]
+    assert all(one["error_s"] is not None for one in lines), "the bus has measured both clocks"
+    clocks = {one["node"]: one for one in found["clocks"]}
+    mine, theirs = clocks.pop(asked.node_id()), clocks.pop(pair.nodes[0].node_id())
+    assert (mine["offset_s"], mine["error_s"]) == (0.0, 0.0)
+    assert abs(theirs["offset_s"]) <= theirs["error_s"], "both nodes are of this machine"
+    assert {"begun", "engine"} <= next(one for one in lines if one["phase"] == "steps").keys()
     assert timeline(asked, model="another")["runners"] == []
     assert asked.http.get(f"{LOOK}/timeline", params={"node": "attic"}).status_code == 400
 

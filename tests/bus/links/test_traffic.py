@@ -89,3 +89,12 @@ def test_a_process_that_starts_anew_counts_from_nothing(tmp_path: Path) -> None:
         assert way is not None
         way.received([b"x" * expected])
         assert read_traffic(tmp_path)["bus"] == (Crossed(PEER, "control", 0, expected),)
+
+
+def test_an_identity_that_zeromq_made_up_names_no_node() -> None:
+    traffic = Traffic(ME)
+    router = traffic.by_identity("holder")
+    for identity in (b"\0a/b/", b"\x80/b", b"n-peer", b"/worker", b""):
+        router.received([identity, b"question"])
+    router.received([b"n-peer/worker/boot", b"question"])
+    assert traffic.crossed() == (Crossed(PEER, "holder", 0, 8),)
