@@ -101,13 +101,13 @@ class Senders:
         self._ways: dict[bytes, Way | None] = {}
 
     def sent(self, frames: Sequence[bytes]) -> None:
-        """Count a message to whom the first frame names."""
+        """Count a message to the peer that the first frame names."""
         way = self._way(frames[0])
         if way is not None:
             way.sent(frames[1:])
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Count a message from whom the first frame names."""
+        """Count a message from the peer that the first frame names."""
         way = self._way(frames[0])
         if way is not None:
             way.received(frames[1:])
@@ -161,7 +161,7 @@ class Traffic:
         between the `split`s. Others are not counted."""
 
         def way_of(identity: bytes) -> Way | None:
-            """Return the count of who has that identity; None for one that ZeroMQ made up."""
+            """Return the count of the node in an identity; None for one that ZeroMQ made up."""
             text = identity.decode("ascii", errors="replace")
             parts = text.split(split)
             names = text.isascii() and text.isprintable() and len(parts) > part + 1
