@@ -215,8 +215,8 @@ class RankContext:
     `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank
     has spoken and the lead has answered; `tell` (the lead's) sends a plan to all followers and
     does not wait; `met` notes that all ranks have proved to be the group's; `spans` has what this
-    rank does for traced requests; `ways` count, by rank, the bytes to and from ranks on other
-    nodes. All are called from the engine's thread.
+    rank does for traced requests; `ways` count, by rank, what stages exchange with those on
+    other nodes. All are called from the engine's thread.
     """
 
     rank: int

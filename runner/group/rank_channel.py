@@ -91,7 +91,8 @@ class PlanChannel:
             ways={
                 seat.rank: way
                 for seat in group.ranks
-                if (way := shell.traffic.way(seat.node, "exchange")) is not None
+                if group.sharding == "pipeline"  # what tensor ranks exchange is MLX's to know
+                and (way := shell.traffic.way(seat.node, "exchange")) is not None
             },
         )
         self.step = 0

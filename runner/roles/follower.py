@@ -18,7 +18,7 @@ from runner.recorder import ServedTotals
 from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import Role, RoleParts
+from runner.roles.role import Role, RoleParts, note_steps
 from runner.serving.memory_watch import MemoryWatch
 
 READ_WITHIN_S = 0.5
@@ -56,7 +56,7 @@ class FollowerRole(Role):
     def watch(self, now: float) -> None:
         """Leave where a step has taken longer than any may."""
         super().watch(now)
-        self._note_steps()
+        note_steps(self._recorder, self.status, self._channel)
         busy_since = self.status.busy_since
         if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
             step = self.status.steps_done + 1

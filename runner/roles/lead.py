@@ -16,7 +16,7 @@ from bus.wire.messages.tokens import Cancel, Entry
 from runner.engine import Engine, MemoryLook
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
+from runner.roles.role import NO_PEER, Progressed, Role, RoleParts, note_steps
 from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.serving.gateway_link import GatewayLink
@@ -77,7 +77,7 @@ class LeadRole(Role):
         it may."""
         self._server.watch(now)
         super().watch(now)
-        self._note_steps()
+        note_steps(self._recorder, self.status, self._channel)
         prepares_since = self._startup.text.busy_since
         if prepares_since is not None and now - prepares_since > PREPARES_S:
             self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")

@@ -228,16 +228,6 @@ class Role:
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
 
-    def _note_steps(self) -> None:
-        """Have the flight recorder know how far the engine is, and in a group what it is at."""
-        engine: dict[str, int | str] = {}
-        if self._channel is not None:
-            engine = {
-                "begun": self.status.steps_begun,
-                "engine": self._channel.context.spans.part,
-            }
-        self._recorder.stepped(wall(), self.status.steps_done, **engine)
-
     def _note_kv(self, held: str) -> None:
         """Log how KV is held where that is not as the spec has it, in every layer."""
         if held and held != self._spec.kv:
@@ -248,6 +238,14 @@ class Role:
         """Leave: the engine has passed a deadline."""
         self._log.critical("the engine is stuck", what=what)
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChannel | None) -> None:
+    """Have a flight recorder know how far the engine is, and in a group what it is at."""
+    engine: dict[str, int | str] = {}
+    if channel is not None:
+        engine = {"begun": status.steps_begun, "engine": channel.context.spans.part}
+    recorder.stepped(wall(), status.steps_done, **engine)
 
 
 def _memory_told(status: EngineStatus, spec: RunnerSpec) -> dict[str, int]:

@@ -160,7 +160,7 @@ class OpenRequest:
         if self.is_over or open_choice.finish is not None:
             return
         output = _read(open_choice, sampled)
-        self._saw(output.pieces)
+        _find(output.pieces, self._parsed)
         if output.ended:
             self._last_words(open_choice, "stop")
             out.orders.append(Order("complete", open_choice.key))
@@ -261,16 +261,9 @@ class OpenRequest:
         self._seq += 1
         return seq
 
-    def _saw(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            if isinstance(piece, CallPiece):
-                self._parsed.setdefault("tool_call", False)
-            elif isinstance(piece, TextPiece) and piece.channel == "reasoning":
-                self._parsed.setdefault("thinking", False)
-
     def _last_words(self, choice: OpenChoice, finish: FinishReason) -> None:
         last = choice.reader.finish(finish)
-        self._saw(last.pieces)
+        _find(last.pieces, self._parsed)
         choice.held.extend(last.pieces)
         choice.finish, choice.stop = last.finish_reason, last.stop
         choice.reasoning_tokens = last.reasoning_tokens
@@ -338,6 +331,15 @@ class OpenRequest:
             piece.arguments,
             piece.tokens,
         )
+
+
+def _find(pieces: Sequence[Piece], parsed: dict[Parsed, bool]) -> None:
+    """Note what the pieces have beside plain text as found, and not told of where it is new."""
+    for piece in pieces:
+        if isinstance(piece, CallPiece):
+            parsed.setdefault("tool_call", False)
+        elif isinstance(piece, TextPiece) and piece.channel == "reasoning":
+            parsed.setdefault("thinking", False)
 
 
 def _read(choice: OpenChoice, sampled: SampledToken) -> ChoiceOutput:

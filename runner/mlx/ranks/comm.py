@@ -236,7 +236,7 @@ class GroupComm(Comm):
         self._order = ExchangeOrder[mx.array, Crossing](holds=self.leads and on_cpu)
         self._ring = RingWait(_sockets) if self.pipes and on_cpu and _sockets else None
         self._spans = context.spans
-        self._ways = context.ways if self.pipes else {}
+        self._ways = context.ways
         self._received: mx.array | None = None
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
