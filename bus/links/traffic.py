@@ -148,8 +148,8 @@ class Traffic:
         """Return the count of what crosses to and from a peer on a plane; None for this node."""
         if peer == self._node:
             return None
+        key = (peer, plane)
         with self._lock:
-            key = (peer, plane)
             if key not in self._ways and len(self._ways) >= ROWS - 1:
                 key = (OTHERS, "rest")
             if key not in self._ways:
@@ -200,9 +200,12 @@ def read_traffic(folder: Path) -> dict[str, tuple[Crossed, ...]]:
     for path in sorted(folder.glob(f"*{_ENDING}")):
         with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):
             data = path.read_bytes()
-            process = _HEAD.unpack_from(data)[0].rstrip(b"\0").decode()
-            found[process] = _rows_of(data)
+            found[_text(*_HEAD.unpack_from(data))] = _rows_of(data)
     return found
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode()
 
 
 def _rows_of(data: bytes) -> tuple[Crossed, ...]:
@@ -211,6 +214,5 @@ def _rows_of(data: bytes) -> tuple[Crossed, ...]:
         peer, plane, sent, received = _ROW.unpack_from(data, at)
         if not peer[0]:
             break
-        texts = (one.rstrip(b"\0").decode() for one in (peer, plane))
-        found.append(Crossed(*texts, sent, received))
+        found.append(Crossed(_text(peer), _text(plane), sent, received))
     return tuple(found)

@@ -39,7 +39,7 @@ class PlaneForwarder:
     """One plane: what comes in at XSUB goes out at XPUB and to the tap."""
 
     def __init__(self, plane: Plane, board: Switchboard) -> None:
-        self.plane = plane
+        self.plane: Plane = plane
         self.board = board
         self.retained = Retained()
         self.incoming = Link("xsub", high_water=50_000)

@@ -208,8 +208,9 @@ class OpenRequest:
 
     def newly_parsed(self) -> list[Parsed]:
         """Return what its answer was found to have since this was last asked, each thing once."""
-        found = [what for what, is_told in self._parsed.items() if not is_told]
-        self._parsed.update(dict.fromkeys(found, True))
+        found: list[Parsed] = [what for what, is_told in self._parsed.items() if not is_told]
+        for what in found:
+            self._parsed[what] = True
         return found
 
     def stalled_s(self, now: float) -> float:

@@ -21,7 +21,6 @@ from gateway.http.diagnostics.merged import timeline
 from runner.group.rank_recorder import MOST_TRACED
 from runner.lifecycle import WEDGED
 from tests.harness.group_requests import assert_same, play, text_hand
-from tests.harness.nodes import eventually
 from tests.harness.ranks import (
     Layers,
     become,
@@ -188,7 +187,14 @@ def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(
         try:
             stream = gateway.submit(request("one", "The boat", max_tokens=1000, ignore_eos=True))
             # who hangs is told while both processes speak; the lead gives up some seconds later
-            (behind,) = eventually(lambda: behind_in(slots), 30, "the rank is named")
+            seen: list[dict[str, Any]] = []
+
+            def is_named() -> bool:
+                seen[:] = behind_in(slots)
+                return bool(seen)
+
+            gateway.until(is_named, "the rank is named")
+            (behind,) = seen
             assert all(slot.process.poll() is None for slot in slots)
             assert (behind["rank"], behind["node"]) == (1, "node-1")
             assert behind["why"].startswith("its engine hangs in step ")
