@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +13,13 @@ import pytest
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import AskRunner, RunnerReport, SlotDrain
 from bus.wire.messages.gateways import CancelRow, RowCancelled
-from bus.wire.messages.requests import TokensPrompt
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    TextPart,
+    TokensPrompt,
+    ToolSpec,
+)
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
@@ -28,7 +35,7 @@ from bus.wire.messages.tokens import (
     Welcome,
 )
 from tests.harness.faulty_runner import WAITS_S
-from tests.harness.slot import FakeGateway, Slot, request, started_slot
+from tests.harness.slot import ROOT, FakeGateway, Slot, request, started_slot
 from tests.harness.toy_model import save_toy_model
 
 
@@ -272,6 +279,31 @@ def test_a_report_tells_the_flight_so_far(slot: Slot, gateway: FakeGateway) -> N
     assert phases[:2] == ["task_submission", "prompt_build"]
     assert phases[-1] == "completion"
     assert report.memory["active_bytes"] > 0
+
+
+def test_the_flight_tells_once_what_the_parser_found_in_an_answer(tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "look", "arguments": {"at": "sea"}}</tool_call>'
+    script = tmp_path / "script.json"
+    script.write_text(
+        json.dumps([["", "Yes."], ["sea", f"<think>I think so.</think>{call}{call}"]])
+    )
+    prompt = ChatPrompt(
+        messages=(ChatMessage(role="user", parts=(TextPart(text="Look at the sea."),)),),
+        tools=(ToolSpec(name="look"),),
+    )
+    tiny = ROOT / "conf" / "tiny"
+    with started_slot(tmp_path / "home", tiny, script=script) as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        asked = request("thinks", max_tokens=200, prompt=prompt, ignore_eos=False)
+        gateway.ended(gateway.submit(asked))
+        slot.tell(AskRunner(instance=slot.spec.instance))
+        slot.until(lambda: any(isinstance(one, RunnerReport) for one in slot.other), "a report")
+        report = next(one for one in slot.other if isinstance(one, RunnerReport))
+        gateway.close()
+    found = [entry["found"] for entry in report.recorder if entry["phase"] == "parser"]
+    assert found == ["thinking", "tool_call"]
+    assert "sea" not in str(report.recorder), "never a word of an answer"
 
 
 def test_draining_refuses_the_new_and_finishes_the_old(tmp_path: Path, model: Path) -> None:
