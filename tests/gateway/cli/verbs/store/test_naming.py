@@ -1,4 +1,4 @@
-"""`shoal cp` and the `shoal rm` of a name, over a gateway; each line of the page runs as printed."""
+"""`shoal cp` and the `shoal rm` of a name, over a gateway; the lines of the page run as printed."""
 
 from __future__ import annotations
 
