@@ -28,17 +28,14 @@ def doors(settings: Settings) -> Mapping[str, Sequence[int]]:
 def sender(settings: Settings, shell: Shell) -> LineSender | None:
     """Return what sends lines of logs to the collector of the settings; None where none is set, or
     its token is missing, which is logged."""
-    if not settings.log.ingest_url:
+    wanted = settings.log
+    if not wanted.ingest_url:
         return None
-    headers, name = {"content-type": "application/x-ndjson"}, settings.log.ingest_token_env
-    if name:
-        token = os.environ.get(name, "")
-        if not (token and token.isascii() and token.isprintable()):
-            text = f"log.ingest_token_env names {name}, which holds no token: log lines stay here"
-            shell.log.error(f"{text}; `{name}=... shoal restart` gives one")
-            return None
-        headers["authorization"] = f"Bearer {token}"
-    collector = Collector(settings.log.ingest_url, headers, ANSWER_S)
+    if trouble := wanted.token_trouble(os.environ):
+        shell.log.error(trouble)
+        return None
+    headers = {"content-type": "application/x-ndjson", **wanted.headers(os.environ)}
+    collector = Collector(wanted.ingest_url, headers, ANSWER_S)
     return LineSender(settings.paths.logs, collector, shell.speaker.node, shell.log)
 
 

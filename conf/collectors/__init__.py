@@ -56,6 +56,21 @@ class LogSettings(BaseModel):
     ingest_url: str
     ingest_token_env: str
 
+    def headers(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return what goes with lines besides: the token, where one is wanted."""
+        name = self.ingest_token_env
+        return {"authorization": f"Bearer {environment[name]}"} if name else {}
+
+    def token_trouble(self, environment: Mapping[str, str]) -> str:
+        """Return what is wrong with the token in an environment; "" for nothing."""
+        name = self.ingest_token_env
+        token = environment.get(name, "")
+        is_sound = bool(token) and token.isascii() and token.isprintable()
+        if not (self.ingest_url and name) or is_sound:
+            return ""
+        text = f"log.ingest_token_env names {name}, which holds no token: log lines are not sent"
+        return f"{text}; `{name}=... shoal restart` gives one"
+
     @field_validator("ingest_url")
     @classmethod
     def _is_address(cls, url: str) -> str:

@@ -324,3 +324,16 @@ def test_what_is_no_name_of_a_variable_with_a_token_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=r"log\.ingest_token_env = .*environment"):
         load_settings(home=tmp_path, flags={"log.ingest_token_env": name})
+
+
+@pytest.mark.parametrize(("token", "sound"), [("s3cret", True), ("", False), ("a\nb", False)])
+def test_a_token_is_in_the_environment_and_what_is_wrong_with_it_is_said(
+    tmp_path: Path, token: str, sound: bool
+) -> None:
+    flags = {"log.ingest_url": "http://h", "log.ingest_token_env": "INGEST_TOKEN"}
+    found = load_settings(home=tmp_path, flags=flags).log
+    trouble = found.token_trouble({"INGEST_TOKEN": token})
+    assert (not trouble) == sound and (sound or "INGEST_TOKEN=... shoal restart" in trouble)
+    assert found.headers({"INGEST_TOKEN": "s3"}) == {"authorization": "Bearer s3"}
+    off = load_settings(home=tmp_path, flags={"log.ingest_token_env": "INGEST_TOKEN"}).log
+    assert off.token_trouble({}) == "" and found.model_dump()["ingest_token_env"] == "INGEST_TOKEN"
