@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.links.collector import Collector
+from bus.links.collector import HttpCollector
 from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
 from conf.ports import PORTS
@@ -35,7 +35,7 @@ def sender(settings: Settings, shell: Shell) -> LineSender | None:
         shell.log.error(trouble)
         return None
     headers = {"content-type": "application/x-ndjson", **wanted.headers(os.environ)}
-    collector = Collector(wanted.ingest_url, headers, ANSWER_S)
+    collector = HttpCollector(wanted.ingest_url, headers, ANSWER_S)
     return LineSender(settings.paths.logs, collector, shell.speaker.node, shell.log)
 
 

@@ -31,7 +31,7 @@ class CollectorAnswer:
     retry_after_s: float
 
 
-class Collector:
+class HttpCollector:
     """The collector at `url`. `headers` go with each request. It has `timeout_s` to be reached, and
     as long again to answer."""
 

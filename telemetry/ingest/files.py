@@ -8,14 +8,16 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from telemetry.ingest.lines import Place, Span, ahead, moved, whole_lines
+from telemetry.ingest.lines import LogPlace, LogSpan, ahead, moved, whole_lines
 
 PIECE_BYTES = 64 << 10
 """What is read of a process at once, and the longest line that stays one."""
 MOST_BEHIND_BYTES = 16 << 20
 """Of one process: what is further behind is passed over, before its file goes."""
 COUNTED_BYTES = 1 << 20
+"""What is read at once of what is passed over."""
 BACKUPS = 9
+"""Older files of a process, at most; supervisord keeps three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Taken:
     """Lines of a process, in their order, and the place after them."""
 
     lines: list[bytes]
-    place: Place
+    place: LogPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Passed:
     before it was read, and its lines are not counted."""
 
     lines: int
-    place: Place
+    place: LogPlace
     is_torn: bool = False
 
 
@@ -41,20 +43,20 @@ def log_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.log"))
 
 
-def first_place(path: Path, most_bytes: int | None = None) -> Place | None:
+def first_place(path: Path, most_bytes: int | None = None) -> LogPlace | None:
     """Return the beginning of a log file, of the first line in its last `most_bytes` where that is
     given; None where there is no file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         found = os.fstat(file.fileno())
         if most_bytes is None or found.st_size <= most_bytes:
-            return Place(found.st_ino, 0)
+            return LogPlace(found.st_ino, 0)
         start = found.st_size - most_bytes
         content = os.pread(file.fileno(), most_bytes, start)
-        return Place(found.st_ino, start + content.find(b"\n") + 1)
+        return LogPlace(found.st_ino, start + content.find(b"\n") + 1)
     return None
 
 
-def is_news(path: Path, place: Place) -> bool:
+def is_news(path: Path, place: LogPlace) -> bool:
     """Return whether something was written behind a place."""
     try:
         found = path.stat()
@@ -63,7 +65,7 @@ def is_news(path: Path, place: Place) -> bool:
     return (found.st_ino, found.st_size) != (place.file, place.offset)
 
 
-def take(path: Path, place: Place, most_bytes: int) -> Taken | None:
+def take(path: Path, place: LogPlace, most_bytes: int) -> Taken | None:
     """Return the next lines of a process behind a place: one, and others while they are
     `most_bytes` together; None where no line is whole yet. `path` is the file that is written now.
     Raises OSError."""
@@ -74,7 +76,7 @@ def take(path: Path, place: Place, most_bytes: int) -> Taken | None:
         return Taken(lines, moved(spans, sum(map(len, lines)))) if lines else None
 
 
-def pass_over(path: Path, place: Place, most_bytes: int = MOST_BEHIND_BYTES) -> Passed | None:
+def pass_over(path: Path, place: LogPlace, most_bytes: int = MOST_BEHIND_BYTES) -> Passed | None:
     """Return the lines of a process that are to be passed over, so that no more than `most_bytes`
     are ahead; None for none. Raises OSError."""
     with _opened(path) as files:
@@ -122,7 +124,7 @@ def _sizes(files: Mapping[int, int]) -> list[tuple[int, int]]:
     return [(number, os.fstat(file).st_size) for number, file in files.items()]
 
 
-def _read(files: Mapping[int, int], spans: list[Span], at: int, count: int) -> bytes:
+def _read(files: Mapping[int, int], spans: list[LogSpan], at: int, count: int) -> bytes:
     """Return so many bytes of the spans, from `at` of them on, fewer at their end."""
     parts: list[bytes] = []
     for span in spans:

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bus.process.logs import time_of
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """How far a process's log has been sent: `offset` bytes of the file with this inode number."""
 
     file: int
@@ -23,7 +21,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogSpan:
     """Bytes of a file, from `start` to before `end`."""
 
     file: int
@@ -36,27 +34,27 @@ class Span:
         return self.end - self.start
 
 
-def ahead(files: Sequence[tuple[int, int]], place: Place) -> list[Span]:
+def ahead(files: Sequence[tuple[int, int]], place: LogPlace) -> list[LogSpan]:
     """Return what is ahead of a place, oldest first, of files (inode number, bytes), oldest first.
 
     Where the place's file is gone it is all that there is; where it has become shorter, all of it.
     """
     numbers = [number for number, _ in files]
     if place.file not in numbers:
-        return [Span(number, 0, size) for number, size in files]
+        return [LogSpan(number, 0, size) for number, size in files]
     (number, size), *rest = files[numbers.index(place.file) :]
     start = place.offset if place.offset <= size else 0
-    return [Span(number, start, size), *(Span(number, 0, size) for number, size in rest)]
+    return [LogSpan(number, start, size), *(LogSpan(number, 0, size) for number, size in rest)]
 
 
-def moved(spans: Sequence[Span], count: int) -> Place:
+def moved(spans: Sequence[LogSpan], count: int) -> LogPlace:
     """Return the place so many bytes on from the beginning of the spans, of which there is one at
     least."""
     for span in spans[:-1]:
         if count <= span.size_bytes:
-            return Place(span.file, span.start + count)
+            return LogPlace(span.file, span.start + count)
         count -= span.size_bytes
-    return Place(spans[-1].file, spans[-1].start + count)
+    return LogPlace(spans[-1].file, spans[-1].start + count)
 
 
 def whole_lines(content: bytes, most_bytes: int, *, is_cut: bool) -> list[bytes]:
@@ -76,11 +74,11 @@ def whole_lines(content: bytes, most_bytes: int, *, is_cut: bool) -> list[bytes]
     return found
 
 
-def as_sent(line: bytes, node: str, process: str, now_s: float) -> bytes:
+def as_sent(line: bytes, node: str, process: str, read_at: str) -> bytes:
     """Return a line as JSON that says who wrote it; b"" for an empty one.
 
-    One that is no JSON object, a library's own, goes as the message of one, of the time at which it
-    was read.
+    One that is no JSON object, a library's own, goes as the message of one, of the time `read_at`
+    (ISO 8601).
     """
     text = line.strip()
     if not text:
@@ -92,7 +90,7 @@ def as_sent(line: bytes, node: str, process: str, now_s: float) -> bytes:
     whose = {"node": node, "process": process}
     if not isinstance(told, dict):
         words = text.decode(errors="replace")
-        told = {"time": time_of(now_s), "level": "info", "message": words}
+        told = {"time": read_at, "level": "info", "message": words}
     elif whose.keys() <= told.keys():
         return text
     return json.dumps({**whose, **cast(dict[str, Any], told)}).encode()

@@ -17,16 +17,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bus.links.collector import Collector
+from bus.links.collector import HttpCollector
 from bus.process.clock import now, wall
-from bus.process.logs import SENT_FILE, LineCounts, Log, process_of, story_of
+from bus.process.logs import SENT_FILE, LineCounts, Log, process_of, story_of, time_of
 from telemetry.ingest.files import Taken, first_place, is_news, log_names, pass_over, take
-from telemetry.ingest.lines import Place, as_sent
+from telemetry.ingest.lines import LogPlace, as_sent
 
 ANSWER_S = 10.0
 """A collector may take so long to be reached, and so long to answer."""
 MOST_BYTES = 512 << 10
 """Of one request to the collector, and one more line."""
+PLENTY_BYTES = 32 << 10
+"""After so many there may be more, which is not waited for."""
 FIRST_BYTES = 64 << 10
 """Of each file that is there before anything was ever sent."""
 UNWANTED = frozenset({400, 413, 422})
@@ -50,7 +52,7 @@ class _Batch:
 
     lines: list[bytes] = field(default_factory=list[bytes])
     size_bytes: int = 0
-    places: dict[str, Place] = field(default_factory=dict[str, Place])
+    places: dict[str, LogPlace] = field(default_factory=dict[str, LogPlace])
 
     @property
     def body(self) -> bytes:
@@ -64,7 +66,7 @@ class LineSender:
     def __init__(
         self,
         folder: Path,
-        collector: Collector,
+        collector: HttpCollector,
         node: str,
         log: Log,
         timing: IngestTiming = IngestTiming(),
@@ -76,7 +78,7 @@ class LineSender:
         self._timing = timing
         self._stop = threading.Event()
         self._counts = LineCounts()
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, LogPlace] = {}
         self._turn = 0
         self._unreadable: set[str] = set()
         self._most_bytes = MOST_BYTES
@@ -98,7 +100,7 @@ class LineSender:
         while not self._stop.is_set():
             try:
                 pause_s = self._round()
-            except Exception as error:  # a defect must not end all lines
+            except Exception as error:  # a defect must not end the thread
                 pause_s = self._failed(f"a defect: {story_of(error)}")
             self._stop.wait(pause_s)
 
@@ -117,14 +119,15 @@ class LineSender:
             if not 200 <= answer.status < 300:
                 pause_s = self._failed(f"it answers with {answer.status}")
                 return min(max(pause_s, answer.retry_after_s), self._timing.rest_s)
+        is_behind = batch.size_bytes >= min(self._most_bytes, PLENTY_BYTES)
         self._sent(batch)
-        return 0.0 if batch.size_bytes >= self._most_bytes else self._timing.look_s
+        return 0.0 if is_behind else self._timing.look_s
 
     def _gathered(self) -> _Batch:
         """Return what is to be sent next, some of each process that has something."""
         batch, names = _Batch(), log_names(self._folder)
-        self._turn += 1  # another process is first each time: none fills all requests
-        for name in sorted(names, key=lambda name: (names.index(name) - self._turn) % len(names)):
+        self._turn = (self._turn + 1) % max(1, len(names))  # so that none fills all requests
+        for name in names[self._turn :] + names[: self._turn]:
             try:
                 found = self._taken(name, self._most_bytes - batch.size_bytes)
             except OSError as error:
@@ -132,8 +135,8 @@ class LineSender:
                 continue
             if found is None:
                 continue
-            process, read_s = process_of(name), wall()
-            sent = (as_sent(line, self._node, process, read_s) for line in found.lines)
+            process, read_at = process_of(name), time_of(wall())
+            sent = (as_sent(line, self._node, process, read_at) for line in found.lines)
             batch.lines += [line for line in sent if line]
             batch.size_bytes += sum(map(len, found.lines))
             batch.places[name] = found.place
@@ -154,7 +157,7 @@ class LineSender:
             self._unreadable.add(name)
             self._log.warning("a log file is not sent", file=name, why=error.strerror)
 
-    def _place_of(self, name: str, most_bytes: int | None = None) -> Place | None:
+    def _place_of(self, name: str, most_bytes: int | None = None) -> LogPlace | None:
         """Return the place in a file, the first one where there is none; `most_bytes` from its end
         at most. Raises OSError."""
         if name not in self._places:
@@ -163,7 +166,7 @@ class LineSender:
                 self._places[name] = place
         return self._places.get(name)
 
-    def _within_bounds(self, name: str, path: Path, place: Place) -> Place:
+    def _within_bounds(self, name: str, path: Path, place: LogPlace) -> LogPlace:
         """Return the place, or a later one where too much is ahead; what is between is dropped."""
         passed = pass_over(path, place)
         if passed is None:
@@ -225,7 +228,7 @@ class LineSender:
         path = self._folder / SENT_FILE
         try:
             told: Mapping[str, Any] = json.loads(path.read_bytes())
-            places = {name: Place(*map(int, place)) for name, place in told["places"].items()}
+            places = {name: LogPlace(*map(int, place)) for name, place in told["places"].items()}
             counts = LineCounts(int(told["sent"]), int(told["dropped"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             for name in log_names(self._folder):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bus.links.collector import Collector
+from bus.links.collector import HttpCollector
 from bus.process.logs import Log
 from gateway.cluster.options import Options
 from gateway.requests.otlp.spans import Value
@@ -65,8 +65,8 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
     return TraceExporter(collector, resource, log, count)
 
 
-def trace_collector(endpoint: str, headers: Mapping[str, str], timeout_s: float) -> Collector:
+def trace_collector(endpoint: str, headers: Mapping[str, str], timeout_s: float) -> HttpCollector:
     """Return the collector at `endpoint`, where `PATH` is added to an address that lacks it."""
     url = endpoint.rstrip("/")
     url = url if url.endswith(PATH) else url + PATH
-    return Collector(url, {**headers, "content-type": "application/x-protobuf"}, timeout_s)
+    return HttpCollector(url, {**headers, "content-type": "application/x-protobuf"}, timeout_s)

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from bus.links.collector import PASSING, Collector, CollectorAnswer
+from bus.links.collector import PASSING, CollectorAnswer, HttpCollector
 from bus.process.clock import now
 from bus.process.logs import Log, story_of
 from gateway.requests.otlp.encoding import SpanEncoder, refused_of
@@ -48,7 +48,7 @@ class TraceExporter:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: HttpCollector,
         resource: Mapping[str, Value],
         log: Log,
         count: Count,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bus.links.collector import Collector
+from bus.links.collector import HttpCollector
 from tests.harness.line_collector import collecting_lines
 
 
@@ -40,12 +40,14 @@ def trickling() -> Iterator[int]:
 
 def test_an_answer_that_trickles_is_cut_off() -> None:
     with trickling() as port, pytest.raises(TimeoutError, match="did not answer in time"):
-        Collector(f"http://127.0.0.1:{port}", {}, 0.5).post(b"{}\n")
+        HttpCollector(f"http://127.0.0.1:{port}", {}, 0.5).post(b"{}\n")
 
 
 def test_an_answer_in_time_is_told_with_what_it_asks_for() -> None:
     with collecting_lines() as collector:
-        answer = Collector(collector.url, {"authorization": "Bearer s3"}, 5.0).post(b'{"a": 1}\n')
+        answer = HttpCollector(collector.url, {"authorization": "Bearer s3"}, 5.0).post(
+            b'{"a": 1}\n'
+        )
         assert (answer.status, answer.retry_after_s) == (200, 0.0)
         assert collector.lines == [{"a": 1}]
         assert collector.heads[0]["authorization"] == "Bearer s3"
@@ -55,4 +57,4 @@ def test_an_address_where_none_listens_is_an_error_of_the_system() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(OSError):
-        Collector(f"http://127.0.0.1:{port}", {}, 5.0).post(b"")
+        HttpCollector(f"http://127.0.0.1:{port}", {}, 5.0).post(b"")

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from telemetry.ingest.lines import Place, Span, ahead, as_sent, moved, whole_lines
+from telemetry.ingest.lines import LogPlace, LogSpan, ahead, as_sent, moved, whole_lines
 
+AT = "2026-11-26T10:00:00.250Z"
 FILES = [(7, 30), (8, 20), (9, 10)]
 """Three files by inode number, oldest first, with their bytes."""
 
@@ -15,21 +16,23 @@ FILES = [(7, 30), (8, 20), (9, 10)]
 @pytest.mark.parametrize(
     ("place", "spans"),
     [
-        (Place(9, 4), [Span(9, 4, 10)]),
-        (Place(8, 20), [Span(8, 20, 20), Span(9, 0, 10)]),
-        (Place(7, 5), [Span(7, 5, 30), Span(8, 0, 20), Span(9, 0, 10)]),
-        (Place(9, 11), [Span(9, 0, 10)]),
-        (Place(3, 5), [Span(7, 0, 30), Span(8, 0, 20), Span(9, 0, 10)]),
+        (LogPlace(9, 4), [LogSpan(9, 4, 10)]),
+        (LogPlace(8, 20), [LogSpan(8, 20, 20), LogSpan(9, 0, 10)]),
+        (LogPlace(7, 5), [LogSpan(7, 5, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
+        (LogPlace(9, 11), [LogSpan(9, 0, 10)]),
+        (LogPlace(3, 5), [LogSpan(7, 0, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
     ],
 )
-def test_ahead_is_the_rest_of_a_file_and_the_newer_ones(place: Place, spans: list[Span]) -> None:
+def test_ahead_is_the_rest_of_a_file_and_the_newer_ones(
+    place: LogPlace, spans: list[LogSpan]
+) -> None:
     assert ahead(FILES, place) == spans
 
 
 def test_a_place_moves_from_file_to_file() -> None:
-    spans = ahead(FILES, Place(7, 25))
+    spans = ahead(FILES, LogPlace(7, 25))
     assert [moved(spans, count) for count in (0, 5, 6, 25, 26, 35)] == [
-        Place(7, 25), Place(7, 30), Place(8, 1), Place(8, 20), Place(9, 1), Place(9, 10),
+        LogPlace(7, 25), LogPlace(7, 30), LogPlace(8, 1), LogPlace(8, 20), LogPlace(9, 1), LogPlace(9, 10),
     ]  # fmt: skip
 
 
@@ -53,11 +56,11 @@ def test_lines_are_whole_and_one_at_least(
 
 def test_a_line_of_ours_goes_as_it_is() -> None:
     line = b'{"time": "t", "message": "m", "node": "n1", "process": "gateway/2"}'
-    assert as_sent(line + b"\n", "n1", "gateway", 0.0) == line
+    assert as_sent(line + b"\n", "n1", "gateway", AT) == line
 
 
 def test_a_line_says_who_wrote_it() -> None:
-    told = json.loads(as_sent(b'{"message": "m", "process": "p"}\n', "n1", "bus", 0.0))
+    told = json.loads(as_sent(b'{"message": "m", "process": "p"}\n', "n1", "bus", AT))
     assert told == {"message": "m", "process": "p", "node": "n1"}
 
 
@@ -68,9 +71,9 @@ NO_OBJECTS = (
 
 @pytest.mark.parametrize("line", NO_OBJECTS)
 def test_what_is_no_object_goes_as_the_message_of_one(line: str) -> None:
-    told = json.loads(as_sent(line.encode() + b"\r\n", "n1", "runner:03", 0.25))
+    told = json.loads(as_sent(line.encode() + b"\r\n", "n1", "runner:03", AT))
     assert told == {
-        "time": "1970-01-01T00:00:00.250Z",
+        "time": AT,
         "level": "info",
         "message": line,
         "node": "n1",
@@ -79,5 +82,5 @@ def test_what_is_no_object_goes_as_the_message_of_one(line: str) -> None:
 
 
 def test_bytes_that_are_no_text_and_empty_lines_break_nothing() -> None:
-    assert json.loads(as_sent(b"\xff!\n", "n1", "bus", 0.0))["message"] == "\ufffd!"
-    assert as_sent(b"  \n", "n1", "bus", 0.0) == b""
+    assert json.loads(as_sent(b"\xff!\n", "n1", "bus", AT))["message"] == "\ufffd!"
+    assert as_sent(b"  \n", "n1", "bus", AT) == b""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bus.links.collector import Collector
+from bus.links.collector import HttpCollector
 from bus.process.logs import LineCounts, Log, read_line_counts
 from telemetry.ingest import IngestTiming, LineSender, sender
 from tests.harness.line_collector import LineCollector, collecting_lines
@@ -38,7 +38,7 @@ class Logs:
     @contextmanager
     def sending(self, url: str, timeout_s: float = 5.0, **headers: str) -> Iterator[LineSender]:
         log = Log(node="n1", process="telemetry", stream=self.stream)
-        made = LineSender(self.folder, Collector(url, headers, timeout_s), "n1", log, QUICK)
+        made = LineSender(self.folder, HttpCollector(url, headers, timeout_s), "n1", log, QUICK)
         try:
             yield made
         finally:
