@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from telemetry.ingest.lines import LogPlace, LogSpan, ahead, moved, whole_lines
+from telemetry.ingest.lines import LogSpan, SentUpTo, ahead, moved, whole_lines
 
 PIECE_BYTES = 64 << 10
 """What is read of a process at once, and the longest line that stays one."""
@@ -25,7 +25,7 @@ class Taken:
     """Lines of a process, in their order, and the place after them."""
 
     lines: list[bytes]
-    place: LogPlace
+    place: SentUpTo
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Passed:
     before it was read, and its lines are not counted."""
 
     lines: int
-    place: LogPlace
+    place: SentUpTo
     is_torn: bool = False
 
 
@@ -43,20 +43,20 @@ def log_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.log"))
 
 
-def first_place(path: Path, most_bytes: int | None = None) -> LogPlace | None:
+def first_place(path: Path, most_bytes: int | None = None) -> SentUpTo | None:
     """Return the beginning of a log file, of the first line in its last `most_bytes` where that is
     given; None where there is no file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         found = os.fstat(file.fileno())
         if most_bytes is None or found.st_size <= most_bytes:
-            return LogPlace(found.st_ino, 0)
+            return SentUpTo(found.st_ino, 0)
         start = found.st_size - most_bytes
         content = os.pread(file.fileno(), most_bytes, start)
-        return LogPlace(found.st_ino, start + content.find(b"\n") + 1)
+        return SentUpTo(found.st_ino, start + content.find(b"\n") + 1)
     return None
 
 
-def is_news(path: Path, place: LogPlace) -> bool:
+def is_news(path: Path, place: SentUpTo) -> bool:
     """Return whether something was written behind a place."""
     try:
         found = path.stat()
@@ -65,7 +65,7 @@ def is_news(path: Path, place: LogPlace) -> bool:
     return (found.st_ino, found.st_size) != (place.file, place.offset)
 
 
-def take(path: Path, place: LogPlace, most_bytes: int) -> Taken | None:
+def take(path: Path, place: SentUpTo, most_bytes: int) -> Taken | None:
     """Return the next lines of a process behind a place: one, and others while they are
     `most_bytes` together; None where no line is whole yet. `path` is the file that is written now.
     Raises OSError."""
@@ -76,7 +76,7 @@ def take(path: Path, place: LogPlace, most_bytes: int) -> Taken | None:
         return Taken(lines, moved(spans, sum(map(len, lines)))) if lines else None
 
 
-def pass_over(path: Path, place: LogPlace, most_bytes: int = MOST_BEHIND_BYTES) -> Passed | None:
+def pass_over(path: Path, place: SentUpTo, most_bytes: int = MOST_BEHIND_BYTES) -> Passed | None:
     """Return the lines of a process that are to be passed over, so that no more than `most_bytes`
     are ahead; None for none. Raises OSError."""
     with _opened(path) as files:

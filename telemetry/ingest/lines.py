@@ -13,7 +13,7 @@ from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlace:
+class SentUpTo:
     """How far a process's log has been sent: `offset` bytes of the file with this inode number."""
 
     file: int
@@ -34,7 +34,7 @@ class LogSpan:
         return self.end - self.start
 
 
-def ahead(files: Sequence[tuple[int, int]], place: LogPlace) -> list[LogSpan]:
+def ahead(files: Sequence[tuple[int, int]], place: SentUpTo) -> list[LogSpan]:
     """Return what is ahead of a place, oldest first, of files (inode number, bytes), oldest first.
 
     Where the place's file is gone it is all that there is; where it has become shorter, all of it.
@@ -47,14 +47,14 @@ def ahead(files: Sequence[tuple[int, int]], place: LogPlace) -> list[LogSpan]:
     return [LogSpan(number, start, size), *(LogSpan(number, 0, size) for number, size in rest)]
 
 
-def moved(spans: Sequence[LogSpan], count: int) -> LogPlace:
+def moved(spans: Sequence[LogSpan], count: int) -> SentUpTo:
     """Return the place so many bytes on from the beginning of the spans, of which there is one at
     least."""
     for span in spans[:-1]:
         if count <= span.size_bytes:
-            return LogPlace(span.file, span.start + count)
+            return SentUpTo(span.file, span.start + count)
         count -= span.size_bytes
-    return LogPlace(spans[-1].file, spans[-1].start + count)
+    return SentUpTo(spans[-1].file, spans[-1].start + count)
 
 
 def whole_lines(content: bytes, most_bytes: int, *, is_cut: bool) -> list[bytes]:

@@ -21,7 +21,7 @@ from bus.links.collector import HttpCollector
 from bus.process.clock import now, wall
 from bus.process.logs import SENT_FILE, LineCounts, Log, process_of, story_of, time_of
 from telemetry.ingest.files import Taken, first_place, is_news, log_names, pass_over, take
-from telemetry.ingest.lines import LogPlace, as_sent
+from telemetry.ingest.lines import SentUpTo, as_sent
 
 ANSWER_S = 10.0
 """A collector may take so long to be reached, and so long to answer."""
@@ -52,7 +52,7 @@ class _Batch:
 
     lines: list[bytes] = field(default_factory=list[bytes])
     size_bytes: int = 0
-    places: dict[str, LogPlace] = field(default_factory=dict[str, LogPlace])
+    places: dict[str, SentUpTo] = field(default_factory=dict[str, SentUpTo])
 
     @property
     def body(self) -> bytes:
@@ -78,7 +78,7 @@ class LineSender:
         self._timing = timing
         self._stop = threading.Event()
         self._counts = LineCounts()
-        self._places: dict[str, LogPlace] = {}
+        self._places: dict[str, SentUpTo] = {}
         self._turn = 0
         self._unreadable: set[str] = set()
         self._most_bytes = MOST_BYTES
@@ -157,7 +157,7 @@ class LineSender:
             self._unreadable.add(name)
             self._log.warning("a log file is not sent", file=name, why=error.strerror)
 
-    def _place_of(self, name: str, most_bytes: int | None = None) -> LogPlace | None:
+    def _place_of(self, name: str, most_bytes: int | None = None) -> SentUpTo | None:
         """Return the place in a file, the first one where there is none; `most_bytes` from its end
         at most. Raises OSError."""
         if name not in self._places:
@@ -166,7 +166,7 @@ class LineSender:
                 self._places[name] = place
         return self._places.get(name)
 
-    def _within_bounds(self, name: str, path: Path, place: LogPlace) -> LogPlace:
+    def _within_bounds(self, name: str, path: Path, place: SentUpTo) -> SentUpTo:
         """Return the place, or a later one where too much is ahead; what is between is dropped."""
         passed = pass_over(path, place)
         if passed is None:
@@ -228,7 +228,7 @@ class LineSender:
         path = self._folder / SENT_FILE
         try:
             told: Mapping[str, Any] = json.loads(path.read_bytes())
-            places = {name: LogPlace(*map(int, place)) for name, place in told["places"].items()}
+            places = {name: SentUpTo(*map(int, place)) for name, place in told["places"].items()}
             counts = LineCounts(int(told["sent"]), int(told["dropped"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             for name in log_names(self._folder):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.ingest.files import PIECE_BYTES, first_place, is_news, pass_over, take
-from telemetry.ingest.lines import LogPlace
+from telemetry.ingest.lines import SentUpTo
 
 
 class Written:
@@ -33,7 +33,7 @@ class Written:
         self.path.touch()
 
     @property
-    def start(self) -> LogPlace:
+    def start(self) -> SentUpTo:
         place = first_place(self.path)
         assert place is not None
         return place
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Written:
     return Written(tmp_path)
 
 
-def drained(log: Written, place: LogPlace) -> tuple[list[bytes], LogPlace]:
+def drained(log: Written, place: SentUpTo) -> tuple[list[bytes], SentUpTo]:
     """Every line behind a place, taken as a sender takes them."""
     lines: list[bytes] = []
     while (found := take(log.path, place, 1 << 20)) is not None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from telemetry.ingest.lines import LogPlace, LogSpan, ahead, as_sent, moved, whole_lines
+from telemetry.ingest.lines import LogSpan, SentUpTo, ahead, as_sent, moved, whole_lines
 
 AT = "2026-11-26T10:00:00.250Z"
 FILES = [(7, 30), (8, 20), (9, 10)]
@@ -16,24 +16,29 @@ FILES = [(7, 30), (8, 20), (9, 10)]
 @pytest.mark.parametrize(
     ("place", "spans"),
     [
-        (LogPlace(9, 4), [LogSpan(9, 4, 10)]),
-        (LogPlace(8, 20), [LogSpan(8, 20, 20), LogSpan(9, 0, 10)]),
-        (LogPlace(7, 5), [LogSpan(7, 5, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
-        (LogPlace(9, 11), [LogSpan(9, 0, 10)]),
-        (LogPlace(3, 5), [LogSpan(7, 0, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
+        (SentUpTo(9, 4), [LogSpan(9, 4, 10)]),
+        (SentUpTo(8, 20), [LogSpan(8, 20, 20), LogSpan(9, 0, 10)]),
+        (SentUpTo(7, 5), [LogSpan(7, 5, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
+        (SentUpTo(9, 11), [LogSpan(9, 0, 10)]),
+        (SentUpTo(3, 5), [LogSpan(7, 0, 30), LogSpan(8, 0, 20), LogSpan(9, 0, 10)]),
     ],
 )
 def test_ahead_is_the_rest_of_a_file_and_the_newer_ones(
-    place: LogPlace, spans: list[LogSpan]
+    place: SentUpTo, spans: list[LogSpan]
 ) -> None:
     assert ahead(FILES, place) == spans
 
 
 def test_a_place_moves_from_file_to_file() -> None:
-    spans = ahead(FILES, LogPlace(7, 25))
+    spans = ahead(FILES, SentUpTo(7, 25))
     assert [moved(spans, count) for count in (0, 5, 6, 25, 26, 35)] == [
-        LogPlace(7, 25), LogPlace(7, 30), LogPlace(8, 1), LogPlace(8, 20), LogPlace(9, 1), LogPlace(9, 10),
-    ]  # fmt: skip
+        SentUpTo(7, 25),
+        SentUpTo(7, 30),
+        SentUpTo(8, 1),
+        SentUpTo(8, 20),
+        SentUpTo(9, 1),
+        SentUpTo(9, 10),
+    ]
 
 
 @pytest.mark.parametrize(
