@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from bus.wire.cards import model_named
+from bus.wire.cards import ModelCard, model_named
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from gateway.cli.command import Invocation
@@ -42,13 +42,23 @@ def taken_by(state: NodeState, name: str) -> str | None:
         return f"what requests call {model}, which is on disk"
     if (derived := derived_named(name, state.state.derived)) is not None:
         return f"a name of {derived.base} already (`shoal rm {derived.name}` takes it away)"
+    if (card := aliased(state, name)) is not None:
+        return f"a name that {card.model}'s own card gives it"
     folded = name.casefold()
     for card in known.values():
-        if folded in {alias.casefold() for alias in card.aliases}:
-            return f"a name that {card.model}'s card gives it"
         if folded in {f"{card.model}:{one.name}".casefold() for one in card.adapters}:
             return f"{card.model} with one of its adapters"
     return None
+
+
+def aliased(state: NodeState, name: str) -> ModelCard | None:
+    """Return the model whose own card gives it this name; None for none, and where a model on a
+    disk goes by it."""
+    plain, known = plain_name(name), state.models
+    if plain in known:
+        return None
+    by_name = {alias.casefold(): card for card in known.values() for alias in card.aliases}
+    return by_name.get(plain.casefold())
 
 
 def made_name(state: NodeState, name: str) -> DerivedModel | None:

@@ -30,7 +30,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.store.naming import forget, made_name
+from gateway.cli.verbs.store.naming import aliased, forget, made_name
 
 FETCHED = ("copied", "pulled", "derived")
 """Where what can be had again comes from."""
@@ -109,7 +109,7 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
 def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
     """Yield what is to be deleted here: a model, or some layers of it, and what came of pulls of it
     that did not end. Raises CliError for what stays."""
-    _check_no_adapter(state, name)
+    _check_own_name(state, name)
     begun = [one for card in state.here for one in pulls_in_part(card, name)]
     if begun:
         _check_unheld(state, name)
@@ -136,8 +136,12 @@ def _disk_bytes(folder: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
-def _check_no_adapter(state: NodeState, name: str) -> None:
-    """Raise CliError for the name of an adapter, which is taken out of its model's folder."""
+def _check_own_name(state: NodeState, name: str) -> None:
+    """Raise CliError for the name of an adapter, which is taken out of its model's folder, and for
+    one that a model's card gives it."""
+    if (card := aliased(state, name)) is not None:
+        remedy = f"take it out of `aliases` (`shoal card edit {card.model}`), or name the model"
+        raise CliError(f"{name} is a name that {card.model}'s own card gives it", remedy=remedy)
     base, _, tag = name.removesuffix(":latest").rpartition(":")
     known = state.models
     if name not in known and base in known and any(tag == a.name for a in known[base].adapters):
@@ -196,7 +200,7 @@ def _everywhere(
 
 def _anywhere(state: NodeState, name: str) -> str:
     """Return the model of that name, of which some node has something. Raises CliError."""
-    _check_no_adapter(state, name)
+    _check_own_name(state, name)
     has_some = any(part.model == name for _, part in state.parts)
     has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)
     return name if has_some else state.find_model(name).model
