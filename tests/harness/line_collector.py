@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ class LineCollector:
     take them; no request is answered while `answers` is clear."""
 
     port: int = 0
+    scheme: str = "http"
     lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     heads: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     asked: int = 0
@@ -27,7 +29,7 @@ class LineCollector:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/in?stream=shoal"
+        return f"{self.scheme}://127.0.0.1:{self.port}/in?stream=shoal"
 
     @property
     def messages(self) -> list[str]:
@@ -35,9 +37,9 @@ class LineCollector:
 
 
 @contextmanager
-def collecting_lines() -> Iterator[LineCollector]:
-    """A collector, for as long as the block lasts."""
-    made = LineCollector()
+def collecting_lines(tls: ssl.SSLContext | None = None) -> Iterator[LineCollector]:
+    """A collector, for as long as the block lasts; over HTTPS with `tls`."""
+    made = LineCollector(scheme="https" if tls else "http")
     made.answers.set()
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,6 +64,8 @@ def collecting_lines() -> Iterator[LineCollector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     made.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from bus.links.collector import HttpCollector
+from tests.harness.certificates import TlsPairOnDisk
 from tests.harness.line_collector import collecting_lines
 
 
@@ -58,3 +61,20 @@ def test_an_address_where_none_listens_is_an_error_of_the_system() -> None:
         port = server.getsockname()[1]
     with pytest.raises(OSError):
         HttpCollector(f"http://127.0.0.1:{port}", {}, 5.0).post(b"")
+
+
+def test_over_https_the_collector_is_one_that_the_system_trusts_and_has_a_deadline_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = TlsPairOnDisk(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pair.certificate, pair.key)
+    with collecting_lines(tls) as collector:
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            HttpCollector(collector.url, {}, 5.0).post(b'{"a": 1}\n')
+        monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
+        assert HttpCollector(collector.url, {}, 5.0).post(b'{"a": 1}\n').status == 200
+        assert collector.lines == [{"a": 1}]
+        collector.answers.clear()
+        with pytest.raises(OSError):
+            HttpCollector(collector.url, {}, 0.5).post(b'{"a": 2}\n')
