@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bus.links.traffic import Crossed
+from bus.process.logs import LineCounts
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
@@ -143,15 +144,16 @@ class Metrics:
         sensors: HardwareReading | None = None,
         links: LinkReading | None = None,
         traffic: NodeTraffic | None = None,
+        lines: LineCounts | None = None,
     ) -> bytes:
-        """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
-        demand at it, of its loops by the names of their processes, what its sensors tell, the links
-        that it measured, and what its processes gave to links."""
+        """Return the metrics text of this node: of its HTTP processes, runners, demand, loops by
+        process, sensors, links measured, traffic over links, and log lines for a collector."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
+        scraped.register(_LogLines(lines))
         if sensors is not None:
             scraped.register(_Sensors(sensors))
         if links is not None:
@@ -213,6 +215,22 @@ class _Loops(Collector):
             family.add_metric((process,), [*up_to], found.sum_s)
             longest.add_metric((process,), found.longest_s)
         yield from (family, longest)
+
+
+@dataclass(frozen=True, eq=False)
+class _LogLines(Collector):
+    """Lines of this node's logs for a collector. Where none were ever sent there is no sample."""
+
+    lines: LineCounts | None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a counter, with a sample for what became of them."""
+        said = "Lines of logs for a collector: it has them, or never had them."
+        family = CounterMetricFamily("shoal_log_lines", said, labels=("outcome",))
+        if self.lines is not None:
+            family.add_metric(("sent",), self.lines.sent)
+            family.add_metric(("dropped",), self.lines.dropped)
+        yield family
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,14 +325,12 @@ class NodeTraffic(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a counter of each direction, by process, peer and plane."""
         counter = partial(CounterMetricFamily, labels=("node", "peer", "plane", "process"))
-        whats = "of frames of messages, and of what stages of a pipeline hand on."
-        sent = counter("shoal_link_sent_bytes", f"Given to a link to another node: bytes {whats}")
-        received = counter("shoal_link_received_bytes", f"Had from another node: bytes {whats}")
-        for process, rows in self.processes.items():
-            for one in rows:
-                labels = (self.node, one.peer, one.plane, process)
-                sent.add_metric(labels, one.sent_bytes)
-                received.add_metric(labels, one.received_bytes)
+        sent = counter("shoal_link_sent_bytes", "Given to a link to another node.")
+        received = counter("shoal_link_received_bytes", "Had from another node.")
+        for process, one in ((name, one) for name, rows in self.processes.items() for one in rows):
+            told = (self.node, one.peer, one.plane, process)
+            sent.add_metric(told, one.sent_bytes)
+            received.add_metric(told, one.received_bytes)
         yield from (sent, received)
 
 

@@ -11,6 +11,7 @@ from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
 from bus.links.traffic import read_traffic
+from bus.process.logs import read_line_counts
 from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
@@ -196,9 +197,10 @@ class MetricsResource(Resource):
         )
         sensors = hardware_of(known, now).get(node)
         links = next((one for one in known.links(now) if one.node == node), None)
-        resp.data = service.metrics.render(
-            ranks, demands, stalls, sensors, links, metrics.NodeTraffic(node, counted)
-        )
+        logs = service.options.logs_folder
+        lines = await asyncio.to_thread(read_line_counts, Path(logs)) if logs else None
+        traffic = metrics.NodeTraffic(node, counted)
+        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic, lines)
         resp.content_type = metrics.CONTENT_TYPE
 
 
