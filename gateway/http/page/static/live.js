@@ -1,5 +1,5 @@
 // What the cluster does: a snapshot a second for all views, the whole state when it has changed,
-// and the last five minutes. It comes back by itself, and says how long it was away.
+// and the last five minutes, begun with what the node has noted of them. It comes back by itself, and says how long it was away.
 
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
@@ -12,6 +12,7 @@ const SILENT_S = 6;
 export const PAUSES_S = [0.3, 0.7, 1, 2];
 const STATE_S = 15;
 const LIMITED_S = 20;
+const NOTHING = { generated: null, prompts: null, ttft: null, itl: null, running: null, waiting: null, kv: null, errors: null, nodes: {} };
 const MODELS_TRIES = 10;
 
 export const live = {
@@ -28,6 +29,7 @@ export const live = {
 const listeners = new Set();
 let stopped = null;
 let hourTimer = null;
+let isRecalled = false;
 let askedIndex = null;
 let askedAt = -Infinity;
 let wake = () => {};
@@ -111,6 +113,7 @@ export function leave() {
   become("connecting");
   Object.assign(live, { snapshot: null, state: null, models: null, past: [], hour: [], keyRefused: false, lostAt: null });
   askedIndex = null;
+  isRecalled = false;
   stopped?.abort();
   wake();
 }
@@ -174,17 +177,36 @@ export async function askHour(isWanted) {
   if (!isWanted()) return;
   try {
     const { points, every_s: everyS } = await json("GET", "/metrics/history");
-    const nothing = { generated: null, prompts: null, ttft: null, itl: null, running: null, waiting: null, kv: null, errors: null, nodes: {} };
-    live.hour = points.flatMap((point, at) => {
-      const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
-      return isGap ? [{ ...nothing, at_s: points[at - 1].at_s + everyS }, point] : [point];
-    });
+    live.hour = broken(points, everyS);
     tell("hour");
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
   }
   clearTimeout(hourTimer);
   hourTimer = setTimeout(askHour, HOUR_MS, isWanted);
+}
+
+/** Return points with one that knows nothing wherever none was noted for a while. */
+const broken = (points, everyS) =>
+  points.flatMap((point, at) => {
+    const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
+    return isGap ? [{ ...NOTHING, at_s: points[at - 1].at_s + everyS }, point] : [point];
+  });
+
+/** Have the last five minutes begin with what the node has noted of them, once. */
+export async function recallPast() {
+  if (isRecalled || !live.past.length) return;
+  isRecalled = true;
+  try {
+    const { points, every_s: everyS } = await json("GET", "/metrics/history");
+    if (!live.past.length) return;
+    const [first] = live.past;
+    const before = points.filter((point) => point.at_s >= first.at_s - SPAN_S && point.at_s < first.at_s);
+    live.past.unshift(...broken([...before, first], everyS).slice(0, -1));
+    tell("snapshot");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
 }
 
 /** Wait until it is known which models are here, some seconds at most: a key that is new may not
@@ -199,7 +221,8 @@ export async function modelsKnown(signal) {
 /** Return what one snapshot adds to the plots. Counts that went back began anew. */
 function pointOf(snapshot, before) {
   const { counters } = snapshot;
-  const then = live.past.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5)?.counters ?? live.past[0]?.counters ?? counters;
+  const told = live.past.filter((point) => point.counters); // what the node has noted has none
+  const then = (told.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5) ?? told[0])?.counters ?? counters;
   const mean = (name) => {
     const count = total(counters[name]) - total(then[name]);
     return count > 0 ? (counters[name].sum - then[name].sum) / count : null;

@@ -280,7 +280,7 @@ export const T = {
 
   watch: {
     title: "Watch",
-    summary: (span) => `The last ${span}, once a second. Plots begin when the page is opened.`,
+    summary: (span) => `The last ${span}, once a second; what was before this page was opened, every ten seconds.`,
     hour: "The last hour as this node has noted it, every ten seconds, also while no page was open.",
     spans: ["5 minutes", "An hour"],
     plots: {

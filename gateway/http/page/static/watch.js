@@ -3,7 +3,7 @@
 
 import { ApiError, ask, events, json } from "./api.js";
 import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, table, treeOf, words } from "./dom.js";
-import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf } from "./live.js";
+import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf, recallPast } from "./live.js";
 import { shortFile, stackOf } from "./cluster.js";
 import { T } from "./texts.js";
 
@@ -61,6 +61,7 @@ export const watch = {
       h("div", { class: "body" }, parts.plots, parts.events, parts.log, parts.doing),
     );
     turnTo(isHour);
+    recallPast();
     drawEvents();
     drawLog();
     drawDoing();
@@ -70,6 +71,7 @@ export const watch = {
   },
   update(what) {
     if (what === (isHour ? "hour" : "snapshot")) draw();
+    recallPast();
     if (what === "state") drawEvents();
   },
   close() {
