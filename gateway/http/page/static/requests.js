@@ -15,6 +15,7 @@ const LANE = 52;
 const MOST_WIDTH = 1160;
 const NARROW = 500;
 const MOST_ARROWS = 40;
+const STEEP = 10;
 const PARTS = [["load", "load_s"], ["queue", "queue_s"], ["prefill", "prefill_s"], ["decode", "decode_s"]];
 
 let root = null;
@@ -203,13 +204,14 @@ function traceTable() {
       h("td", { class: "wide-only" }, h("code", {}, one.request)),
       h("td", { class: "wide-only" }, X.whys[one.why] ?? one.why),
       h("td", { class: "n" }, span(one.seconds)),
-      h("td", {}, h("button", { onclick: turn, "aria-expanded": String(isShown), "aria-label": `${isShown ? X.hide : X.show} ${one.request}` }, isShown ? X.hide : X.show)),
+      h("td", { class: "n" }, h("button", { onclick: turn, "aria-expanded": String(isShown), "aria-label": `${isShown ? X.hide : X.show} ${one.request}` }, isShown ? X.hide : X.show)),
     );
   });
-  return table([[R.ended, "n"], R.model, [R.request, "wide-only"], [X.why, "wide-only"], [R.took, "n"], [X.show, "hush"]], rows);
+  return table([[R.ended, "n"], R.model, [R.request, "wide-only"], [X.why, "wide-only"], [R.took, "n"], [X.show, "n hush"]], rows);
 }
 
-/** Return what was done for a traced request when: a row for each span, its bar where it was. */
+/** Return what was done for a traced request when: a row for each span, its bar where it was; spans
+ * of one name that follow each other, as steps do, share a row. */
 function waterfall(trace) {
   const X = R.traces;
   const lead = trace.lead;
@@ -217,18 +219,26 @@ function waterfall(trace) {
   const spans = trace.gateway.map((one) => ({ ...one, where: X.gateway, side: "gateway" }));
   if (lead) spans.push(...lead.spans.map((one) => ({ ...one, where: where(one), side: one.name })));
   const part = (seconds) => `${Math.min(100, Math.max(0, (seconds / trace.seconds) * 100))}%`;
-  const rows = spans.map((one) => {
-    const took = one.ended_s - one.began_s;
-    const name = X.names[one.name] ?? one.name;
-    const label = X.span(name, span(one.began_s), span(took));
+  const runs = [];
+  for (const one of spans)
+    if (runs.at(-1)?.[0].name === one.name && runs.at(-1)[0].where === one.where) runs.at(-1).push(one);
+    else runs.push([one]);
+  const rows = runs.map((run) => {
+    const [first] = run;
+    const took = run.at(-1).ended_s - first.began_s;
+    const sum = (field) => run.reduce((all, one) => all + (one[field] ?? 0), 0);
+    const longest = Math.max(...run.map((one) => one.longest_s ?? 0));
+    const steps = sum("steps") > 1 ? X.steps(number(sum("steps")), span(longest)) : null;
+    const name = X.names[first.name] ?? first.name;
+    const label = [X.span(name, span(first.began_s), span(took)), steps].filter(Boolean).join("; ");
+    const bar = (one) => h("i", { class: `part ${one.side}`, style: { left: part(one.began_s), width: part(one.ended_s - one.began_s) } });
     return h(
       "tr", {},
-      h("td", { class: "wide-only dim" }, one.where),
-      h("td", {}, name),
-      h("td", { class: "when" }, h("div", { class: "track", role: "img", "aria-label": label, title: label },
-        h("i", { class: `part ${one.side}`, style: { left: part(one.began_s), width: part(took) } }))),
+      h("td", { class: "wide-only dim" }, first.where),
+      h("td", {}, name, steps && h("small", {}, steps)),
+      h("td", { class: "when" }, h("div", { class: "track", role: "img", "aria-label": label, title: label }, run.map(bar))),
       h("td", { class: "n" }, span(took)),
-      h("td", { class: "n wide-only" }, one.tokens ? number(one.tokens) : "", one.steps > 1 && h("small", {}, X.steps(number(one.steps), span(one.longest_s)))),
+      h("td", { class: "n wide-only" }, sum("tokens") ? number(sum("tokens")) : ""),
     );
   });
   const note = !lead ? X.silent : lead.clock.how === "measured" ? X.error(span(lead.clock.error_s)) : null;
@@ -274,7 +284,7 @@ function lanes(trace) {
     h("figure", {},
       picture(trace, stretch, isWhole ? [] : links.slice(0, MOST_ARROWS)),
       h("figcaption", { class: "legend" }, PHASES.map((name) => h("span", {}, h("i", { class: `phase ${name}` }), L.phases[name][1])),
-        told.some((one) => summedTurns(one).length) && h("span", {}, L.pale))),
+        isWhole && told.some((one) => summedTurns(one).length) && h("span", {}, L.pale))),
     table([L.rankHead, L.did, [L.clock, "n"]], trace.ranks.map((one) => rankRow(one, turns))),
     links.length ? linkTable(trace, links, isWhole) : h("p", { class: "dim" }, L.noLinks),
     links.length > 0 && h("p", { class: "dim" }, isWhole ? L.someLinks : L.wrong),
@@ -283,10 +293,10 @@ function lanes(trace) {
 
 function rankRow(one, turns) {
   const named = h("td", {}, h("strong", {}, L.rank(one.rank)), " ", h("span", { class: "chip" }, nameOf(one.node)));
-  if (!one.told) return h("tr", { "data-key": one.rank }, named, h("td", { class: "did" }, h("span", { class: "pill warn" }, L.untold), ` ${one.why}`), h("td", { class: "n" }, "–"));
+  if (!one.told) return h("tr", { "data-key": one.rank }, named, h("td", {}, h("span", { class: "pill warn" }, L.untold), ` ${one.why}`), h("td", { class: "n" }, "–"));
   const sums = PHASES.map((name) => [name, turns(one).reduce((sum, turn) => sum + (turn.seconds[name] ?? 0), 0)]);
-  const did = sums.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => R.part(L.phases[name][1], span(seconds)));
-  return h("tr", { "data-key": one.rank }, named, h("td", { class: "did" }, did.join(" · ") || L.nothing), h("td", { class: "n" }, L.within(span(one.clock.error_s))));
+  const did = sums.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => R.part(L.phases[name][1], span(seconds).replace(" ", "\u00a0")));
+  return h("tr", { "data-key": one.rank }, named, h("td", {}, did.join(" · ") || L.nothing), h("td", { class: "n" }, L.within(span(one.clock.error_s))));
 }
 
 /** Return a row for each crossing of a step, numbered as its arrow, or for each way of the whole. */
@@ -348,7 +358,7 @@ function picture(trace, [from, to], links) {
   const places = new Map(trace.ranks.map((one, at) => [one.rank, LANE * at + 2]));
   const svg = s(
     "svg", { "data-key": key, viewBox: `0 0 ${width} ${bottom + 16}`, width, role: "img", "aria-label": L.described(trace.ranks.length, trace.ranks.filter((one) => !one.told).length, span(to - from)) },
-    [0, 0.25, 0.5, 0.75, 1].map((share) => [
+    (width < NARROW ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]).map((share) => [
       s("line", { class: "grid", x1: left + (width - left - 2) * share, x2: left + (width - left - 2) * share, y1: 0, y2: bottom }),
       s("text", { class: `tick ${share === 0 ? "" : share === 1 ? "last" : "middle"}`, x: left + (width - left - 2) * share, y: bottom + 12 }, span((to - from) * share))]),
     trace.ranks.map(lane),
@@ -367,7 +377,7 @@ function arrow({ what, from, to, sent_s: sent, had_s: had }, mark, [x1, x2], [ab
     s("title", {}, `${L.crosses[what] ?? what}, ${L.way(from, to)}: ${span(Math.max(0, had - sent))}`),
     s("line", { x1: x1.toFixed(1), y1, x2: x2.toFixed(1), y2 }),
     s("path", { d: "M0 0l-7-3v6z", transform: `translate(${x2.toFixed(1)} ${y2}) rotate(${turn.toFixed(1)})` }),
-    s("text", { x: (x1 + (x2 - x1) / 2).toFixed(1), y: y1 + (isDown ? 11 : -4) }, mark),
+    s("text", { x: ((x1 + x2) / 2 + (Math.abs(x2 - x1) < STEEP ? STEEP : 0)).toFixed(1), y: (y1 + y2) / 2 + 4 }, mark),
   );
 }
 

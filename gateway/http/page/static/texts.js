@@ -252,7 +252,7 @@ export const T = {
       span: (name, from, took) => `${name}: ${took}, from ${from} on`,
       error: (time) => `The runner's times may be wrong by ${time}.`,
       silent: "The runner told nothing of it: it ended before, or makes no text.",
-      steps: (count, longest) => `${count} steps, the longest ${longest}`,
+      steps: (count, longest) => `${count} steps, the longest of ${longest}`,
       lanes: {
         title: "What each rank did",
         whole: "In the whole request, by the gateway's clock.",
@@ -261,7 +261,7 @@ export const T = {
         rank: (rank) => `rank ${rank}`, step: (step) => `step ${step}`,
         turns: { queued: "queued", prefill: "prompt", decode: "tokens", other: "others" },
         phases: {
-          queued: ["queued", "queued behind a step"], idle: ["idle", "no plan yet"], host: ["host", "builds the step"], wait: ["waits", "waits for a rank"],
+          queued: ["queued", "queued behind a step"], idle: ["idle", "no plan yet"], host: ["builds", "builds the step"], wait: ["waits", "waits for a rank"],
           receive: ["receives", "receives"], compute: ["computes", "computes"], send: ["sends", "sends"],
         },
         pale: "Pale: sums, side by side; only the first steps are told part after part.",
