@@ -113,7 +113,7 @@ def test_the_lanes_of_all_ranks_are_reached_and_walked_through_by_keyboard_alone
     step = int(lanes.get_by_role("status").inner_text().split()[2].rstrip(":"))
     assert step > first and focused(page) == "Next step"
     crossed = [one for one in traced["links"] if one["step"] == step]
-    assert {one["what"] for one in crossed} == {"plan", "hidden", "tokens"}
+    assert {one["what"] for one in crossed} >= {"hidden", "tokens"}
     expect(page.locator(".lanes .arrow")).to_have_count(len(crossed))
     expect(table_of(lanes, 1)).to_have_count(len(crossed))
     for number, one in enumerate(crossed):

@@ -314,14 +314,15 @@ function linkTable(trace, links, isWhole) {
       "tr", { "data-key": way },
       h("td", {}, isWhole ? null : h("b", { class: "number" }, `${way + 1} `), L.crosses[what] ?? what),
       h("td", {}, L.way(from, to)),
-      h("td", { class: "n wide-only" }, total ? L.count(number(total.count), number(all.length)) : number(all.length)),
+      isWhole && h("td", { class: "n wide-only" }, L.count(number(total?.count ?? all.length), number(all.length))),
       h("td", { class: "n wide-only" }, bytes(total ? total.bytes : all.reduce((sum, link) => sum + link.bytes, 0))),
       h("td", { class: "n" }, span(Math.max(0, took.reduce((sum, one) => sum + one, 0) / took.length))),
-      h("td", { class: "n wide-only" }, isWhole ? span(Math.max(0, ...took)) : ""),
+      isWhole && h("td", { class: "n wide-only" }, span(Math.max(0, ...took))),
       h("td", { class: "n" }, L.within(span(Math.max(...all.map((link) => link.error_s))))),
     );
   });
-  return table([L.crossing, L.between, [L.times, "n wide-only"], [L.bytes, "n wide-only"], [isWhole ? L.mean : R.took, "n"], [isWhole ? L.longest : "", "n wide-only"], [L.clock, "n"]], rows);
+  const columns = [L.crossing, L.between, isWhole && [L.times, "n wide-only"], [L.bytes, "n wide-only"], [isWhole ? L.mean : R.took, "n"], isWhole && [L.longest, "n wide-only"], [L.clock, "n"]];
+  return table(columns.filter(Boolean), rows);
 }
 
 /** Return the lanes as a picture, the same one for as long as it would be alike. */
