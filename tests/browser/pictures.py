@@ -15,28 +15,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.browsing import PHONE, WIDE, Tab, launched, opened
 from tests.harness.clusters import Cluster
-from tests.harness.nodes import MODEL, ROOT, Node, running_node
+from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
 
 FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("reef", "kelp", "tide")
 VIEWS = ("cluster", "models", "requests", "watch", "settings")
 QUESTIONS = ("What is shoal?", "How do nodes find each other?", "What is a shard?", "Hello!")
-TALK = ("What is shoal?", "How do nodes find each other?")
-"""What is asked in the picture of the chat."""
 TRACED_TOKENS = 48
+MEASURED_S = 120.0
 WATCHED_S = 150.0
-OF_POOL = {"writer": "normal", "coder": "high", "helper": "batch"}
+OF_POOL = {"writer": "normal", "coder": "high", "helper": "low"}
 """Models that want the same memory, and how urgent requests for each are."""
 POOL_WATCHED_S = 150.0
-MOST_HEIGHT = 1400
+MOST_HEIGHT = 1280
 """A picture is as high as what is shown, up to this."""
+BELOW = 36
+"""The space below the last thing in a view."""
 MOST_BYTES = 2_000_000
 
 
@@ -66,14 +68,12 @@ class Askers:
 
 
 def shot(tab: Tab, folder: Path, name: str, size: tuple[int, int], part: str = "") -> Path:
-    """Take what is shown, from the element `part` on where one is named, as high as it is; return
-    the file."""
+    """Take what is shown, as high as it is, or its part from one element on; return the file."""
     page = tab.page
     hidden = page.locator("main").evaluate("one => one.scrollHeight - one.clientHeight")
     if part:
-        box = page.locator(part).bounding_box()
-        assert box is not None
-        hidden = box["height"] + 160 - size[1]
+        height = page.locator(part).evaluate("one => one.offsetHeight")
+        hidden = height + BELOW - page.locator("main").evaluate("one => one.clientHeight")
     page.set_viewport_size(
         {"width": size[0], "height": min(size[1] + max(0, round(hidden)), MOST_HEIGHT)}
     )
@@ -86,10 +86,8 @@ def shot(tab: Tab, folder: Path, name: str, size: tuple[int, int], part: str = "
     return path
 
 
-def take_trace(tab: Tab, node: Node, folder: Path, size: tuple[int, int]) -> Path:
+def take_trace(tab: Tab, name: str, folder: Path, size: tuple[int, int]) -> Path:
     """Take what the ranks did for a request: at the width of a desk in one step."""
-    answer = node.chat(QUESTIONS[0], x_trace=True, max_tokens=TRACED_TOKENS, ignore_eos=True)
-    name = answer.json()["id"].removeprefix("chatcmpl-")
     page = tab.page
     page.get_by_role("button", name=f"Show {name}", exact=True).click()
     page.wait_for_selector(".lanes svg")
@@ -105,11 +103,12 @@ def take(tab: Tab, node: Node, folder: Path, size: tuple[int, int]) -> list[Path
     """Take the picture of each view; return the files."""
     found: list[Path] = []
     page = tab.page
+    answer = node.chat(QUESTIONS[0], x_trace=True, max_tokens=TRACED_TOKENS, ignore_eos=True)
+    traced = answer.json()["id"].removeprefix("chatcmpl-")
     page.click("nav a[href='#chat']")
-    for number, question in enumerate(TALK, 1):
-        page.fill("#message", question)
-        page.press("#message", "Enter")
-        page.wait_for_selector(f".acts >> nth={number - 1}")
+    page.fill("#message", QUESTIONS[0])
+    page.press("#message", "Enter")
+    page.wait_for_selector(".acts")
     found.append(shot(tab, folder, "chat", size))
     for view in VIEWS:
         tab.view(view)
@@ -121,8 +120,15 @@ def take(tab: Tab, node: Node, folder: Path, size: tuple[int, int]) -> list[Path
             time.sleep(2.5)
         found.append(shot(tab, folder, view, size))
         if view == "requests":
-            found.append(take_trace(tab, node, folder, size))
+            found.append(take_trace(tab, traced, folder, size))
     return found
+
+
+def are_measured(cluster: Cluster) -> bool:
+    """Whether each link is, by one of its ends at least."""
+    links = cluster.nodes[0].http.get("/state").json()["telemetry"]["links"]
+    known = {frozenset((node, link["peer"])) for node in links for link in links[node]["links"]}
+    return len(known) == len(NAMES) * (len(NAMES) - 1) // 2
 
 
 @contextmanager
@@ -147,10 +153,11 @@ def busy_pool() -> Iterator[Node]:
                 for turn in itertools.count():
                     if over.wait(0.3 if priority == "normal" else 9.0):
                         return
-                    node.chat(
-                        QUESTIONS[turn % len(QUESTIONS)],
-                        model=model, x_priority=priority, max_tokens=300, ignore_eos=True,
-                    )  # fmt: skip
+                    with suppress(httpx.TimeoutException):  # it waited in vain
+                        node.chat(
+                            QUESTIONS[turn % len(QUESTIONS)],
+                            model=model, x_priority=priority, max_tokens=300, ignore_eos=True,
+                        )  # fmt: skip
 
             askers = [
                 threading.Thread(target=ask, args=one) for one in OF_POOL.items() for _ in range(3)
@@ -193,6 +200,7 @@ def main(arguments: list[str]) -> int:
     try:
         cluster.up()
         cluster.place(min_nodes=len(NAMES))
+        eventually(lambda: are_measured(cluster), MEASURED_S, "the idle links are measured")
         askers = Askers(cluster.nodes[0], 3)
         try:
             with sync_playwright() as playwright:
