@@ -1,5 +1,6 @@
 // What the cluster does: a snapshot a second for all views, the whole state when it has changed,
-// and the last five minutes, begun with what the node has noted of them. It comes back by itself, and says how long it was away.
+// and the last five minutes, begun with what the node has noted of them; which links there are. It
+// comes back by itself, and says how long it was away.
 
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
@@ -316,7 +317,8 @@ function kindOf([host, to] = []) {
  * way as `[from, to]`. */
 function crossingsOf(a, b, snapshot) {
   const pair = [a.node, b.node];
-  return snapshot.instances.flatMap(({ model, sharding, ranks }) => {
+  const copies = snapshot.instances.filter(({ status }) => status !== "failed");
+  return copies.flatMap(({ model, sharding, ranks }) => {
     const between = (ways) => ways.filter((way) => way[0].node !== way[1].node && way.every((rank) => pair.includes(rank.node))).map((way) => way.map(({ rank }) => rank));
     const stages = [...ranks].sort((one, other) => one.first_layer - other.first_layer);
     const followers = ranks.filter(({ rank }) => rank > 0);
