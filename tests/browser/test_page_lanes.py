@@ -145,6 +145,16 @@ def test_what_is_drawn_is_as_long_as_what_was_told(tab: Tab, traced: Told) -> No
             assert abs(part - share) < 0.05, (rank, kind, part, share)
 
 
+def test_a_view_begins_at_its_top_whatever_was_scrolled_before(tab: Tab, traced: Told) -> None:
+    page = tab.page
+    shown(page, traced)
+    main = page.locator("main")
+    assert main.evaluate("one => (one.scrollTop = 200, one.scrollTop)") == 200
+    tab.view("cluster")
+    expect(page.locator(".node-card")).to_have_count(2)
+    assert main.evaluate("one => [one.scrollTop, one.scrollHeight > one.clientHeight]") == [0, True]
+
+
 def changed(page: Page) -> None:
     """Have the trace say that rank 1 told nothing."""
 

@@ -382,7 +382,7 @@ function arrow({ what, from, to, sent_s: sent, had_s: had }, mark, [x1, x2], [ab
   );
 }
 
-// --- parts of both ------------------------------------------------------------------------------------
+// --- a request's time as one bar ----------------------------------------------------------------------
 
 const rateOf = (one) => (one.decode_s > 0 && one.completion_tokens > 1 ? (one.completion_tokens - 1) / one.decode_s : null);
 
