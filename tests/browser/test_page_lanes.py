@@ -147,6 +147,7 @@ def test_what_is_drawn_is_as_long_as_what_was_told(tab: Tab, traced: Told) -> No
 
 def test_a_view_begins_at_its_top_whatever_was_scrolled_before(tab: Tab, traced: Told) -> None:
     page = tab.page
+    page.set_viewport_size({"width": WIDE[0], "height": 400})
     shown(page, traced)
     main = page.locator("main")
     assert main.evaluate("one => (one.scrollTop = 200, one.scrollTop)") == 200
