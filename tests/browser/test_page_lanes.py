@@ -151,8 +151,8 @@ def test_a_view_begins_at_its_top_whatever_was_scrolled_before(tab: Tab, traced:
     shown(page, traced)
     main = page.locator("main")
     assert main.evaluate("one => (one.scrollTop = 200, one.scrollTop)") == 200
-    tab.view("cluster")
-    expect(page.locator(".node-card")).to_have_count(2)
+    tab.view("watch")
+    expect(page.locator('.plot[data-key="memory"]')).to_have_count(1)
     assert main.evaluate("one => [one.scrollTop, one.scrollHeight > one.clientHeight]") == [0, True]
 
 
