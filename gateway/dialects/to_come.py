@@ -114,7 +114,7 @@ def _is_below(path: str, known: str, row: ToCome | NotOffered) -> bool:
 
 
 def absence(path: str) -> HttpFault | None:
-    """Return the fault for a path that clients know and that is not answered; None for any other."""
+    """Return the fault for a path that clients know and is not answered; None for any other."""
     planned, never = to_come(path), not_offered(path)
     if planned is not None:
         return not_there_yet(path, planned)

@@ -15,6 +15,7 @@ from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.readings import CardReading
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import body, chat, ready
+from tests.harness.printed_requests import printed
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,16 @@ def test_an_instance_goes_where_it_is_put_by_hand(made: GatewayTestbed, second_n
     both = placed(made, nodes=["n1", second_node], sharding="tensor", if_absent=True)
     assert (both.excluded_nodes, both.min_nodes, both.sharding) == ((), 2, "tensor")
     assert both.if_absent
+
+
+def test_the_requests_of_the_pages_are_answered_as_printed(
+    made: GatewayTestbed, second_node: str
+) -> None:
+    bench, by_hand = printed("http-api.md", "/bench/"), printed("placement.md", "/instance")
+    assert (len(bench), len(by_hand)) == (1, 2)
+    for one in (*bench, *by_hand):
+        answer = ask(made, one.method, one.path, content=one.body)
+        assert answer.status_code == 200, (one, answer.text)
 
 
 @pytest.mark.parametrize(

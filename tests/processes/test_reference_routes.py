@@ -15,6 +15,7 @@ import pytest
 from tests.harness.clusters import Cluster, running_cluster
 from tests.harness.hub import HubServer
 from tests.harness.nodes import MODEL, SERVICES, Node, answered, eventually
+from tests.harness.printed_requests import printed
 from tests.harness.pulling import REPOSITORY, tiny
 
 pytestmark = pytest.mark.timeout(900)
@@ -313,7 +314,8 @@ def test_a_node_begins_anew_and_its_runner_goes_on_with_its_model(pair: Cluster)
     pair.clear()
     placed = pair.place(excluded_nodes=[pair.nodes[1].node_id()])
     before, runner = services(node), node.runner()
-    answer = node.http.post("/admin/restart")
+    whole, _one = printed("http-api.md", "/admin/restart")
+    answer = node.http.request(whole.method, whole.path)
     assert answer.status_code == 200, answer.text
     assert sorted(answer.json()["processes"]) == sorted(SERVICES)
     assert answer.json()["processes"][-1] == "gateway"
