@@ -16,7 +16,6 @@ from falcon.asgi import Request, Response
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
-from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.diagnostics.peers import asked_there, fault_told, node_named
 from gateway.http.middleware import Resource, answer_json
@@ -63,7 +62,7 @@ def answer_restarts(service: HttpService) -> None:
 
 async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
     """Have services restarted in a moment, and return them in order; the gateway is the last.
-    Raises HttpFaultRaised, BadRequest."""
+    Raises HttpFaultRaised."""
     supervisor = Supervisor(service.options.endpoints.supervisor)
     try:
         found = await asyncio.to_thread(supervisor.list_processes)
@@ -95,11 +94,11 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _no_service(name: str, services: Sequence[str]) -> Exception:
+def _no_service(name: str, services: Sequence[str]) -> HttpFaultRaised:
+    text = f"{name[:80]!r} is none of {', '.join(services)}"
     if name.startswith(RUNNERS):
         text = (
             "runners are started by the worker alone: unload the copy with DELETE "
             "/instance/{instance}, and place it anew"
         )
-        return bad_field("process", text)
-    return bad_field("process", f"{name[:80]!r} is none of {', '.join(services)}")
+    return HttpFaultRaised(HttpFault(400, "invalid_value", f"process: {text}", field="process"))
