@@ -139,7 +139,7 @@ class TraceTimes(Resource):
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with how long the parts of one trace took."""
         told = orjson.loads(await _found(self.service, request))
-        about = {name: told[name] for name in ("request", "trace_id", "node", "seconds")}
+        about = {name: told[name] for name in ("request", "node", "seconds")}
         answer_json(resp, {**about, "parts": trace_parts(told)})
 
 
