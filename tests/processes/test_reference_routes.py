@@ -120,9 +120,11 @@ def cancelled(node: Node) -> str:
     """The id of a request that was cancelled, which may be told to its gateway again."""
 
     def tried() -> str | None:
-        sent = {**CHAT, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        sent = {**CHAT, "max_tokens": 900, "ignore_eos": True, "stream": True}
         with node.http.stream("POST", "/v1/chat/completions", json=sent) as stream:
-            next(stream.iter_lines())
+            assert stream.status_code == 200, stream.read()
+            lines = stream.iter_lines()  # the stream is open for as long as these are held
+            next(lines)
             name = stream.headers["x-request-id"]
             was_open = httpx.post(f"{node.url}/v1/cancel/{name}").status_code == 200
         return name if was_open else None
