@@ -129,32 +129,14 @@ class EndedRequests:
         made = sum(one.answered_tokens for one in exchange.requests)
         self._count(asked, outcome, sum(read), made)
         for request in exchange.requests:
-            seconds = now - asked.started_at
-            ttft_s = None if request.first_at is None else request.first_at - asked.started_at
-            read = request.prompt_tokens if request.wire.question is None else 0
-            self._metrics.ended(str(exchange.model), outcome, read, ttft_s, seconds)
+            row = _row_of(request, asked, outcome, status, now)
+            read_once = request.prompt_tokens if request.wire.question is None else 0
+            self._tell_row(row, str(exchange.model), read_once)
             queued_s = _queued_s(request, asked)
             if queued_s is not None:
                 self._metrics.queued(str(exchange.model), queued_s)
-            self._log.info(
-                "request",
-                request=request.request_id,
-                client=request.wire.client_id,
-                model=exchange.model,
-                instance=request.instance,
-                status=status,
-                outcome=outcome,
-                prompt_tokens=request.prompt_tokens,
-                tokens=request.usage.completion_tokens if request.usage else request.tokens,
-                ttft_s=None if ttft_s is None else round(ttft_s, 4),
-                load_s=round(exchange.inbox.load_s, 3),
-                seconds=round(seconds, 4),
-            )
-            if self._records.logs_requests:
-                row = _row_of(request, asked, outcome, status, seconds, ttft_s)
-                self._records.log_request(row)
             if request.trace is not None:
-                self._keep_trace(request, request.trace, asked, outcome, status, now)
+                self._keep_trace(request, request.trace, asked, row, now)
 
     async def stop(self) -> None:
         """Send the traces that wait to be exported, for a moment."""
@@ -165,47 +147,28 @@ class EndedRequests:
         self, asked: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
     ) -> None:
         """Tell of a request that a provider was asked, as `tell` does."""
-        now = self._reactor.now()
-        usage = provided.usage
+        now, usage = self._reactor.now(), provided.usage
         self._count(asked, outcome, usage.prompt_tokens, usage.completion_tokens)
-        seconds = now - asked.started_at
-        began_at = provided.began_at
-        ttft_s = None if began_at is None else began_at - asked.started_at
-        self._metrics.ended(provided.counted_as, outcome, usage.prompt_tokens, ttft_s, seconds)
-        self._log.info(
-            "request",
+        row = RequestRow(
             request=provided.request,
-            client=provided.extras.client_id,
-            model=provided.model,
+            ended_at_s=wall(),
+            kind=asked.kind,
+            dialect=asked.dialect,
+            seconds=_rounded(now - asked.started_at),
             status=status,
-            outcome=outcome,
+            model=provided.model,
+            client=provided.extras.client_id,
+            key=asked.key,
+            priority=provided.extras.priority,
+            streamed=provided.streamed,
+            ttft_s=_since(asked, provided.began_at),
             prompt_tokens=usage.prompt_tokens,
-            tokens=usage.completion_tokens,
-            ttft_s=None if ttft_s is None else round(ttft_s, 4),
-            seconds=round(seconds, 4),
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            finish=provided.finish,
+            error=_error_of(outcome),
         )
-        if self._records.logs_requests:
-            self._records.log_request(
-                RequestRow(
-                    request=provided.request,
-                    ended_at_s=wall(),
-                    kind=asked.kind,
-                    dialect=asked.dialect,
-                    seconds=_rounded(seconds),
-                    status=status,
-                    model=provided.model,
-                    client=provided.extras.client_id,
-                    key=asked.key,
-                    priority=provided.extras.priority,
-                    streamed=provided.streamed,
-                    ttft_s=None if ttft_s is None else _rounded(ttft_s),
-                    prompt_tokens=usage.prompt_tokens,
-                    cached_tokens=usage.cached_tokens,
-                    completion_tokens=usage.completion_tokens,
-                    finish=provided.finish,
-                    error=None if outcome == FINISHED else outcome,
-                )
-            )
+        self._tell_row(row, provided.counted_as, usage.prompt_tokens)
 
     def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
         """Count a request that was refused before it had an exchange, and write a row of it."""
@@ -231,34 +194,51 @@ class EndedRequests:
             )
         )
 
-    def _tell_trace(self, trace: TraceRow, request: ClientRequest) -> None:
+    def _tell_row(self, row: RequestRow, model: str, read_tokens: int) -> None:
+        """Count an answered request for the model that metrics know it by, and write its line and
+        its row. `read_tokens`: of its prompt, where no other request counts the same ones."""
+        outcome = row.error or FINISHED
+        self._metrics.ended(model, outcome, read_tokens, row.ttft_s, row.seconds)
+        self._log.info(
+            "request",
+            request=row.request,
+            client=row.client,
+            model=row.model,
+            instance=row.instance,
+            status=row.status,
+            outcome=outcome,
+            prompt_tokens=row.prompt_tokens,
+            tokens=row.completion_tokens,
+            ttft_s=row.ttft_s,
+            load_s=row.load_s,
+            seconds=row.seconds,
+        )
+        if self._records.logs_requests:
+            self._records.log_request(row)
+
+    def _tell_trace(self, trace: TraceRow, told: GatewayTrace, request: ClientRequest) -> None:
         if self._options.keeps_traces:
             self._records.log_request(trace)
         if self._exporter is not None:
-            # the whole request, and the runner and ranks that told something, are spans as well
-            above, known = 1, request.trace
-            if known is not None and known.lead is not None:
-                told = [of for of in known.ranks.values() if of.spans is not None]
-                above += 1 + len(told) * bool(known.lead.ranks)
+            spans = trace.spans + told.enclosing_spans
             asked = asked_attributes(request.wire)
-            self._exporter.offer(EndedTrace(trace.trace, trace.spans + above, asked))
+            self._exporter.offer(EndedTrace(trace.trace, spans, asked))
 
     def _keep_trace(
         self,
         request: ClientRequest,
         trace: GatewayTrace,
         asked: AskedOver,
-        outcome: str,
-        status: int,
+        row: RequestRow,
         now: float,
     ) -> None:
         """Have a trace kept once the ranks of its runner's group have told, or soon."""
-        known = _known_of(self._options.node, request, asked, outcome, status, now)
+        known = _known_of(self._options.node, request, asked, row, now)
 
         def keep() -> None:
             """Write the row."""
             trace.when_whole(None)
-            self._tell_trace(_trace_of(trace, known), request)
+            self._tell_trace(_trace_of(trace, known), trace, request)
 
         if trace.is_whole:
             keep()
@@ -299,13 +279,17 @@ def _queued_s(request: ClientRequest, asked: AskedOver) -> float | None:
     return submitted_at - asked.started_at + usage.queue_s
 
 
+def _since(asked: AskedOver, at: float | None) -> float | None:
+    """Return how long after a request came something was, None where it never was."""
+    return None if at is None else _rounded(at - asked.started_at)
+
+
+def _error_of(outcome: str) -> str | None:
+    return None if outcome == FINISHED else outcome
+
+
 def _row_of(
-    request: ClientRequest,
-    asked: AskedOver,
-    outcome: str,
-    status: int,
-    seconds: float,
-    ttft_s: float | None,
+    request: ClientRequest, asked: AskedOver, outcome: str, status: int, now: float
 ) -> RequestRow:
     wire, usage = request.wire, request.usage
     return RequestRow(
@@ -313,7 +297,7 @@ def _row_of(
         ended_at_s=wall(),
         kind=asked.kind,
         dialect=asked.dialect,
-        seconds=_rounded(seconds),
+        seconds=_rounded(now - asked.started_at),
         status=status,
         model=request.model,
         client=wire.client_id,
@@ -326,36 +310,29 @@ def _row_of(
         queue_s=None if usage is None else _rounded(usage.queue_s),
         prefill_s=None if usage is None else _rounded(usage.prefill_s),
         decode_s=None if usage is None else _rounded(usage.decode_s),
-        ttft_s=None if ttft_s is None else _rounded(ttft_s),
+        ttft_s=_since(asked, request.first_at),
         prompt_tokens=request.prompt_tokens,
         cached_tokens=0 if usage is None else usage.cached_tokens,
         completion_tokens=request.tokens if usage is None else usage.completion_tokens,
         finish=", ".join(sorted(request.finishes)) or None,
-        error=None if outcome == FINISHED else outcome,
+        error=_error_of(outcome),
     )
 
 
 def _known_of(
-    node: NodeId,
-    request: ClientRequest,
-    asked: AskedOver,
-    outcome: str,
-    status: int,
-    now: float,
+    node: NodeId, request: ClientRequest, asked: AskedOver, row: RequestRow, now: float
 ) -> TracedRequest:
     facts = {
         "model": str(request.model),
-        "kind": asked.kind,
-        "dialect": asked.dialect,
-        "streamed": asked.streamed,
+        "kind": row.kind,
+        "dialect": row.dialect,
+        "streamed": row.streamed,
         "why": asked.traced,
-        "status": status,
-        "error": None if outcome == FINISHED else outcome,
+        "status": row.status,
+        "error": row.error,
         "answer": "" if asked.parsed is None else asked.parsed.answer_id,
         "finishes": sorted(request.finishes),
-        "first_token_s": (
-            None if request.first_at is None else _rounded(request.first_at - asked.started_at)
-        ),
+        "first_token_s": row.ttft_s,
     }
     return TracedRequest(
         request=request.request_id,

@@ -113,7 +113,7 @@ class Ours:
 
 def compile_kernels(model: Path) -> None:
     """What a runner's child does once for a model and machine; here it would disturb a turn."""
-    command = [sys.executable, "-m", "runner.mlx.model.kernels", str(model)]
+    command = [sys.executable, "-m", "runner.mlx.model.kernels", str(model), "full"]
     subprocess.run(command, cwd=ROOT, env=environment(), check=True)
 
 

@@ -110,6 +110,15 @@ class GatewayTrace:
         """Return whether each rank of the group has told, or there is none."""
         return self.lead is None or len(self.ranks) == len(self.lead.ranks)
 
+    @property
+    def enclosing_spans(self) -> int:
+        """Return how many spans enclose those of the document: the request, and once the runner
+        has told, it and each rank of its group that told something."""
+        if self.lead is None:
+            return 1
+        told = sum(of.spans is not None for of in self.ranks.values())
+        return 2 + told * bool(self.lead.ranks)
+
     def when_whole(self, action: Callable[[], None] | None) -> None:
         """Have `action` called once the last rank tells; None: nothing waits for it any more."""
         self._whole = action
