@@ -301,7 +301,7 @@ ROUTES: tuple[Route, ...] = (
           "Stacks, flight recorders, memory, logs, versions, settings of every node: a tar.gz",
           CLUSTER, diagnostics.ClusterCapture, body=diagnostics.CaptureBody, answers=GZIP,
           errors=(400, 401, 413)),
-    *(Route("POST", f"{root}/capture", "The capture of one node, in the same form", group,
+    *(Route("POST", f"{root}/capture", "The capture of one node: a tar.gz", group,
             diagnostics.CaptureOfNode, answers=GZIP, errors=(401, 404))
       for root, group in LOOKED_INTO),
     # one of several processes under a name is `gateway/1`
