@@ -14,6 +14,7 @@ from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -79,19 +80,25 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
             raise _no_service(name, services)
     chosen = [name for name in services if not wanted or name in wanted]
 
-    def restart() -> None:
-        """Have each end, or begin where it does not run."""
-        for name in chosen:
-            try:
-                if not supervisor.signal(name, "TERM"):
-                    supervisor.start(name)
-            except ShoalError as error:
-                service.log.error("a process was not restarted", name=name, why=str(error))
-
     service.log.warning("a client has processes restarted", processes=", ".join(chosen))
     loop = asyncio.get_running_loop()
-    service.reactor.later(AFTER_S, lambda: loop.run_in_executor(None, restart))
+
+    def act() -> None:
+        """Have it done in a thread, for supervisord is waited for."""
+        loop.run_in_executor(None, _restart, service.log, supervisor, chosen)
+
+    service.reactor.later(AFTER_S, act)
     return chosen
+
+
+def _restart(log: Log, supervisor: Supervisor, services: Sequence[str]) -> None:
+    """Have each end, or begin where it does not run."""
+    for name in services:
+        try:
+            if not supervisor.signal(name, "TERM"):
+                supervisor.start(name)
+        except ShoalError as error:
+            log.error("a process was not restarted", name=name, why=str(error))
 
 
 def _no_service(name: str, services: Sequence[str]) -> HttpFaultRaised:

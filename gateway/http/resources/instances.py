@@ -165,7 +165,7 @@ def _by_hand(service: HttpService, asked: InstanceBody) -> PlaceBody:
     named = known_nodes(service, asked.nodes, field="nodes")
     if len(set(named)) < len(named):
         raise bad_field("nodes", "a node has one rank of a copy; name each once")
-    others = [one for one in _names(service) if named and one not in named]
+    others = [str(one) for one in _names(service) if named and one not in named]
     return PlaceBody(
         **asked.model_dump(exclude={"nodes"}),
         excluded_nodes=others,
