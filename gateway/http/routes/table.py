@@ -31,7 +31,7 @@ from gateway.http.resources import (
 from gateway.http.resources.deletions import CustomModel
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of
-from gateway.http.settings import ClusterSettings, SettingsBody, SettingsResource
+from gateway.http.settings import SettingsBody, SettingsOfAll, SettingsResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -120,9 +120,9 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", "/settings", "Change the node's shoal.toml (?nodes=all: every node's)", ITSELF,
           SettingsResource, body=SettingsBody, errors=(400, 401, 403, 503)),
     Route("GET", "/config", "The settings of all nodes: as /settings?nodes=all", CLUSTER,
-          ClusterSettings, errors=(401, 503)),
+          SettingsOfAll, errors=(401, 503)),
     Route("PUT", "/config", "Change the shoal.toml of every node: as /settings?nodes=all", CLUSTER,
-          ClusterSettings, body=SettingsBody, errors=(400, 401, 403, 503)),
+          SettingsOfAll, body=SettingsBody, errors=(400, 401, 403, 503)),
     Route("GET", "/clients",
           "Clients of this node: what each has asked for, whether it rests, and its profile",
           CLUSTER, pool.ClientList, errors=(401,)),

@@ -79,7 +79,7 @@ class SettingsResource(Resource):
         return nodes is not None
 
 
-class ClusterSettings(SettingsResource):
+class SettingsOfAll(SettingsResource):
     """`GET /config` and `PUT /config`: the settings of all nodes, always."""
 
     def is_of_all(self, req: Request) -> bool:
