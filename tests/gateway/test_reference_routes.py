@@ -183,5 +183,9 @@ def test_who_is_asked_and_what_is_here_is_told_under_the_other_names(made: Gatew
 def test_a_model_that_is_not_there_is_no_custom_one(made: GatewayTestbed) -> None:
     answer = ask(made, "DELETE", "/models/custom/some/thing")
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
-    for sent in ({}, {"model_id": ""}, {"model_id": "nonsense"}, {"model": "some/thing"}):
-        assert ask(made, "POST", "/models/add", json=sent).status_code == 400
+    for sent in ({}, {"model_id": ""}, {"model_id": "nonsense"}):
+        answer = ask(made, "POST", "/models/add", json=sent)
+        assert refused(answer) == (400, "invalid_value", "model_id")
+    here = ask(made, "POST", "/models/add", json={"model_id": MODEL})
+    assert refused(here) == (409, "conflict", "model_id")
+    assert ask(made, "POST", "/models/add", json={"model": "some/thing"}).status_code == 400

@@ -7,7 +7,7 @@ again goes on with it. The answer ends once this process lists the model.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from falcon.asgi import Request, Response
@@ -159,7 +159,13 @@ class AddModel(Resource):
         pull = PullBody(
             model=asked.model_id, revision=asked.revision, to=asked.to, stream=asked.stream
         )
-        await answer_pull(self.service, req, resp, pull)
+        try:
+            await answer_pull(self.service, req, resp, pull)
+        except (BadRequest, HttpFaultRaised) as error:
+            fault = faults.of_error(error)
+            if fault is None or fault.field != "model":
+                raise
+            raise HttpFaultRaised(replace(fault, field="model_id")) from error
 
 
 async def answer_pull(service: HttpService, req: Request, resp: Response, asked: PullBody) -> None:
