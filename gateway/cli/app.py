@@ -67,6 +67,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "pull": Verb("Get a model from the Hugging Face hub.", "verbs.store.pull"),
     "sync": Verb("Copy models to another node, or to all.", "verbs.store.sync"),
     "quantize": Verb("Make a model in fewer bits of another.", "verbs.store.pull"),
+    "create": Verb("Make a model of another by a Modelfile.", "verbs.store.create"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
     "show": Verb("Show what is known of a model.", "verbs.models.models"),
     "rm": Verb("Delete models from this node's disk, or all.", "verbs.store.removal"),

@@ -163,17 +163,25 @@ def test_pool_rules_what_was_loaded_urgently_holds_nothing_off_when_it_is_idle(n
     assert found.status_code == 200, found.text
 
 
-def test_pool_rules_two_models_by_turns_are_loaded_once_a_turn(node: Node) -> None:
-    seen: set[str] = set()
-    with looping(node, "first") as one, looping(node, "second") as other:
-        before = len(one.answers) + len(other.answers)
-        end = time.monotonic() + 4 * TURN_S
+def test_pool_rules_two_models_by_turns_keep_their_turns(node: Node) -> None:
+    """Each has clients that ask as soon as they were answered: what is loaded answers for a turn,
+    and then the other is."""
+    ready: dict[str, tuple[float, float]] = {}
+    with kept_busy(node, "first") as ones, kept_busy(node, "second") as others:
+        known, clients = set(loads(node)), [*ones, *others]
+        before = sum(len(one.answers) for one in clients)
+        end = time.monotonic() + 6 * TURN_S
         while time.monotonic() < end:
-            seen |= loads(node)
-            time.sleep(0.1)
-        count = len(one.answers) + len(other.answers) - before
-    print(f"{count} answers of {len(seen)} copies")
-    assert count > 5 * len(seen), f"{len(seen)} copies for {count} answers"
+            now = time.monotonic()
+            found = node.state()["instances"]
+            serving = {name for name, copy in found.items() if copy["status"] == "ready"} - known
+            ready |= {name: (ready.get(name, (now, now))[0], now) for name in serving}
+            time.sleep(0.05)
+        count = sum(len(one.answers) for one in clients) - before
+    stays = [last - first for name, (first, last) in ready.items() if name not in serving]
+    print(f"{count} answers; copies stayed for {', '.join(f'{one:.1f}' for one in stays)} s")
+    assert stays, "none made way for the other"
+    assert min(stays) > TURN_S - 1.0, f"they stayed for {stays} s"
 
 
 def test_pool_rules_a_pin_on_a_loaded_model_keeps_it_in_memory(node: Node) -> None:

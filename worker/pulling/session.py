@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import shutil
 import threading
 import time
@@ -320,7 +321,9 @@ class PullSession:
         listing, files, now = self._listing, self._files, time.monotonic()
         pause_s = self._patience.paused_until_at - now
         last = self._patience.last
-        waits = "" if last is None or pause_s <= 0 else f"waits {pause_s:.0f} s: {last.message}"
+        waits = ""
+        if last is not None and pause_s > 0:
+            waits = f"waits {math.ceil(pause_s)} s: {last.message}"
         return PullState(
             model=self._order.model,
             phase=phase,

@@ -30,6 +30,10 @@ from gateway.dialects.ollama import bodies, fields
 from gateway.dialects.ollama.modelfile import ROLES, read_modelfile
 from gateway.dialects.shared_fields import named_model, stops_of
 
+QUANTISED = (
+    "a derived model has no weights of its own; `shoal quantize MODEL --bits 4` makes a model in "
+    "fewer bits, which 'from' may name"
+)
 CREATE_TABLE = FieldTable(
     empty_asks_nothing=True,
     harmless={"requires": "it speaks of a version of Ollama's own program"},
@@ -37,8 +41,8 @@ CREATE_TABLE = FieldTable(
         "adapters": "files are not taken in over HTTP; put them into adapters/NAME of the model's "
         "folder, and name them with 'adapter', or ADAPTER in the Modelfile",
         "files": "files are not taken in over HTTP; put the model's folder into <data>/models",
-        "quantize": "nothing is quantised here; have a model that is",
-        "quantization": "nothing is quantised here; have a model that is",
+        "quantize": QUANTISED,
+        "quantization": QUANTISED,
         "path": "files are not read for a client; send what the Modelfile says as 'modelfile'",
         "remote_host": "models are of this cluster alone",
         "renderer": "prompts are made by templates: the model's own, or 'template'",
@@ -51,6 +55,12 @@ LicenseBody = Annotated[
     | Annotated[Annotated[list[str], Field(fail_fast=True)], Tag("~texts")],
     by_type("a string or a list of strings", {str: "~text", list: "~texts"}),
 ]
+
+PATHS, WEIGHTS = (".", "/", "~"), (".gguf", ".safetensors", ".bin")
+NO_FILE = (
+    "FROM names a model that is on a disk, as `shoal ls` lists it, not a file; a folder with "
+    "config.json and safetensors becomes a model where it is put into the models folder"
+)
 
 
 class OllamaMadeTurnBody(Closed):
@@ -92,6 +102,8 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
         raise BadRequest("model is required", field="model")
     if not asked.from_:
         raise BadRequest("from is required: the model to make it of", field="from")
+    if asked.from_.startswith(PATHS) or asked.from_.lower().endswith(WEIGHTS):
+        raise bad_field("from", NO_FILE)
     given = asked.parameters or {}
     return AskedDerivation(
         name=named_model(plain_name(name)),

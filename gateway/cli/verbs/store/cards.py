@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,9 +18,8 @@ from gateway.cli.output.errors import NOT_FOUND, REFUSED, USAGE, CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.setting_rows import rows_of
-from gateway.cli.verbs.store.editing import edited
+from gateway.cli.verbs.store.editing import edited, read_text
 
-STDIN = "-"
 REMOVE_S = 90.0
 Row = Mapping[str, Any]
 
@@ -84,7 +81,7 @@ def add(
         if found["toml"] is not None and not replace:
             remedy = "add `--replace`, or change it with `shoal card edit`"
             raise CliError(f"{found['model']} has a card", remedy=remedy, code=REFUSED)
-        text = _read(source)
+        text = read_text(source)
     try:
         for one in settings or ():
             key, is_pair, value = one.partition("=")
@@ -157,15 +154,6 @@ def _say_nodes(output: Output, told: Row, words: str) -> None:
             output.warn(f"not on {node['name']}: {node['kept'] or node['unknown']}")
     if not told["in_force"]:
         output.note("not every node has said yet that it goes by it; see `shoal card show`")
-
-
-def _read(source: str) -> str:
-    """Return what a file holds. Raises CliError."""
-    try:
-        data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
-        return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{source} cannot be read: {error}", code=USAGE) from error
 
 
 def _written(found: Row) -> str:

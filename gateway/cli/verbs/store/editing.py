@@ -1,4 +1,4 @@
-"""Talks to an editor and the disk: a card that a person changes, until it is valid.
+"""Talks to an editor and the disk: what a person writes, a card until it is valid.
 
 The person's text lies in a file of its own for as long as it is not written.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -17,6 +18,20 @@ from bus.wire.model_cards import BadCard, read_card
 from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
 from gateway.cli.output.terminal import Output
+
+STDIN = "-"
+
+
+def read_text(source: str, remedy: str = "") -> str:
+    """Return what a file holds, or standard input where its name is `-`. Raises CliError."""
+    try:
+        data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CliError(f"{source} is no text in UTF-8: {error}", code=USAGE) from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CliError(f"{source} cannot be read: {why}", remedy=remedy, code=USAGE) from error
 
 
 @contextlib.contextmanager
