@@ -27,7 +27,7 @@ from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
-from conf.otlp import OtlpSettings
+from conf.collectors import LogSettings, OtlpSettings
 
 
 def words(value: Any) -> Any:
@@ -45,11 +45,9 @@ def words(value: Any) -> Any:
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 """A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 
-
 MOST_THREADS = 256
 PREFIX = "SHOAL_"
 """Of the variables that are settings."""
-
 
 _ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
 
@@ -309,6 +307,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "pool": PoolTable,
     "keep_alive": KeepAliveSettings,
     "otlp": OtlpSettings,
+    "log": LogSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 

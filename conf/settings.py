@@ -33,7 +33,7 @@ from bus.process.identity import node_id
 from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
-from conf.otlp import OtlpSettings
+from conf.collectors import LogSettings, OtlpSettings
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
@@ -143,6 +143,7 @@ class Settings(BaseSettings):
     pool: PoolTable
     keep_alive: KeepAliveSettings
     otlp: OtlpSettings
+    log: LogSettings
 
     _paths: Paths
     _sources: dict[str, str]

@@ -28,6 +28,8 @@ from bus.wire.errors import ShoalError
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOOK_S = 1.0
 """Between looks at whether the settings have changed."""
+SENT_FILE = "sent.json"
+"""Beside the log files: how far each of them has been sent to a collector."""
 Field = str | int | float | bool | None
 
 
@@ -86,7 +88,7 @@ class Log:
             extra = " ".join(f"{key}={value}" for key, value in fields.items())
             line = f"{level:8} {self._fixed['process']:12} {message} {extra}".rstrip()
         else:
-            said = {"time": _time_of(wall()), "level": level, "message": message}
+            said = {"time": time_of(wall()), "level": level, "message": message}
             line = json.dumps({**said, **self._fixed, **fields}, default=str)
         try:
             self._stream.write(line + "\n")
@@ -95,7 +97,7 @@ class Log:
             return
 
 
-def _time_of(at_s: float) -> str:
+def time_of(at_s: float) -> str:
     """Return seconds since the epoch as ISO 8601 has them, in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
@@ -186,6 +188,24 @@ def process_of(file_name: str) -> str:
 def file_of(process: str) -> str:
     """Return the name of a process's log file."""
     return process.replace(":", "-") + ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class LineCounts:
+    """How many lines of a node's logs a collector has, and how many it never had."""
+
+    sent: int = 0
+    dropped: int = 0
+
+
+def read_line_counts(folder: Path) -> LineCounts | None:
+    """Return what was counted of the lines of a folder of logs; None where none were ever sent.
+    Blocks."""
+    try:
+        told = json.loads((folder / SENT_FILE).read_bytes())
+        return LineCounts(int(told["sent"]), int(told["dropped"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from bus.process.logs import LineCounts
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
@@ -141,15 +142,17 @@ class Metrics:
         stalls: Mapping[str, StallCounts],
         sensors: HardwareReading | None = None,
         links: LinkReading | None = None,
+        lines: LineCounts | None = None,
     ) -> bytes:
         """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
-        demand at it, of its loops by the names of their processes, what its sensors tell, and the
-        links that it measured."""
+        demand at it, of its loops by the names of their processes, what its sensors tell, the
+        links that it measured, and the lines of its logs that went to a collector."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
+        scraped.register(_LogLines(lines))
         if sensors is not None:
             scraped.register(_Sensors(sensors))
         if links is not None:
@@ -209,6 +212,22 @@ class _Loops(Collector):
             family.add_metric((process,), [*up_to], found.sum_s)
             longest.add_metric((process,), found.longest_s)
         yield from (family, longest)
+
+
+@dataclass(frozen=True, eq=False)
+class _LogLines(Collector):
+    """Lines of this node's logs for a collector. Where none were ever sent there is no sample."""
+
+    lines: LineCounts | None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a counter, with a sample for what became of them."""
+        said = "Lines of logs for a collector: it has them, or never had them."
+        family = CounterMetricFamily("shoal_log_lines", said, labels=("outcome",))
+        if self.lines is not None:
+            family.add_metric(("sent",), self.lines.sent)
+            family.add_metric(("dropped",), self.lines.dropped)
+        yield family
 
 
 @dataclass(frozen=True, eq=False)

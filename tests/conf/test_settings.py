@@ -289,3 +289,51 @@ def test_what_is_no_address_of_a_collector_is_refused(tmp_path: Path, endpoint: 
     with pytest.raises(ConfigError, match="http://HOST:PORT") as refused:
         load_settings(home=tmp_path, flags={"otlp.endpoint": endpoint})
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8686",
+        "ftp://h/logs",
+        "http://",
+        "http://h:99999",
+        "http://u:geheim@h",
+        "http://h/#geheim",
+        "http://h/a b?k=geheim",
+    ],
+)
+def test_what_is_no_address_of_a_collector_of_lines_is_refused_by_name(
+    tmp_path: Path, url: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"log\.ingest_url = .*http://HOST:PORT/PATH") as refused:
+        load_settings(home=tmp_path, flags={"log.ingest_url": url})
+    assert "k=geheim" not in str(refused.value) and "u:geheim" not in str(refused.value)
+
+
+def test_a_collector_of_lines_may_have_a_query_which_is_not_shown(tmp_path: Path) -> None:
+    url = "https://logs.example:8443/in?_msg_field=message"
+    settings = load_settings(home=tmp_path, flags={"log.ingest_url": url})
+    assert settings.log.ingest_url == url
+    assert masked("log.ingest_url", url) == "https://logs.example:8443/in"
+
+
+@pytest.mark.parametrize("name", ["SHOAL_TOKEN", "A TOKEN", "7TH", "a=b"])
+def test_what_is_no_name_of_a_variable_with_a_token_is_refused_by_name(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"log\.ingest_token_env = .*environment"):
+        load_settings(home=tmp_path, flags={"log.ingest_token_env": name})
+
+
+@pytest.mark.parametrize(("token", "sound"), [("s3cret", True), ("", False), ("a\nb", False)])
+def test_a_token_is_in_the_environment_and_what_is_wrong_with_it_is_said(
+    tmp_path: Path, token: str, sound: bool
+) -> None:
+    flags = {"log.ingest_url": "http://h", "log.ingest_token_env": "INGEST_TOKEN"}
+    found = load_settings(home=tmp_path, flags=flags).log
+    trouble = found.token_trouble({"INGEST_TOKEN": token})
+    assert (not trouble) == sound and (sound or "INGEST_TOKEN=... shoal restart" in trouble)
+    assert found.headers({"INGEST_TOKEN": "s3"}) == {"authorization": "Bearer s3"}
+    off = load_settings(home=tmp_path, flags={"log.ingest_token_env": "INGEST_TOKEN"}).log
+    assert off.token_trouble({}) == "" and found.model_dump()["ingest_token_env"] == "INGEST_TOKEN"

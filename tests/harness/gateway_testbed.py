@@ -43,6 +43,8 @@ from bus.wire.messages.commands import (
     AllowCloudFallback,
     CommandRefused,
     DeleteInstance,
+    DeriveModel,
+    ForgetDerived,
     PlaceModel,
     RemoveApiKey,
     RotateApiKey,
@@ -67,11 +69,14 @@ from bus.wire.messages.events import (
 from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
+from master.decisions.derived import decide_derived
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 NODE = NodeId("n1")
 MODEL = ModelId("shoal-tiny")
+USUAL = (MODEL, ModelId("org/other"))
+"""The models that are here unless others are named."""
 
 
 def eventually(check: Callable[[], Any], timeout_s: float, what: str) -> Any:
@@ -152,6 +157,11 @@ class Holder:
             return CommandRefused(command_id=command.command_id, refusal=self.refusal)
         if isinstance(command, AddApiKey | RotateApiKey | RemoveApiKey):
             body = decide_api_key(command, self.state)
+            if isinstance(body, Refusal):
+                return CommandRefused(command_id=command.command_id, refusal=body)
+            self.happen(body)
+        if isinstance(command, DeriveModel | ForgetDerived):
+            body = decide_derived(command, self.state, frozenset(USUAL))
             if isinstance(body, Refusal):
                 return CommandRefused(command_id=command.command_id, refusal=body)
             self.happen(body)
@@ -332,7 +342,7 @@ class GatewayTestbed:
                 makes="embedding" if name in embedding else "text",
                 capabilities=_capabilities(thinking, embeds=name in embedding),
             )
-            for name in (*(names or (MODEL, "org/other")), *embedding)
+            for name in (*(names or USUAL), *embedding)
         )
         card = NodeCard(
             node=NODE,

@@ -33,7 +33,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.requests.tracing",
     "gateway.requests.otlp",
     "gateway.cluster.earlier_counts",
-    "conf.otlp",
+    "conf.collectors",
     "master.consensus",
     "master.decisions",
     "master.placement",
@@ -43,6 +43,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "runner.schedule",
     "runner.text",
     "runner.text.grammar",
+    "telemetry.ingest",
     "worker.models.files",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
@@ -95,7 +96,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
-    "conf.otlp": ("pydantic",),
+    "conf.collectors": ("pydantic",),
     "conf.tiny": (),
     "gateway.requests.clients": ("msgspec", "pydantic"),
     "gateway.requests.tracing": ("msgspec", "pydantic"),

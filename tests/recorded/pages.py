@@ -20,6 +20,7 @@ from falcon.asgi import App
 from falcon.testing import ASGIConductor
 
 from bus.process.endpoints import Endpoints
+from bus.process.logs import SENT_FILE
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
 from bus.wire.codec import Envelope, encode
@@ -78,8 +79,16 @@ def main() -> int:
 async def asked(folder: Path) -> dict[str, Any]:
     """Start a gateway, tell it of a cluster, ask it for every page."""
     endpoints = Endpoints(str(folder))
+    (folder / SENT_FILE).write_text(json.dumps({"places": {}, "sent": 5, "dropped": 2}))
     handle = ServiceHandle(
-        Options(node=N1, node_name="box", endpoints=endpoints, metrics_folder="-", version="0")
+        Options(
+            node=N1,
+            node_name="box",
+            endpoints=endpoints,
+            metrics_folder="-",
+            logs_folder=str(folder),
+            version="0",
+        )
     )
     app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     ErrorHandlers(handle).install(app)

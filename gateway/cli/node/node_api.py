@@ -107,9 +107,15 @@ class NodeApi:
         """Put a JSON body in the place of what is there and return the JSON answer."""
         return self._answer("PUT", path, body, timeout_s)
 
-    def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """Delete what is at `path` and return the JSON answer."""
-        return self._answer("DELETE", path, None, timeout_s)
+    def delete(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Delete what is at `path`, or what a JSON body names, and return the JSON answer."""
+        return self._answer("DELETE", path, body, timeout_s)
 
     def put_text(self, path: str, text: str, *, tag: str) -> Any:
         """Put a text at `path`, where what is there still has this tag, and return the JSON

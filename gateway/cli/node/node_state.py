@@ -170,14 +170,28 @@ class NodeState:
         """Return the asked node's card, where it is known."""
         return [card for card in self.cards if card.node == self.asked]
 
+    def derived_for(self, name: str) -> DerivedModel | None:
+        """Return the derived model that a request for this name means; None where a model on some
+        disk has the name, or no model was derived under it."""
+        return None if name in self.models else derived_named(name, self.state.derived)
+
     def meant(self, name: str) -> str:
         """Return the model on disk that a request for this name means, by its own name: without its
         owner, in other letters, or by a name that was made for it; the name itself for none."""
-        derived = None if name in self.models else derived_named(name, self.state.derived)
+        derived = self.derived_for(name)
         found = model_named(
             name if derived is None else derived.base, {ModelId(one) for one in self.models}
         )
         return name if found is None else str(found)
+
+    def answering(self, name: str) -> ModelCard:
+        """Return the model on disk that answers a request for this name, of an adapter the one that
+        it lies beside. Raises CliError, naming those there are."""
+        model = self.meant(name)
+        base, _, tag = model.rpartition(":")
+        base = self.meant(base)
+        adapted = base in self.models and any(tag == one.name for one in self.models[base].adapters)
+        return self.find_model(base if adapted and model not in self.models else model)
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
+from bus.process.logs import read_line_counts
 from bus.process.stalls import read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
@@ -199,7 +201,9 @@ class MetricsResource(Resource):
         stalls = read_stalls(Path(service.options.endpoints.folder))
         sensors = hardware_of(known, now).get(node)
         links = next((one for one in known.links(now) if one.node == node), None)
-        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links)
+        logs = service.options.logs_folder
+        lines = await asyncio.to_thread(read_line_counts, Path(logs)) if logs else None
+        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, lines)
         resp.content_type = metrics.CONTENT_TYPE
 
 

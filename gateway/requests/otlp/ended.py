@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from bus.links.collector import HttpCollector
 from bus.process.logs import Log
 from gateway.cluster.options import Options
-from gateway.requests.otlp.collector import TraceCollector
 from gateway.requests.otlp.spans import Value
 
 Outcome = Literal["sent", "refused", "dropped"]
@@ -20,6 +20,7 @@ MISSING = (
     "otlp.endpoint is set, but traces are not exported: "
     "`pip install 'shoal[otlp]'` where shoal is installed, then `shoal restart`"
 )
+PATH = "/v1/traces"
 ANSWER_S = 10.0
 """A collector may take so long for one answer."""
 
@@ -54,7 +55,7 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
     except ImportError:
         log.error(MISSING)
         return None
-    collector = TraceCollector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
+    collector = trace_collector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
     resource: dict[str, Value] = {
         "service.name": "shoal",
         "service.version": options.version,
@@ -62,3 +63,10 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
         "host.name": options.node_name,
     }
     return TraceExporter(collector, resource, log, count)
+
+
+def trace_collector(endpoint: str, headers: Mapping[str, str], timeout_s: float) -> HttpCollector:
+    """Return the collector at `endpoint`, where `PATH` is added to an address that lacks it."""
+    url = endpoint.rstrip("/")
+    url = url if url.endswith(PATH) else url + PATH
+    return HttpCollector(url, {**headers, "content-type": "application/x-protobuf"}, timeout_s)

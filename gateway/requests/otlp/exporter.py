@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
+from bus.links.collector import PASSING, CollectorAnswer, HttpCollector
 from bus.process.clock import now
 from bus.process.logs import Log, story_of
-from gateway.requests.otlp.collector import PASSING, CollectorAnswer, TraceCollector
 from gateway.requests.otlp.encoding import SpanEncoder, refused_of
 from gateway.requests.otlp.ended import Count, EndedTrace
 from gateway.requests.otlp.spans import Value, spans_of
@@ -48,7 +48,7 @@ class TraceExporter:
 
     def __init__(
         self,
-        collector: TraceCollector,
+        collector: HttpCollector,
         resource: Mapping[str, Value],
         log: Log,
         count: Count,

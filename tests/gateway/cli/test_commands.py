@@ -347,6 +347,22 @@ def test_rm_refuses_what_is_not_its_own(shoal: Shoal, model: str, why: str) -> N
     assert found.exit_code == 1 and why in found.stderr
 
 
+@pytest.mark.parametrize("name", ["mine", "Mine:latest"])
+def test_a_name_that_a_card_gives_is_neither_given_away_nor_the_end_of_its_model(
+    shoal: Shoal, name: str
+) -> None:
+    folder = shoal.desk.home / "data" / "models" / "org" / "own"
+    folder.mkdir(parents=True)
+    shoal.desk.cards = [card("org/own", folder, aliases=(ModelId("mine"),), origin="pulled")]
+    for words in (("rm", name), ("rm", name, "--everywhere")):
+        kept = shoal(*words, "--yes")
+        assert kept.exit_code == 1 and "org/own's own card gives it" in kept.stderr
+    assert folder.exists()
+    taken = shoal("cp", "org/own", name)
+    assert taken.exit_code == 1 and "org/own's own card gives it" in taken.stderr
+    assert {method for method, _, _ in shoal.desk.asked} == {"GET"}
+
+
 def test_rm_refuses_a_model_in_memory(shoal: Shoal) -> None:
     shoal.desk.instances = [instance("org/own")]
     found = shoal("rm", "org/own", "--yes")

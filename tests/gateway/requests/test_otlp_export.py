@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from bus.process.logs import Log
-from gateway.requests.otlp.collector import TraceCollector
-from gateway.requests.otlp.ended import EndedTrace, Outcome
+from gateway.requests.otlp.ended import EndedTrace, Outcome, trace_collector
 from gateway.requests.otlp.exporter import (
     MOST_WAITING_BYTES,
     TOGETHER,
@@ -44,7 +43,7 @@ class Exporting:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.stream = io.StringIO()
-        collector = TraceCollector(url, headers or {}, 5.0)
+        collector = trace_collector(url, headers or {}, 5.0)
         log = Log(node="n1", process="test", stream=self.stream)
         self.exporter = TraceExporter(collector, {}, log, self._count, timing)
 

@@ -148,7 +148,8 @@ def stop(
     api, output = invocation.api(), invocation.output
     state = api.state()
     name = model.removesuffix(":latest")
-    found = [one for one in state.instances if name in (one.model, one.instance)]
+    means = {name, state.meant(name)}
+    found = [one for one in state.instances if means & {one.model, str(one.instance)}]
     if not found:
         there = ", ".join(sorted({one.model for one in state.instances})) or "none"
         text = f"{model!r} is not in memory"

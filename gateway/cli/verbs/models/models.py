@@ -70,17 +70,15 @@ def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
     state = invocation.state()
     output = invocation.output
-    model = state.meant(model)
-    base, _, tag = model.rpartition(":")
-    base = state.meant(base)
-    adapted = base in state.models and any(tag == one.name for one in state.models[base].adapters)
-    card = state.find_model(base if adapted and model not in state.models else model)
+    card, derived = state.answering(model), state.derived_for(model)
     loaded = [one for one in state.instances if one.model == card.model]
     found = _fields(card, state)
     settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
     instances = [one.model_dump(mode="json") for one in loaded]
-    output.document({**found, "settings": settings, "instances": instances})
-    rows = [
+    made = None if derived is None else derived.model_dump(mode="json")
+    output.document({**found, "settings": settings, "instances": instances, "derived": made})
+    rows = [] if derived is None else [("name", f"{derived.name}, {stands_for(derived)}")]
+    rows += [
         ("model", card.model),
         ("family", card.family),
         ("parameters", number(card.parameters)),
@@ -221,8 +219,23 @@ def _word(one: PassedOver) -> str:
     return "taken but for this" if one.taken else "not taken"
 
 
+def stands_for(one: DerivedModel) -> str:
+    """Return what a name of a model's is, in words."""
+    whose = f"a name of {one.base}:{one.adapter}" if one.adapter else f"a name of {one.base}"
+    plain = DerivedModel(name=one.name, base=one.base, adapter=one.adapter)
+    unsaid = {"parent": "", "made_at_s": 0.0, "license": ""}
+    added = [
+        *(["a system prompt"] if one.system else []),
+        *(["a template"] if one.template else []),
+        *([f"{len(one.turns)} turns"] if one.turns else []),
+        *(f"{name} {value}" for name, value in one.parameters.items()),
+    ]
+    if one.model_copy(update=unsaid) == plain:
+        return whose
+    return f"{whose}, with {', '.join(added) or 'defaults of its own'}"
+
+
 def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
-    base = state.models.get(one.base)
-    what = f"a name of {one.base}" if base else f"a name of {one.base}, which is on no disk"
+    lost = "" if one.base in state.models else "; that is on no disk"
     loaded = ", ".join(state.loaded_on(one.base)) or "-"
-    return (one.name, "-", "-", "-", "-", "-", "-", what, "-", loaded, "-")
+    return (one.name, "-", "-", "-", "-", "-", "-", f"{stands_for(one)}{lost}", "-", loaded, "-")

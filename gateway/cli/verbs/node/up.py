@@ -125,7 +125,7 @@ def up(
     trouble = readable_key(settings.paths.config_file)
     if trouble is not None:
         output.note(f"{trouble}: `chmod 600 {settings.paths.config_file}`")
-    for note in pair_notes(settings):
+    for note in filter(None, [*pair_notes(settings), settings.log.token_trouble(os.environ)]):
         output.note(note)
     began = time.monotonic()
     with processes.alone(settings.paths):

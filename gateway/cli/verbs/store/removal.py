@@ -1,7 +1,7 @@
 """Talks to the node and its disk: `shoal rm`, models deleted from this node or from all.
 
 All that is named is looked at before anything is deleted. What a person put there is deleted only
-where that is said once more.
+where that is said once more. Of a name that was made for a model the name goes, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from bus.model_folders import (
     put_back,
 )
 from bus.wire.cards import PartialModel, pulls_in_part
+from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.store.naming import aliased, forget, made_name
 
 FETCHED = ("copied", "pulled", "derived")
 """Where what can be had again comes from."""
@@ -55,13 +57,16 @@ def rm(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete models, or parts of them, from this node's disk. They have to be unloaded first."""
+    """Delete models, or parts of them, from this node's disk; they have to be unloaded first. Of a
+    name that `shoal cp` made the name goes, on every node, and the model stays."""
     state, output = invocation.state(), invocation.output
+    names = {name: one for name in models if (one := made_name(state, name)) is not None}
+    models = [name for name in dict.fromkeys(models) if name not in names]
     if everywhere:
-        _everywhere(invocation, state, models, yes=yes)
+        _everywhere(invocation, state, models, list(names.values()), yes=yes)
         return
     root = invocation.settings().paths.models
-    doomed = [one for name in dict.fromkeys(models) for one in _doomed(state, name, root)]
+    doomed = [one for name in models for one in _doomed(state, name, root)]
     if strangers := [one for one in doomed if not one.fetched]:
         listed = ", ".join(f"{one.folder} ({size(one.size_bytes)})" for one in strangers)
         _confirm(output, listed, yes=yes)
@@ -74,8 +79,10 @@ def rm(
         except FolderKept as error:
             raise CliError(error.message, remedy=error.remedy) from error
         output.say(f"deleted {one.model} ({size(one.size_bytes)})")
-    output.document({"deleted": [_fields(one) for one in doomed]})
-    output.note("the node notices within some 2 s")
+    forget(invocation, names.values())
+    output.document({"deleted": [_fields(one) for one in doomed], "names": list(names)})
+    if doomed:
+        output.note("the node notices within some 2 s")
 
 
 def _delete(invocation: Invocation, one: _Doomed, root: Path) -> None:
@@ -102,7 +109,7 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
 def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
     """Yield what is to be deleted here: a model, or some layers of it, and what came of pulls of it
     that did not end. Raises CliError for what stays."""
-    _check_no_adapter(state, name)
+    _check_own_name(state, name)
     begun = [one for card in state.here for one in pulls_in_part(card, name)]
     if begun:
         _check_unheld(state, name)
@@ -129,8 +136,12 @@ def _disk_bytes(folder: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
-def _check_no_adapter(state: NodeState, name: str) -> None:
-    """Raise CliError for the name of an adapter, which is taken out of its model's folder."""
+def _check_own_name(state: NodeState, name: str) -> None:
+    """Raise CliError for the name of an adapter, which is taken out of its model's folder, and for
+    one that a model's card gives it."""
+    if (card := aliased(state, name)) is not None:
+        remedy = f"take it out of `aliases` (`shoal card edit {card.model}`), or name the model"
+        raise CliError(f"{name} is a name that {card.model}'s own card gives it", remedy=remedy)
     base, _, tag = name.removesuffix(":latest").rpartition(":")
     known = state.models
     if name not in known and base in known and any(tag == a.name for a in known[base].adapters):
@@ -152,10 +163,17 @@ def _own(folder: Path, models: Path) -> Path:
         raise CliError(error.message, remedy=error.remedy) from error
 
 
-def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, yes: bool) -> None:
+def _everywhere(
+    invocation: Invocation,
+    state: NodeState,
+    models: list[str],
+    names: list[DerivedModel],
+    *,
+    yes: bool,
+) -> None:
     """Delete from all nodes. Raises CliError where a node kept what it has."""
     output, api = invocation.output, invocation.api()
-    found = [_anywhere(state, name) for name in dict.fromkeys(names)]
+    found = [_anywhere(state, name) for name in models]
     for model in found:
         _check_unheld(state, model)
     put = [model for model in found if _is_put_anywhere(state, model)]
@@ -172,7 +190,8 @@ def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, y
                 output.say(f"deleted {what} ({size(node['size_bytes'])})")
             else:
                 output.say(f"kept {what}: {node['why']}")
-    output.document({"models": answers})
+    forget(invocation, names)
+    output.document({"models": answers, "names": [one.name for one in names]})
     kept = [one for answer in answers for one in answer["nodes"] if not one["deleted"]]
     if kept:
         text = f"{len(kept)} of the copies stay"
@@ -181,7 +200,7 @@ def _everywhere(invocation: Invocation, state: NodeState, names: list[str], *, y
 
 def _anywhere(state: NodeState, name: str) -> str:
     """Return the model of that name, of which some node has something. Raises CliError."""
-    _check_no_adapter(state, name)
+    _check_own_name(state, name)
     has_some = any(part.model == name for _, part in state.parts)
     has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)
     return name if has_some else state.find_model(name).model

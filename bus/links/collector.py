@@ -1,4 +1,4 @@
-"""Talks to a collector of traces over HTTP: one request, one answer, with a deadline.
+"""Talks to a collector over HTTP: one request, one answer, with a deadline.
 
 Blocks, so it belongs in a thread. Neither proxies nor redirects are followed: the address is the
 operator's.
@@ -6,17 +6,19 @@ operator's.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import certifi
 
-PATH = "/v1/traces"
 MOST_ANSWER_BYTES = 64 << 10
-PASSING = frozenset({408, 429, 500, 502, 503, 504})
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses after which the same may be sent again."""
 
 
@@ -29,40 +31,42 @@ class CollectorAnswer:
     retry_after_s: float
 
 
-class TraceCollector:
-    """The collector at `endpoint`, where `PATH` is added to an address that lacks it. `headers` go
-    with each request."""
+class HttpCollector:
+    """The collector at `url`. `headers` go with each request. It has `timeout_s` to be reached, and
+    as long again to answer."""
 
-    def __init__(self, endpoint: str, headers: Mapping[str, str], timeout_s: float) -> None:
-        url = urlsplit(endpoint)
-        path = url.path.rstrip("/")
-        self.address = f"{url.scheme}://{url.netloc}"
-        self._host, self._port = url.hostname or "", url.port
-        self._path = path if path.endswith(PATH) else path + PATH
-        self._headers = {
-            **headers,
-            "content-type": "application/x-protobuf",
-            "user-agent": "shoal",
-            "connection": "close",
-        }
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        parts = urlsplit(url)
+        self.address = f"{parts.scheme}://{parts.netloc}"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._headers = {**headers, "user-agent": "shoal", "connection": "close"}
         self._timeout_s = timeout_s
         self._trusted: ssl.SSLContext | None = None
-        if url.scheme == "https":
+        if parts.scheme == "https":
             self._trusted = ssl.create_default_context()
             self._trusted.load_verify_locations(certifi.where())
 
     def post(self, body: bytes) -> CollectorAnswer:
         """Send a body; return what came back. Raises OSError where nothing did."""
         connection = self._connection()
+        is_late = threading.Event()
+        late = threading.Timer(self._timeout_s, _cut, (connection, is_late))
+        late.daemon = True
         try:
-            connection.request("POST", self._path, body, self._headers)
+            connection.connect()
+            late.start()
+            connection.request("POST", self._target, body, self._headers)
             answer = connection.getresponse()
             text = answer.read(MOST_ANSWER_BYTES)
+            if is_late.is_set():
+                raise TimeoutError("it did not answer in time")
             after = answer.headers.get("retry-after", "")
             return CollectorAnswer(answer.status, text, float(after) if after.isdecimal() else 0.0)
         except http.client.HTTPException as error:
             raise OSError(f"no HTTP: {type(error).__name__}") from None
         finally:
+            late.cancel()
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -71,3 +75,12 @@ class TraceCollector:
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=self._timeout_s, context=self._trusted
         )
+
+
+def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
+    """Have what waits for a connection wait no longer; from another thread."""
+    is_late.set()
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            # TLS's own shutdown would take the connection from under the thread that reads it.
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
