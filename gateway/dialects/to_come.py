@@ -46,10 +46,17 @@ class NotOffered(NamedTuple):
     why: str
     instead: str
     envelope: ErrorEnvelope
+    status: int = 404
 
 
 def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
     return NotOffered("no_such_engine", f"no engine here does {what}", instead, OPENAI.envelope)
+
+
+def _no_images() -> NotOffered:
+    """Return the row of images: a 501, for clients of servers that make them know the path to be
+    right."""
+    return _no_engine("images")._replace(status=501)
 
 
 def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
@@ -59,7 +66,8 @@ def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
 NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/audio": _no_engine("speech and sound"),
     "/v1/realtime": _no_engine("speech and sound"),
-    "/v1/images": _no_engine("images"),
+    "/v1/images": _no_images(),
+    "/bench/images": _no_images(),
     "/v1/videos": _no_engine("videos"),
     "/v1/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/v2/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
@@ -75,19 +83,6 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/threads": _not_kept("threads"),
     "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
-    "/models/add": NotOffered(
-        "not_offered",
-        "no card is kept of a model without its files: one is known once it lies on a disk",
-        "get it with POST /models/pull, name it anew with POST /api/create",
-        OPENAI.envelope,
-    ),
-    "/models/custom": NotOffered(
-        "not_offered",
-        "a card is the card.toml beside its model, and no card is kept apart",
-        "write or take away that file with PUT or DELETE /models/card/{name}, a made model with "
-        "DELETE /api/delete, a model's files with DELETE /store/models/{name}",
-        OPENAI.envelope,
-    ),
     "/api/push": NotOffered(
         "not_offered",
         "models are never sent to a registry",
@@ -119,7 +114,7 @@ def _is_below(path: str, known: str, row: ToCome | NotOffered) -> bool:
 
 
 def absence(path: str) -> HttpFault | None:
-    """Return the 404 for a path that clients know and that is not answered; None for any other."""
+    """Return the fault for a path that clients know and is not answered; None for any other."""
     planned, never = to_come(path), not_offered(path)
     if planned is not None:
         return not_there_yet(path, planned)
@@ -133,5 +128,5 @@ def not_there_yet(path: str, row: ToCome) -> HttpFault:
 
 
 def not_here(path: str, row: NotOffered) -> HttpFault:
-    """Return the 404 for a path that is not offered: no client asks such a one again."""
-    return HttpFault(404, row.code, f"{path} is not offered: {row.why}; {row.instead}")
+    """Return the fault for a path that is not offered; of a 404 no client asks again."""
+    return HttpFault(row.status, row.code, f"{path} is not offered: {row.why}; {row.instead}")

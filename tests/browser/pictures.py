@@ -1,5 +1,6 @@
-"""Writes the pictures of the page in `docs/pictures/`: each view, of a cluster of three at work;
-that of the pool, of a node with three models and memory for one.
+"""Writes the pictures of the page in `docs/pictures/`: each view, of a cluster of three at work,
+and what its ranks did for a traced request; that of the pool, of a node with three models and
+memory for one.
 
 `python -m tests.browser.pictures [FOLDER]`; `make pictures` runs it. It starts the nodes, has them
 asked by several clients, and takes each view at the width of a desk and of a phone.
@@ -14,25 +15,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.browsing import PHONE, WIDE, Tab, launched, opened
 from tests.harness.clusters import Cluster
-from tests.harness.nodes import MODEL, ROOT, Node, running_node
+from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
 
 FOLDER = ROOT / "docs" / "pictures"
 NAMES = ("reef", "kelp", "tide")
 VIEWS = ("cluster", "models", "requests", "watch", "settings")
 QUESTIONS = ("What is shoal?", "How do nodes find each other?", "What is a shard?", "Hello!")
-WATCHED_S = 75.0
-OF_POOL = {"writer": "normal", "coder": "high", "helper": "batch"}
+TRACED_TOKENS = 48
+MEASURED_S = 120.0
+WATCHED_S = 150.0
+OF_POOL = {"writer": "normal", "coder": "high", "helper": "low"}
 """Models that want the same memory, and how urgent requests for each are."""
 POOL_WATCHED_S = 150.0
-POOL_HEIGHT = 1400
-"""So high that the last hour is in the picture."""
+MOST_HEIGHT = 1280
+"""A picture is as high as what is shown, up to this."""
+BELOW = 36
+"""The space below the last thing in a view."""
 MOST_BYTES = 2_000_000
 
 
@@ -54,28 +60,56 @@ class Askers:
 
     def _ask(self, number: int) -> None:
         turn = number
-        while not self._over.wait(0.4 + 0.9 * ((turn * 7 + number) % 4)):
+        while not self._over.wait(0.2 + 0.5 * ((turn * 7 + number) % 4)):
             turn += 1
             question = QUESTIONS[turn % len(QUESTIONS)]
-            self._node.chat(question, max_tokens=30 + 40 * (turn % 3), user=f"client-{number}")
+            tokens = 120 + 180 * (turn % 3)
+            self._node.chat(question, max_tokens=tokens, ignore_eos=True, user=f"client-{number}")
 
 
-def take(tab: Tab, folder: Path, kind: str) -> list[Path]:
+def shot(tab: Tab, folder: Path, name: str, size: tuple[int, int], part: str = "") -> Path:
+    """Take what is shown, as high as it is, or its part from one element on; return the file."""
+    page = tab.page
+    hidden = page.locator("main").evaluate("one => one.scrollHeight - one.clientHeight")
+    if part:
+        height = page.locator(part).evaluate("one => one.offsetHeight")
+        hidden = height + BELOW - page.locator("main").evaluate("one => one.clientHeight")
+    page.set_viewport_size(
+        {"width": size[0], "height": min(size[1] + max(0, round(hidden)), MOST_HEIGHT)}
+    )
+    time.sleep(1.5)  # the view is drawn anew once a second
+    if part:
+        page.locator(part).evaluate("one => one.scrollIntoView()")
+    path = folder / f"{name}-{size[0]}.png"
+    page.screenshot(path=path)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    return path
+
+
+def take_trace(tab: Tab, name: str, folder: Path, size: tuple[int, int]) -> Path:
+    """Take what the ranks did for a request: at the width of a desk in one step."""
+    page = tab.page
+    page.get_by_role("button", name=f"Show {name}", exact=True).click()
+    page.wait_for_selector(".lanes svg")
+    if size == WIDE:
+        for _ in range(3):
+            page.get_by_role("button", name="Next step").click()
+    path = shot(tab, folder, "trace", size, ".lanes")
+    page.get_by_role("button", name=f"Hide {name}", exact=True).click()
+    return path
+
+
+def take(tab: Tab, node: Node, folder: Path, size: tuple[int, int]) -> list[Path]:
     """Take the picture of each view; return the files."""
     found: list[Path] = []
-
-    def shot(name: str) -> None:
-        """Take what is shown."""
-        path = folder / f"{name}-{kind}.png"
-        tab.page.screenshot(path=path)
-        found.append(path)
-
     page = tab.page
+    answer = node.chat(QUESTIONS[0], x_trace=True, max_tokens=TRACED_TOKENS, ignore_eos=True)
+    traced = answer.json()["id"].removeprefix("chatcmpl-")
     page.click("nav a[href='#chat']")
     page.fill("#message", QUESTIONS[0])
     page.press("#message", "Enter")
     page.wait_for_selector(".acts")
-    shot("chat")
+    found.append(shot(tab, folder, "chat", size))
     for view in VIEWS:
         tab.view(view)
         if view == "models":
@@ -84,8 +118,17 @@ def take(tab: Tab, folder: Path, kind: str) -> list[Path]:
             page.wait_for_selector(".plan form")
         else:
             time.sleep(2.5)
-        shot(view)
+        found.append(shot(tab, folder, view, size))
+        if view == "requests":
+            found.append(take_trace(tab, traced, folder, size))
     return found
+
+
+def are_measured(cluster: Cluster) -> bool:
+    """Whether each link is, by one of its ends at least."""
+    links = cluster.nodes[0].http.get("/state").json()["telemetry"]["links"]
+    known = {frozenset((node, link["peer"])) for node in links for link in links[node]["links"]}
+    return len(known) == len(NAMES) * (len(NAMES) - 1) // 2
 
 
 @contextmanager
@@ -110,10 +153,11 @@ def busy_pool() -> Iterator[Node]:
                 for turn in itertools.count():
                     if over.wait(0.3 if priority == "normal" else 9.0):
                         return
-                    node.chat(
-                        QUESTIONS[turn % len(QUESTIONS)],
-                        model=model, x_priority=priority, max_tokens=300, ignore_eos=True,
-                    )  # fmt: skip
+                    with suppress(httpx.TimeoutException):  # it waited in vain
+                        node.chat(
+                            QUESTIONS[turn % len(QUESTIONS)],
+                            model=model, x_priority=priority, max_tokens=300, ignore_eos=True,
+                        )  # fmt: skip
 
             askers = [
                 threading.Thread(target=ask, args=one) for one in OF_POOL.items() for _ in range(3)
@@ -134,7 +178,7 @@ def take_pool(browser: Browser, folder: Path) -> list[Path]:
     with busy_pool() as node:
         time.sleep(POOL_WATCHED_S)
         for size, scheme in ((WIDE, "light"), (PHONE, "dark")):
-            with opened(browser, node.url, (size[0], POOL_HEIGHT), scheme) as tab:
+            with opened(browser, node.url, (size[0], MOST_HEIGHT), scheme) as tab:
                 tab.open("/#pool")
                 tab.page.wait_for_selector(".plan-card")
                 tab.page.wait_for_selector("td .pill.good:has-text('in use')")
@@ -156,6 +200,7 @@ def main(arguments: list[str]) -> int:
     try:
         cluster.up()
         cluster.place(min_nodes=len(NAMES))
+        eventually(lambda: are_measured(cluster), MEASURED_S, "the idle links are measured")
         askers = Askers(cluster.nodes[0], 3)
         try:
             with sync_playwright() as playwright:
@@ -165,8 +210,8 @@ def main(arguments: list[str]) -> int:
                     wide.open()
                     phone.open()
                     time.sleep(WATCHED_S)
-                    taken += take(wide, folder, f"{WIDE[0]}")
-                    taken += take(phone, folder, f"{PHONE[0]}")
+                    taken += take(wide, cluster.nodes[0], folder, WIDE)
+                    taken += take(phone, cluster.nodes[0], folder, PHONE)
                     wide.check()
                     phone.check()
                 browser.close()

@@ -92,7 +92,47 @@ def test_why_a_link_is_not_measured_is_told(
         tab.page.route("**/state", changed)
         page = tab.open("/#cluster")
         expect(link_row(page)).to_contain_text(said)
-        expect(page.locator(".edge text")).to_have_text("not measured")
+        expect(page.locator(".edge text")).to_have_text(["this machine", "not measured"])
+        tab.check()
+
+
+def test_what_a_link_is_and_which_ranks_send_what_over_it_is_told_in_words(
+    tab: Tab, cluster: Cluster
+) -> None:
+    cluster.clear()
+    page = tab.page
+    row = link_row(page)
+    expect(row).to_contain_text("this machine")
+    expect(row).to_contain_text("no model's ranks")
+    placed = cluster.place(min_nodes=2, sharding="pipeline")
+    stages = sorted(placed["shards"], key=lambda shard: shard["first_layer"])
+    first, last = (shard["rank"] for shard in stages)
+    expect(row).to_contain_text(f"{MODEL}: hidden states, rank {first} → {last}")
+    expect(row).to_contain_text(f"{MODEL}: tokens, rank {last} → {first}")
+    expect(row).to_contain_text(f"{MODEL}: plans, rank 0 → 1")
+    names = {node.node_id(): node.env["SHOAL_NODE_NAME"] for node in cluster.nodes}
+    for shard in stages:
+        box = page.locator(".node", has_text=names[shard["node"]])
+        expect(box).to_contain_text(f"rank {shard['rank']} · {MODEL}")
+
+
+def test_a_ring_of_thunderbolt_bridges_is_said_with_what_to_do(
+    browser: Browser, cluster: Cluster
+) -> None:
+    """The node's own snapshot is told with such a ring in it."""
+    asked = cluster.nodes[0]
+    snapshot = asked.http.get("/metrics/snapshot").json()
+    snapshot["bridge_loops"] = [[node.node_id() for node in cluster.nodes]]
+    told = f"event: snapshot\ndata: {json.dumps(snapshot)}\n\n"
+    with opened(browser, asked.url) as tab:
+        tab.page.route(
+            "**/metrics/stream",
+            lambda route: route.fulfill(body=told, content_type="text/event-stream"),
+        )
+        page = tab.open("/#cluster")
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The Thunderbolt bridges of reef, kelp form a ring")
+        expect(alert.locator("code")).to_contain_text("networksetup")
         tab.check()
 
 

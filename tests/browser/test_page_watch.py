@@ -57,6 +57,35 @@ def test_the_last_hour_is_drawn_from_what_the_node_has_noted(tab: Tab, node: Nod
     expect(page.locator(".head")).to_contain_text("once a second")
 
 
+PAST = """async () => {
+  const { live } = await import("/dashboard/live.js");
+  return live.past.map((point) => point.at_s);
+}"""
+"""The instants that the plots of five minutes have."""
+
+
+def test_five_minutes_begin_with_what_the_node_has_noted_of_them(tab: Tab, node: Node) -> None:
+    def noted() -> list[float]:
+        points = node.http.get("/metrics/history").json()["points"]
+        return [point["at_s"] for point in points]
+
+    eventually(lambda: len(noted()) > 1, 60, "points are noted")
+    opened_s = tab.page.evaluate("Date.now() / 1000")
+    page = tab.open("/?again#watch")
+    page.wait_for_selector(".pulse.good")
+    known = set(noted())
+
+    def whole() -> list[float] | None:
+        """Until there are points of before and of the stream."""
+        found: list[float] = page.evaluate(PAST)
+        return found if known & set(found) and found[-1] > opened_s else None
+
+    past = eventually(whole, 20, "points of before and of now")
+    assert past == sorted(past) and len(known & set(past)) > 1
+    curve = page.locator('.plot[data-key="memory"] .curve').first
+    expect(curve).to_have_attribute("d", re.compile("M.*L"))
+
+
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_axe_finds_nothing_in_a_flame_graph(
     browser: Browser, node: Node, axe: str, size: tuple[int, int]

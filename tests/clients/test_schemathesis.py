@@ -29,10 +29,13 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
     "response_headers_conformance,response_schema_conformance"
 )
-ELSEWHERE = "/apikeys|/node/|/v1/diagnostics|rdma-test|/api/pull|/models/pull|quantize|web_search"
-"""Paths that other tests ask: they close the node to who has no key, drain nodes, sample processes
-for seconds, join nodes, ask a hub, take every runner slot (which answers 503, as documented), or
-answer 501, as documented, where no search engine is set."""
+ELSEWHERE = (
+    "/apikeys|/node/|/admin/|/v1/diagnostics|rdma-test|/api/pull|/models/pull|/models/add|quantize"
+    "|web_search"
+)
+"""Paths that other tests ask: they close the node to who has no key, drain nodes, restart them,
+sample processes for seconds, join nodes, ask a hub, take every runner slot (which answers 503, as
+documented), or answer 501, as documented, where no search engine is set."""
 WORDED = '[checks.not_a_server_error]\nexpected-statuses = ["2xx", "3xx", "4xx", "507"]\n'
 """What is more than any node has is a 507, where the description says so: that is checked, too."""
 PATIENCE_S = 900

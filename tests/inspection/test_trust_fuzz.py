@@ -41,7 +41,7 @@ KNOWN = {
 }
 SKIPPED = re.compile(
     r"/apikeys|/nodes/|/rdma|/instance/\{|/place_instance|/v1/diagnostics|/collective"
-    r"|/metrics/stream|/memory/live"
+    r"|/metrics/stream|/memory/live|/instance$|/admin/"
 )
 """What changes the node on purpose (a key closes it to who has none), takes seconds on purpose, or
 has no end."""

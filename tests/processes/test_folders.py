@@ -321,7 +321,3 @@ def test_the_store_tells_of_what_is_good_and_of_nothing_else(node: Node) -> None
     (mine,) = health["nodes"]
     assert mine["node"] == node.node_id() and mine["disk_free_bytes"] > 0
     assert mine["status"] == health["status"]
-    other = node.http.post("/models/add", json={"model": "someone/owned"})
-    assert other.status_code == 404 and "POST /models/pull" in message(other)
-    gone = node.http.delete("/models/custom/copy")
-    assert gone.status_code == 404 and "DELETE /store/models/" in message(gone)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.hardware.thunderbolt import bridge_loops
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
 from bus.wire.cards import NodeCard
@@ -59,6 +60,7 @@ def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
         "kv_bytes": sum(one.kv_bytes for one in leads),
         "kv_limit_bytes": sum(one.kv_limit_bytes for one in leads),
         "nodes": _nodes(seen, ranks),
+        "bridge_loops": _bridge_loops(known, now),
         "instances": [
             _instance(one, ranks) for one in state.instances.values() if one.test is None
         ],
@@ -85,11 +87,21 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, 
             **_node(node, seen, cards.get(node), *readings.get(node, (None, None))),
             "promised_bytes": promised[node],
             "used_bytes": used[node],
+            "leased_bytes": sum(
+                one.size_bytes for one in seen.state.leases.values() if one.node == node
+            ),
             "hardware": _hardware(sensors.get(NodeId(node))),
         }
         for node in names
     ]
     return sorted(nodes, key=lambda one: (one["name"], one["node"]))
+
+
+def _bridge_loops(known: ClusterReadings, now: float) -> list[list[NodeId]]:
+    """Return the nodes of each ring of Thunderbolt bridges, in which what one sends goes round for
+    ever."""
+    told = {one.node: one.thunderbolt for one, _ in known.nodes(now) if one.thunderbolt is not None}
+    return [list(loop) for loop in bridge_loops(told)]
 
 
 def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:

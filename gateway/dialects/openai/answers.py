@@ -117,6 +117,33 @@ class ChatAnswer(TypedDict):
     timing: AnswerTiming
 
 
+class MemoryTaken(TypedDict):
+    """Bytes, by the name that exo's benchmarks read."""
+
+    inBytes: int
+
+
+class GenerationStats(TypedDict):
+    """How fast an answer was: tokens of the prompt that were computed, over the seconds of prefill;
+    tokens after the first, over those of decoding. `ttft_s` is from the request's arrival to its
+    first token, null where none came; `peak_memory_usage` the most that the runners' arrays took
+    since the model was loaded, as they last told, null where that is not known."""
+
+    prompt_tps: float
+    generation_tps: float
+    prompt_tokens: int
+    cached_tokens: int
+    generation_tokens: int
+    ttft_s: float | None
+    peak_memory_usage: MemoryTaken | None
+
+
+class BenchAnswer(ChatAnswer):
+    """A chat completion, and how fast it was, where a model of the cluster made it."""
+
+    generation_stats: NotRequired[GenerationStats]
+
+
 class FunctionDelta(TypedDict):
     """A piece of a call: its name in the first alone."""
 

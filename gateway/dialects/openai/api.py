@@ -125,6 +125,7 @@ OPENAI = api_table.Api(
         api_table.KeepsConversations("/v1/conversations", "conversation", CONVERSATIONS,
                                      ConversationBody, StoredLabelsBody, ConversationItemsBody),
         api_table.ListsModels("/v1/models", "Models that are here", render_models),
+        api_table.ListsModels("/models", "Models that are here", render_models),
         api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
     id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_", CONVERSATION_PREFIX),

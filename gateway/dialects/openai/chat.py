@@ -113,6 +113,17 @@ class OpenAIChat:
         return render_chat(parsed, collected[0])
 
 
+class OpenAIBench(OpenAIChat):
+    """`POST /bench/chat/completions`: what chat completions take, answered whole."""
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request of `n` choices. BadRequest for one that is to be streamed."""
+        parsed = super().parse(body, context)
+        if parsed.stream:
+            raise bad_field("stream", "an answer that tells how fast it was is whole; leave it out")
+        return parsed
+
+
 def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise bad_field("modalities", 'only ["text"] is offered')

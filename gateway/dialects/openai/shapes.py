@@ -17,7 +17,7 @@ from gateway.dialects.api_table import Page
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
-from gateway.dialects.openai.answers import AnswerTiming, TokenUsage
+from gateway.dialects.openai.answers import AnswerTiming, GenerationStats, TokenUsage
 
 FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     "stop": {"finish_reason": "stop"},
@@ -119,6 +119,21 @@ def timing_object(usage: Usage) -> AnswerTiming:
         "decode_seconds": round(usage.decode_s, 6),
         "tokens_per_sec": _per_second(usage.completion_tokens, seconds),
         "decode_tokens_per_sec": _per_second(after_first, usage.decode_s),
+    }
+
+
+def generation_stats(
+    usage: Usage, *, ttft_s: float | None, peak_bytes: int | None
+) -> GenerationStats:
+    """Return how fast an answer was, by the names of exo's benchmarks."""
+    return {
+        "prompt_tps": _per_second(usage.prompt_tokens - usage.cached_tokens, usage.prefill_s),
+        "generation_tps": timing_object(usage)["decode_tokens_per_sec"],
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "generation_tokens": usage.completion_tokens,
+        "ttft_s": None if ttft_s is None else round(ttft_s, 6),
+        "peak_memory_usage": None if peak_bytes is None else {"inBytes": peak_bytes},
     }
 
 

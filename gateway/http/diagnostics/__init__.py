@@ -1,8 +1,13 @@
 """Talks to clients who look into nodes: what a node and the cluster are doing, what runners
-did last, stacks, profiles, and captures of all of it in one file.
+did last, stacks, profiles, and captures of all of it in one file; and who restart their processes.
 """
 
-from gateway.http.diagnostics.capture import CaptureBody, ClusterCapture, answer_others
+from gateway.http.diagnostics.capture import (
+    CaptureBody,
+    CaptureOfNode,
+    ClusterCapture,
+    answer_others,
+)
 from gateway.http.diagnostics.cluster import ClusterDiagnostics, PeerDiagnostics
 from gateway.http.diagnostics.node import (
     CODES,
@@ -17,6 +22,7 @@ from gateway.http.diagnostics.processes import (
     ProcessStacks,
     ProfileOrder,
 )
+from gateway.http.diagnostics.restart import Restart
 from gateway.http.diagnostics.runners import RowCancelBody, RunnerCancel
 from gateway.http.diagnostics.timeline import ClusterTimeline
 
@@ -25,6 +31,7 @@ __all__ = [
     "MAX_BODY_BYTES",
     "ROOT",
     "CaptureBody",
+    "CaptureOfNode",
     "ClusterCapture",
     "ClusterDiagnostics",
     "ClusterTimeline",
@@ -35,6 +42,7 @@ __all__ = [
     "ProcessProfile",
     "ProcessStacks",
     "ProfileOrder",
+    "Restart",
     "RowCancelBody",
     "RunnerCancel",
     "answer_others",

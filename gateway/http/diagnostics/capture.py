@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,8 +36,9 @@ from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
 from gateway.http.diagnostics.cluster import answer_node
 from gateway.http.diagnostics.gathering import CaptureTiming, gathered
-from gateway.http.diagnostics.peers import chosen, names_of
+from gateway.http.diagnostics.peers import chosen, names_of, node_named
 from gateway.http.diagnostics.processes import answer_examined
+from gateway.http.diagnostics.restart import answer_restarts
 from gateway.http.diagnostics.runners import answer_cancels
 from gateway.http.diagnostics.timeline import answer_runners
 from gateway.http.middleware import Resource, tell_missing
@@ -65,34 +66,47 @@ class ClusterCapture(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with a tar.gz: a folder for each node that was reached, and `manifest.json`."""
         asked = await self.read(req, CaptureBody)
-        service = self.service
-        names = names_of(service)
-        nodes = chosen(names, asked.nodes, "nodes")
-        within_s = TIMING.whole_s + SLACK_S
-        capture = new_name("capture")
-        captured = await asyncio.gather(
-            *(_captured(service, node, names[node], capture, within_s) for node in nodes)
-        )
-        at_s = wall()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
-        head = {
-            "format": FORMAT,
-            "made_at": stamp,
-            "asked_node": service.options.node,
-            "shoal": service.options.version,
-        }
-        resp.data = await asyncio.to_thread(_archive, service, captured, head, at_s)
-        resp.content_type = "application/gzip"
-        resp.set_header(
-            "content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"'
-        )
-        missing = [one for one in captured if isinstance(one, NotReached)]
-        tell_missing(resp, [f"{one.name} ({one.why})" for one in missing])
+        names = names_of(self.service)
+        await _answer(self.service, resp, names, chosen(names, asked.nodes, "nodes"))
+
+
+class CaptureOfNode(Resource):
+    """`POST /v1/diagnostics/node/capture`, and of another node
+    `POST /v1/diagnostics/cluster/{node}/capture`."""
+
+    async def on_post(self, req: Request, resp: Response, node: str = "") -> None:
+        """Answer with the capture of one node, in the same form. 404 for one that is unknown."""
+        where = node_named(self.service, node)
+        await _answer(self.service, resp, names_of(self.service), [where])
+
+
+async def _answer(
+    service: HttpService, resp: Response, names: Mapping[NodeId, str], nodes: Sequence[NodeId]
+) -> None:
+    within_s = TIMING.whole_s + SLACK_S
+    capture = new_name("capture")
+    captured = await asyncio.gather(
+        *(_captured(service, node, names[node], capture, within_s) for node in nodes)
+    )
+    at_s = wall()
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+    head = {
+        "format": FORMAT,
+        "made_at": stamp,
+        "asked_node": service.options.node,
+        "shoal": service.options.version,
+    }
+    resp.data = await asyncio.to_thread(_archive, service, captured, head, at_s)
+    resp.content_type = "application/gzip"
+    resp.set_header("content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"')
+    missing = [one for one in captured if isinstance(one, NotReached)]
+    tell_missing(resp, [f"{one.name} ({one.why})" for one in missing])
 
 
 def answer_others(service: HttpService) -> None:
-    """Have this node looked into, and captured, by the gateways of others and our own."""
-    for answered in (answer_node, answer_runners, answer_examined, answer_cancels):
+    """Have this node looked into, captured and restarted by the gateways of others and our own."""
+    answering = (answer_node, answer_runners, answer_examined, answer_cancels, answer_restarts)
+    for answered in answering:
         answered(service)
     kept = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
     under_way: set[asyncio.Task[None]] = set()

@@ -30,6 +30,14 @@ NO_KEY = (
 )
 
 
+class NodeIdentity(Resource):
+    """`GET /node_id`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the id of the node that is asked, as a JSON string."""
+        answer_json(resp, self.service.options.node)
+
+
 class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 

@@ -52,14 +52,7 @@ class ModelToDelete(Resource):
         )
         await self.service.catalog.wait_known()
         catalog = self.service.catalog
-        derived = catalog.derived(asked.name)
-        if derived is not None and derived.name not in self.service.bus.state.derived:
-            text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
-            raise _kept(f"{text}; take it out of `aliases` there")
-        if derived is not None:
-            told = ForgetDerived(command_id=self.service.command_id(), name=derived.name)
-            await self.service.noticed(await self.service.command(told))
-            self.service.log.info("a client deleted a derived model", model=derived.name)
+        if await _forgot_derived(self.service, asked.name):
             return
         model = catalog.named(asked.name)
         _check_no_adapter(self.service, asked.name, model)
@@ -127,6 +120,34 @@ class ModelEverywhere(Resource):
         if not any(one.deleted for one in found):
             raise _kept("; ".join(f"{one.name}: {one.why}" for one in found))
         answer_json(resp, {"model": model, "nodes": [asdict(one) for one in found]})
+
+
+class CustomModel(ModelEverywhere):
+    """`/models/custom/{name}`: a model that people added or made."""
+
+    async def on_delete(self, req: Request, resp: Response, name: str) -> None:
+        """Have the cluster forget one that was made of another; delete any other from every node,
+        as `DELETE /store/models/{name}` does."""
+        await self.service.catalog.wait_known()
+        if await _forgot_derived(self.service, name):
+            answer_json(resp, {"model": name, "nodes": []})
+            return
+        await super().on_delete(req, resp, name)
+
+
+async def _forgot_derived(service: HttpService, name: str) -> bool:
+    """Have the cluster forget a derived model; return False for a name of none. Raises
+    HttpFaultRaised."""
+    derived = service.catalog.derived(name)
+    if derived is None:
+        return False
+    if derived.name not in service.bus.state.derived:
+        text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
+        raise _kept(f"{text}; take it out of `aliases` there")
+    told = ForgetDerived(command_id=service.command_id(), name=derived.name)
+    await service.noticed(await service.command(told))
+    service.log.info("a client deleted a derived model", model=derived.name)
+    return True
 
 
 def _of_files(service: HttpService, name: str) -> ModelId:

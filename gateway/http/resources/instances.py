@@ -1,4 +1,4 @@
-"""Talks to clients about instances: place, plan, look at, delete; each is one command.
+"""Talks to clients about instances: place, by hand too, plan, look at, delete; each is one command.
 
 A refusal keeps its reason and its numbers; an impossible placement is never a 200.
 """
@@ -27,17 +27,14 @@ MOST = 1 << 31
 """Whole numbers of tokens and nodes lie below."""
 
 
-class PlaceBody(Closed):
-    """`POST /place_instance`."""
+class LoadBody(Closed):
+    """What a copy of a model is to be, wherever it goes."""
 
     model: str
     context_tokens: int | None = Field(default=None, ge=1, lt=MOST)
     keep_alive_s: float | None = None
     pinned: bool = False
     priority: int = Field(default=10, ge=0, le=1000)
-    excluded_nodes: list[str] = []
-    min_nodes: int = Field(default=1, ge=1, lt=MOST)
-    if_absent: bool = True
     dry_run: bool = False
     sharding: Literal["pipeline", "tensor"] | None = None
     layers: dict[str, int] = {}
@@ -51,6 +48,22 @@ class PlaceBody(Closed):
         return kind
 
 
+class PlaceBody(LoadBody):
+    """`POST /place_instance`."""
+
+    excluded_nodes: list[str] = []
+    min_nodes: int = Field(default=1, ge=1, lt=MOST)
+    if_absent: bool = True
+
+
+class InstanceBody(LoadBody):
+    """`POST /instance`: `layers` says how many each node gets, the first layers first; or `nodes`
+    are those that have a rank each, with the split that is fastest."""
+
+    nodes: list[str] = []
+    if_absent: bool = False
+
+
 class PlaceInstance(Resource):
     """`POST /place_instance`: load a copy of a model."""
 
@@ -60,6 +73,17 @@ class PlaceInstance(Resource):
         asked = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
         resp.data = await _placed(service, asked)
+
+
+class NewInstance(Resource):
+    """`POST /instance`: load a copy of a model on all nodes that are named, and no other."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer as `POST /place_instance` does. Raises BadRequest, naming the field."""
+        service = self.service
+        asked = await self.read(req, InstanceBody, empty=b"")
+        await service.catalog.wait_known()
+        resp.data = await _placed(service, _by_hand(service, asked))
 
 
 class PlacementPlan(Resource):
@@ -131,11 +155,28 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
     )
 
 
+def _by_hand(service: HttpService, asked: InstanceBody) -> PlaceBody:
+    """Return a placement on exactly the nodes that are named. Raises BadRequest."""
+    if bool(asked.layers) == bool(asked.nodes):
+        text = (
+            'say where it goes, once: {"layers": {"mini": 12, "studio": 20}} or {"nodes": ["mini"]}'
+        )
+        raise bad_field("layers", text)
+    named = known_nodes(service, asked.nodes, field="nodes")
+    if len(set(named)) < len(named):
+        raise bad_field("nodes", "a node has one rank of a copy; name each once")
+    others = [str(one) for one in _names(service) if named and one not in named]
+    return PlaceBody(
+        **asked.model_dump(exclude={"nodes"}),
+        excluded_nodes=others,
+        min_nodes=max(1, len(named)),
+    )
+
+
 def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
     """Return the ids of nodes given by id or name. BadRequest, naming the field, for a name that is
     not exactly one node's: excluded by mistake, it would be excluded in vain."""
-    called = {one.node: one.name for one in service.bus.state.nodes.values()}
-    called |= {one.node: one.name for one in service.readings.cards(service.reactor.now())}
+    called = _names(service)
     found: list[NodeId] = []
     for name in names:
         meant = [node for node in called if name == node] or [
@@ -147,6 +188,12 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
             raise BadRequest(text, field=field)
         found.append(meant[0])
     return tuple(found)
+
+
+def _names(service: HttpService) -> dict[NodeId, str]:
+    """Return what the nodes are called that the cluster has."""
+    called = {one.node: one.name for one in service.bus.state.nodes.values()}
+    return called | {one.node: one.name for one in service.readings.cards(service.reactor.now())}
 
 
 def _asked(req: Request) -> PlaceBody:

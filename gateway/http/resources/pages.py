@@ -31,6 +31,8 @@ EXAMPLES: Mapping[str, Any] = {
     "url": "the URL of a page",
     "query": "What is shoal?",
     "request_id": "the request, or the id of its answer",
+    "requests": ["the request, or the id of its answer"],
+    "model_id": "OWNER/NAME",
     "source": "shoal-tiny",
     "destination": "mine",
     "from": "shoal-tiny",
@@ -213,5 +215,8 @@ def _example(route: Route) -> dict[str, Any]:
     made |= MADE if "from" in made else {}
     made |= LABELLED if set(fields) == set(LABELLED) else {}
     made |= {"name": "a-client"} if "tokens_per_day" in known else {}
+    made |= {"nodes": ["a node"]} if {"nodes", "layers"} <= known else {}
+    if route.streams is None:
+        made.pop("stream", None)
     asked = [name for name in ("messages", "input", "prompt") if name in made]
     return {name: value for name, value in made.items() if name not in asked[1:]}

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from gateway.dialects.openai.answers import BenchAnswer
+from gateway.dialects.openai.bodies import ChatCompletionsBody
+from gateway.dialects.openai.chat import OpenAIBench
 from gateway.dialects.registry import APIS, envelope_of
 from gateway.http import diagnostics, page, tasks
-from gateway.http.openapi import Route
+from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
     access,
     cluster,
@@ -25,9 +28,10 @@ from gateway.http.resources import (
     quantizing,
     requests,
 )
+from gateway.http.resources.deletions import CustomModel
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of
-from gateway.http.settings import SettingsBody, SettingsResource
+from gateway.http.settings import SettingsBody, SettingsOfAll, SettingsResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -47,6 +51,7 @@ SYNCS = (400, 401, 404, 409, 429, 500, 503, 507)
 VERIFIES = (400, 401, 404, 429, 500, 504)
 STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503, 504)
+OF_TRACES = (401, 404, 503, 504)
 CANCELS = (400, 401, 404, 409, 413, 503, 504)
 
 
@@ -62,6 +67,9 @@ def _openapi(handle: ServiceHandle) -> pages.Made:
 # fmt: off
 ROUTES: tuple[Route, ...] = (
     *(row for api in APIS for row in rows_of(api)),
+    Route("POST", "/bench/chat/completions", "A chat completion, and how fast it was", CLUSTER,
+          partial(figures.BenchResource, dialect=OpenAIBench()), body=ChatCompletionsBody,
+          answer=BenchAnswer, errors=GENERATION_ERRORS, scope="inference", counts=True),
     Route("POST", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
           cluster.CancelResource, errors=(401, 404, 504)),
     Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
@@ -84,6 +92,8 @@ ROUTES: tuple[Route, ...] = (
           jobs.JobCancel, errors=(400, 401, 403, 404, 409, 503), scope="inference"),
     Route("POST", "/place_instance", "Load a copy of a model", CLUSTER,
           instances.PlaceInstance, body=instances.PlaceBody, errors=PLACES),
+    Route("POST", "/instance", "Load a copy of a model on nodes that are named, by hand", CLUSTER,
+          instances.NewInstance, body=instances.InstanceBody, errors=PLACES),
     Route("GET", "/instance/placement", "What placing ?model= would do", CLUSTER,
           instances.PlacementPlan, errors=ASKS),
     Route("GET", "/instance/previews",
@@ -109,6 +119,10 @@ ROUTES: tuple[Route, ...] = (
           ITSELF, SettingsResource, errors=(400, 401, 503)),
     Route("PUT", "/settings", "Change the node's shoal.toml (?nodes=all: every node's)", ITSELF,
           SettingsResource, body=SettingsBody, errors=(400, 401, 403, 503)),
+    Route("GET", "/config", "The settings of all nodes: as /settings?nodes=all", CLUSTER,
+          SettingsOfAll, errors=(401, 503)),
+    Route("PUT", "/config", "Change the shoal.toml of every node: as /settings?nodes=all", CLUSTER,
+          SettingsOfAll, body=SettingsBody, errors=(400, 401, 403, 503)),
     Route("GET", "/clients",
           "Clients of this node: what each has asked for, whether it rests, and its profile",
           CLUSTER, pool.ClientList, errors=(401,)),
@@ -156,6 +170,13 @@ ROUTES: tuple[Route, ...] = (
           "Pull a model from a hub to a node; copied where another node has it", CLUSTER,
           pulls.PullModel, body=pulls.PullBody, streams=NDJSON,
           answer=pulls.PullAnswer, event=pulls.PullEvent, errors=PULLS),
+    Route("POST", "/models/add",
+          "Have the cluster know a model of a hub: pull it, as /models/pull does", CLUSTER,
+          pulls.AddModel, body=pulls.AddBody, streams=NDJSON,
+          answer=pulls.PullEvent, event=pulls.PullEvent, errors=PULLS),
+    Route("DELETE", "/models/custom/{name:path}",
+          "Forget a model that was made of another; delete any other from all nodes", CLUSTER,
+          CustomModel, errors=(401, 403, 404, 409)),
     Route("POST", "/models/sync",
           "Have a node, or all, copy models from nodes that have them", CLUSTER,
           pulls.SyncModels, body=pulls.SyncBody, streams=NDJSON,
@@ -190,6 +211,11 @@ ROUTES: tuple[Route, ...] = (
           access.KeyRotation, body=access.RotationBody, errors=(400, 401, 404, 503)),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER,
           cluster.StateResource, errors=(401,)),
+    Route("GET", "/node_id", "The id of the node that is asked", ITSELF, cluster.NodeIdentity,
+          errors=(401,), scope="inference"),
+    Route("POST", "/admin/restart",
+          "Have services of a node begin anew, a moment after the answer (?node_id=, ?process=)",
+          CLUSTER, diagnostics.Restart, errors=(400, 401, 404, 503, 504)),
     Route("GET", "/events",
           "The log's last events, or as they happen (?limit=, ?after=, ?stream=true)", CLUSTER,
           figures.LogEvents, streams=SSE, errors=(400, 401, 429)),
@@ -212,12 +238,19 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/traces/stats",
           "How long the parts of traced requests took (?window_s=, ?model=)", CLUSTER,
           figures.TraceStats, errors=(400, 401, 503)),
-    Route("GET", "/v1/traces/{request}", "A trace as Chrome's trace events, for Perfetto",
-          CLUSTER, figures.TraceResource, errors=(401, 404, 503, 504)),
-    Route("DELETE", "/v1/traces/{request}", "Remove a trace", CLUSTER,
-          figures.TraceResource, errors=(401, 404, 503, 504)),
-    Route("GET", "/v1/traces/{request}/raw", "A trace as it is kept", CLUSTER,
-          figures.RawTrace, errors=(401, 404, 503, 504)),
+    Route("POST", "/v1/traces/delete", "Remove some traces", CLUSTER,
+          figures.TraceRemoval, body=figures.TracesRemovedBody, errors=(400, 401, 503, 504)),
+    # whichever node has a trace, it is had of that one, under either name
+    *(row for one in ("/v1/traces/{request}", "/v1/traces/cluster/{request}") for row in (
+        Route("GET", one, "A trace as Chrome's trace events, for Perfetto",
+              CLUSTER, figures.TraceResource, errors=OF_TRACES),
+        Route("DELETE", one, "Remove a trace", CLUSTER,
+              figures.TraceResource, errors=OF_TRACES),
+        Route("GET", f"{one}/raw", "A trace as it is kept", CLUSTER,
+              figures.RawTrace, errors=OF_TRACES),
+        Route("GET", f"{one}/stats", "How long the parts of a trace took", CLUSTER,
+              figures.TraceTimes, errors=OF_TRACES),
+    )),
     Route("POST", "/v1/tools/open_url", "The text of the page at a URL", TOOLS, OpenUrl,
           body=OpenUrl.body, answer=OpenUrl.answer, errors=FETCHES, scope="inference"),
     Route("POST", "/v1/tools/extract_page", "The main text and the links of a page", TOOLS,
@@ -268,6 +301,9 @@ ROUTES: tuple[Route, ...] = (
           "Stacks, flight recorders, memory, logs, versions, settings of every node: a tar.gz",
           CLUSTER, diagnostics.ClusterCapture, body=diagnostics.CaptureBody, answers=GZIP,
           errors=(400, 401, 413)),
+    *(Route("POST", f"{root}/capture", "The capture of one node: a tar.gz", group,
+            diagnostics.CaptureOfNode, answers=GZIP, errors=(401, 404))
+      for root, group in LOOKED_INTO),
     # one of several processes under a name is `gateway/1`
     *(Route("GET", f"{root}/processes/{name}/stacks",
             "What each thread of a process is at (?format=text)", group,

@@ -2,6 +2,6 @@
 runs, and changes for those who may do everything."""
 
 from gateway.http.settings.nodes import answer_settings
-from gateway.http.settings.resource import SettingsBody, SettingsResource
+from gateway.http.settings.resource import SettingsBody, SettingsOfAll, SettingsResource
 
-__all__ = ["SettingsBody", "SettingsResource", "answer_settings"]
+__all__ = ["SettingsBody", "SettingsOfAll", "SettingsResource", "answer_settings"]

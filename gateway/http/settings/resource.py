@@ -48,7 +48,7 @@ class SettingsResource(Resource):
         """Answer with every setting of this node, as it may be shown; of all nodes also where
         others have other values."""
         service, desk = self.service, _desk(self.service)
-        others = await of_others(service) if _of_all(req) else None
+        others = await of_others(service) if self.is_of_all(req) else None
         await _answer(resp, service, desk, others)
 
     async def on_put(self, req: Request, resp: Response) -> None:
@@ -56,7 +56,7 @@ class SettingsResource(Resource):
         alone; nothing is written where one of the changes is refused. What this node refuses
         is not asked of others."""
         service, desk = self.service, _desk(self.service)
-        asked, is_of_all = await self.read(req, SettingsBody), _of_all(req)
+        asked, is_of_all = await self.read(req, SettingsBody), self.is_of_all(req)
         keys = (*asked.set, *asked.unset)
         if not keys or len(set(keys)) < len(keys):
             text = 'name settings, each once: {"set": {"keep_alive_s": 60}, "unset": ["slots"]}'
@@ -70,6 +70,21 @@ class SettingsResource(Resource):
             raise BadRequest(why, field="set" if asked.set else "unset")
         others = await change_others(service, asked.set, asked.unset) if is_of_all else None
         await _answer(resp, service, desk, others)
+
+    def is_of_all(self, req: Request) -> bool:
+        """Return whether all nodes are meant. Raises BadRequest."""
+        nodes = req.get_param("nodes")
+        if nodes not in (None, "all"):
+            raise bad_field("nodes", "'all', or left out for the asked node alone")
+        return nodes is not None
+
+
+class SettingsOfAll(SettingsResource):
+    """`GET /config` and `PUT /config`: the settings of all nodes, always."""
+
+    def is_of_all(self, req: Request) -> bool:
+        """Return True."""
+        return True
 
 
 async def _answer(
@@ -92,14 +107,6 @@ async def _answer(
         ]
     answer_json(resp, document)
     resp.set_header("cache-control", "no-store")
-
-
-def _of_all(req: Request) -> bool:
-    """Return whether all nodes are meant. Raises BadRequest."""
-    nodes = req.get_param("nodes")
-    if nodes not in (None, "all"):
-        raise bad_field("nodes", "'all', or left out for the asked node alone")
-    return nodes is not None
 
 
 def _desk(service: HttpService) -> SettingsDesk:

@@ -15,6 +15,7 @@ from gateway.requests.tracing.context import (
 )
 from gateway.requests.tracing.document import TraceDocument, TracedRequest, document_of
 from gateway.requests.tracing.gateway_trace import GatewayTrace
+from gateway.requests.tracing.parts import trace_parts
 from gateway.requests.tracing.sampling import TraceChoice, TraceSampler, sampler_of
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "place_of",
     "sampler_of",
     "span_id_of",
+    "trace_parts",
 ]

@@ -19,6 +19,7 @@ from bus.wire.messages.readings import (
     ModelDemand,
     NodeReading,
     RunnerReading,
+    ThunderboltReading,
 )
 from bus.wire.pool.leases import Lease, LeaseId
 from gateway.cluster.counters import HistogramTotals, NodeTotals
@@ -101,8 +102,10 @@ def instance() -> Instance:
     )  # fmt: skip
 
 
-def seen(readings: ClusterReadings, now: float) -> dict[str, Any]:
-    state = ClusterState(instances={"i": instance()})
+def seen(readings: ClusterReadings, now: float, *leases: Lease) -> dict[str, Any]:
+    state = ClusterState(
+        instances={"i": instance()}, leases={str(one.lease): one for one in leases}
+    )
     return snapshot_of(
         ClusterSeen(
             node=NodeId("a"),
@@ -152,6 +155,32 @@ def test_a_node_has_what_its_sensors_told_and_none_once_that_is_old() -> None:
     [told] = a["hardware"]["accelerators"]
     assert (told["utilisation_ratio"], told["power_w"]) == (0.0, None)
     assert [one["hardware"] for one in seen(known, 25.0)["nodes"]] == [None, None]
+
+
+def test_a_node_has_what_is_leased_of_it() -> None:
+    known = ClusterReadings()
+    for node in ("a", "b"):
+        known.heard(node_reading(node, 400), 0.0)
+    leases = [
+        Lease(lease=LeaseId(f"lease-{size}"), node=NodeId("b"), size_bytes=size, ttl_s=30.0)
+        for size in (30, 12)
+    ]
+    assert [one["leased_bytes"] for one in seen(known, 1.0, *leases)["nodes"]] == [0, 42]
+
+
+def test_bridges_that_form_a_ring_are_named_until_one_is_off() -> None:
+    known = ClusterReadings()
+    for node, near in (("a", "bc"), ("b", "ca"), ("c", "ab")):
+        ports = ThunderboltReading(
+            bridged=True,
+            domains=tuple(node + other for other in near),
+            peers=tuple(other + node for other in near),
+        )
+        known.heard(node_reading(node, 400).model_copy(update={"thunderbolt": ports}), 0.0)
+    assert seen(known, 1.0)["bridge_loops"] == [["a", "b", "c"]]
+    off = ThunderboltReading(bridged=False, domains=("ca", "cb"), peers=("ac", "bc"))
+    known.heard(node_reading("c", 400).model_copy(update={"thunderbolt": off}), 2.0)
+    assert seen(known, 3.0)["bridge_loops"] == []
 
 
 def test_what_is_not_known_is_none_and_a_dead_generation_counts_for_nothing() -> None:

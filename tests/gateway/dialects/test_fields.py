@@ -47,12 +47,14 @@ from tests.harness.field_samples import same, samples_of, schema_of
 
 OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     instances.PlaceBody: (instances, PlaceModel),
+    instances.InstanceBody: (instances, PlaceModel),
     collectives.CollectiveTestBody: (collectives, RunCollectiveTest),
     nodes.NodeBody: (nodes, None),
     diagnostics.ProfileOrder: (processes, AskDiagnosis),
     diagnostics.RowCancelBody: (runners, None),
     diagnostics.CaptureBody: (capture, None),
     traces.TracingBody: (traces, None),
+    traces.TracesRemovedBody: (traces, None),
     labels.StoredLabelsBody: (labels, None),
     ConversationBody: (reading, None),
     ConversationItemsBody: (reading, None),
@@ -60,6 +62,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     api_keys.RotationBody: (api_keys, None),
     submit.JobBody: (submit, None),
     pull.PullBody: (pull, None),
+    pull.AddBody: (pull, None),
     sync.SyncBody: (sync, None),
     verify.VerifyBody: (verify, None),
     card.CardBody: (card, card.CardBody),

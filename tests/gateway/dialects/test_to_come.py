@@ -42,7 +42,7 @@ def test_a_path_that_is_not_offered_says_why_and_what_to_do_instead(path: str) -
     answer = envelope_of(path).answer(fault)
     said = json.loads(answer.body)["error"]
     said = said["message"] if path[:4] != "/api" else said
-    assert answer.status == 404 and row.why in said and row.instead in said
+    assert answer.status == row.status and row.why in said and row.instead in said
     assert "not there yet" not in said
 
 
@@ -52,6 +52,12 @@ def test_what_no_engine_does_is_told_from_what_is_to_come(path: str) -> None:
     assert (
         fault is not None and fault.code == "no_such_engine" and "no engine here" in fault.message
     )
+
+
+def test_only_images_which_clients_know_the_path_of_are_no_404() -> None:
+    others = {path for path, row in NOT_OFFERED.items() if row.status != 404}
+    assert others == {"/v1/images", "/bench/images"}
+    assert {NOT_OFFERED[path].status for path in others} == {501}
 
 
 def test_ollamas_own_paths_are_refused_under_either_root() -> None:

@@ -2,17 +2,17 @@
 // runners did last.
 
 import { ApiError, json } from "./api.js";
-import { bytes, clock, h, number, percent, s, show, span, words } from "./dom.js";
-import { isSilent, live, nameOf } from "./live.js";
-import { table } from "./requests.js";
+import { bytes, clock, h, number, percent, s, shortened, show, span, table, words } from "./dom.js";
+import { isSilent, linksOf, live, nameOf } from "./live.js";
 import { T } from "./texts.js";
 
 const C = T.cluster;
 const MOST_WIDTH = 860;
 const BOX = { width: 156, height: 60 };
-const LABEL = { width: 68, height: 32 };
+const LABEL = { width: 80, height: 46 };
 const NARROW = 500;
 const MOST_LABELS = 10;
+const HEAVY = ["hidden", "sums"];
 const R = T.runners;
 const D = T.watch.doing;
 const RUNNERS_MS = 5000;
@@ -57,6 +57,7 @@ function draw() {
     h("header", { class: "head" }, h("h1", {}, C.title),
       h("p", { class: "dim" }, C.summary(T.status.nodes(snapshot.nodes.length), bytes(total), bytes(promised)), " · ", term)),
     h("div", { class: "body" },
+      snapshot.bridge_loops.map((loop) => h("p", { class: "finding", role: "alert" }, words(C.loop(loop.map(nameOf).join(", "))))),
       h("section", {}, graph(snapshot, links)),
       h("section", { class: "cards" }, snapshot.nodes.map((node) => card(node, snapshot))),
       links.length > 0 && h("section", {}, h("h2", {}, C.links), linkTable(links)),
@@ -66,46 +67,6 @@ function draw() {
 
 // --- links ------------------------------------------------------------------------------------------
 
-/** Return one entry for each pair of nodes: how they see each other, and the better measurement. */
-function linksOf(snapshot) {
-  const telemetry = live.state?.telemetry;
-  const found = [];
-  snapshot.nodes.forEach((a, at) => {
-    for (const b of snapshot.nodes.slice(at + 1)) {
-      const seen = [[a, b], [b, a]].map(([from, to]) => telemetry?.peers[from.node]?.peers.find((peer) => peer.node === to.node));
-      const measured = [[a, b], [b, a]]
-        .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to, ...agesOf(link, telemetry.links[from.node]) })))
-        .sort((one, other) => other.bytes_per_s - one.bytes_per_s);
-      const best = measured[0] ?? null;
-      const quiet = isSilent(a) || isSilent(b);
-      const states = seen.filter(Boolean).map((peer) => peer.status);
-      const state = quiet ? "silent" : (states.find((one) => one !== "linked") ?? states[0] ?? null);
-      const rests = state === "linked" ? restOf(a, b) : null;
-      found.push({ a, b, best, state, rests, kind: kindOf(best), crossing: crossingsOf(a, b, snapshot) });
-    }
-  });
-  return found;
-}
-
-/** Return how long ago a link was measured, by now: a reading tells how long that was before it. */
-function agesOf(link, { measured_at_s: saidS }) {
-  const sinceS = Math.max(0, live.snapshot.at_s - saidS);
-  return { age_s: link.age_s + sinceS, latency_age_s: link.latency_age_s + sinceS };
-}
-
-/** Return why two linked nodes do not measure each other now, in words; null where one of them does. */
-function restOf(a, b) {
-  const whys = [[a, b], [b, a]].map(([from, to]) => {
-    const reading = live.state?.telemetry.links[from.node];
-    if (!reading) return C.rests.new;
-    if (!reading.latency_every_s) return C.rests.off(from.name);
-    const why = reading.resting.find((one) => one.peer === to.node)?.why;
-    if (!why) return null;
-    return why === "busy_here" ? C.rests.busy(from.name) : why === "busy_there" ? C.rests.busy(to.name) : C.rests[why];
-  });
-  return whys.includes(null) ? null : whys[0];
-}
-
 /** Return how often links are measured, and why not as often as they are in a small cluster. */
 function rhythm() {
   const told = Object.values(live.state?.telemetry.links ?? {}).filter((reading) => reading.latency_every_s);
@@ -114,37 +75,29 @@ function rhythm() {
   return C.rhythm(span(most("latency_every_s")), span(most("bandwidth_every_s")), most("bandwidth_every_s") > USUAL_S);
 }
 
-function kindOf(link) {
-  if (!link) return null;
-  const card = live.state?.telemetry.cards.find((one) => one.node === link.to.node);
-  return card?.ips.find((address) => address.ip === link.host)?.medium ?? (link.host.startsWith("127.") ? "loopback" : null);
-}
+const speedOf = (link, atLeast = C.atLeast) => (link.at_least ? atLeast(`${bytes(link.bytes_per_s)}/s`) : `${bytes(link.bytes_per_s)}/s`);
 
-/** Return the models whose neighbouring ranks are on these two nodes. */
-function crossingsOf(a, b, snapshot) {
-  const pair = new Set([a.node, b.node]);
-  const crosses = ({ ranks }) =>
-    ranks.some((rank, at) => at > 0 && rank.node !== ranks[at - 1].node && pair.has(rank.node) && pair.has(ranks[at - 1].node));
-  return snapshot.instances.filter(crosses).map((one) => one.model);
-}
+const restOf = ({ rests }) => rests && C.rests[rests.why](rests.name);
+const kindOf = ({ kind }) => C.kinds[kind] ?? kind ?? T.unknown;
 
-const speedOf = (link) => (link.at_least ? C.atLeast(`${bytes(link.bytes_per_s)}/s`) : `${bytes(link.bytes_per_s)}/s`);
+/** Return what crosses a link in words, one for each model and sort. */
+const crossings = (link) => link.crossing.map(({ model, what, ways }) => C.crosses(model, C.crossing[what], ways));
 
 function linkTable(links) {
   const rows = links.map((link) =>
     h(
       "tr", { "data-key": `${link.a.node} ${link.b.node}` },
-      h("td", {}, `${link.a.name} – ${link.b.name}`),
-      h("td", { class: "wide-only" }, C.kinds[link.kind] ?? link.kind ?? T.unknown),
+      h("td", {}, `${link.a.name} – ${link.b.name}`, h("small", {}, kindOf(link))),
+      h("td", { class: "crossing" }, link.crossing.length ? crossings(link).map((told) => h("small", {}, told)) : h("small", {}, C.nothingCrosses)),
       h("td", { class: "n" }, link.best ? span(link.best.latency_s) : "–", link.best && h("small", {}, C.roundTrip(span(link.best.round_trip_s)))),
       h("td", { class: "n" }, link.best ? speedOf(link.best) : "–", link.best && h("small", {}, C.ago(span(link.best.age_s)))),
       h("td", {}, h("span", { class: `pill ${link.state === "linked" ? "good" : link.state === "silent" ? "bad" : ""}` }, C.states[link.state] ?? T.unknown),
-        (link.rests || (!link.best && link.state === "linked")) && h("small", {}, link.rests ?? C.rests.new)),
+        (link.rests || (!link.best && link.state === "linked")) && h("small", {}, restOf(link) ?? C.rests.new())),
     ),
   );
   const { link: words } = C;
   return [
-    table([words.between, [words.kind, "wide-only"], [words.latency, "n"], [words.speed, "n"], words.state], rows),
+    table([words.between, words.crosses, [words.latency, "n"], [words.speed, "n"], words.state], rows),
     h("p", { class: "dim" }, rhythm()),
   ];
 }
@@ -199,13 +152,15 @@ function edge(link, places, size, mayLabel) {
   const isFar = Math.abs(from.x - to.x) > size.width + LABEL.width || Math.abs(from.y - to.y) > size.height + LABEL.height;
   const isLabelled = mayLabel && isFar;
   const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
-  const kind = ["edge", link.state ?? "unseen", link.crossing.length ? "crossed" : ""].join(" ");
-  const label = link.best ? [span(link.best.latency_s), `${bytes(link.best.bytes_per_s)}/s`] : [link.state === "linked" ? C.unmeasured : (C.states[link.state] ?? "")];
+  const isHeavy = link.crossing.some(({ what }) => HEAVY.includes(what));
+  const kind = ["edge", link.state ?? "unseen", isHeavy ? "crossed" : ""].join(" ");
+  const figures = link.best ? [span(link.best.latency_s), speedOf(link.best, C.orMore)] : [C.unmeasured];
+  const label = link.state === "linked" ? [kindOf(link), ...figures] : [C.states[link.state] ?? T.unknown];
   const told = [
     `${link.a.name} – ${link.b.name}`,
-    link.crossing.length > 0 && C.crosses(link.crossing.join(", ")),
+    ...crossings(link),
     link.best && C.measured(span(link.best.latency_age_s), span(link.best.age_s)),
-    link.rests,
+    restOf(link),
   ].filter(Boolean);
   return s(
     "g", { class: kind, "data-key": `${link.a.node} ${link.b.node}` },
@@ -222,7 +177,7 @@ function box(node, place, size, snapshot) {
   const left = place.x - size.width / 2;
   const top = place.y - size.height / 2;
   const ranks = ranksOn(node, snapshot);
-  const line = ranks.length ? ranks.map(({ one }) => one.model).join(", ") : C.noRanks;
+  const line = ranks.length ? ranks.map(({ one, rank }) => C.seat(one.model, rank.rank, one.ranks.length)).join(", ") : C.noRanks;
   const used = node.memory_total_bytes ? (node.memory_total_bytes - node.memory_available_bytes) / node.memory_total_bytes : 0;
   return s(
     "g", { class: `node ${tone}`, "data-key": node.node },
@@ -235,8 +190,6 @@ function box(node, place, size, snapshot) {
     s("rect", { class: "fill", x: left + 13, y: top + 48, width: (size.width - 26) * used, height: 4, rx: 2 }),
   );
 }
-
-const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 const ranksOn = (node, snapshot) =>
   snapshot.instances.flatMap((one) => one.ranks.filter((rank) => rank.node === node.node).map((rank) => ({ one, rank })));
@@ -326,14 +279,15 @@ function memoryBar(node) {
   const inUse = total - node.memory_available_bytes;
   const used = Math.min(node.used_bytes, inUse);
   const parts = { used, other: inUse - used, promised: Math.max(0, Math.min(node.promised_bytes - used, total - inUse)) };
-  const told = { used: node.used_bytes, other: parts.other, promised: node.promised_bytes };
+  const told = { used: node.used_bytes, other: parts.other, promised: node.promised_bytes, leased: node.leased_bytes };
+  if (!told.leased) delete told.leased;
   const label = Object.entries(told).map(([name, size]) => `${C.memoryLegend[name]} ${bytes(size)}`);
   return h(
     "div", { class: "memory" },
     h("div", { class: "line" }, h("span", {}, C.memory), h("span", { class: "n" }, bytes(total))),
     h("div", { class: "segments", role: "img", "aria-label": `${C.memory} ${bytes(total)}: ${label.join(", ")}` },
       Object.entries(parts).map(([name, size]) => h("i", { class: name, style: { width: `${(size / total) * 100}%` } }))),
-    h("p", { class: "legend" }, Object.keys(parts).map((name, at) => h("span", {}, h("i", { class: name }), label[at]))),
+    h("p", { class: "legend" }, Object.keys(told).map((name, at) => h("span", {}, name in parts && h("i", { class: name }), label[at]))),
   );
 }
 

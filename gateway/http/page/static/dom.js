@@ -1,4 +1,4 @@
-// Elements, numbers, curves, flame graphs and texts. A view is made anew as elements each time and
+// Elements, numbers, curves, flame graphs, lanes and texts. A view is made anew as elements each time and
 // then merged into what is shown, so that focus, selection and what people typed stay.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -70,6 +70,15 @@ export function icon(path, className = "icon") {
   return s("svg", { viewBox: "0 0 20 20", class: className, "aria-hidden": "true" }, s("path", { d: path }));
 }
 
+/** Return a table of columns: a title, or a title and a class. */
+export function table(columns, rows) {
+  const heads = columns.map((column) => {
+    const [title, kind] = Array.isArray(column) ? column : [column, null];
+    return h("th", { scope: "col", class: kind }, title);
+  });
+  return h("div", { class: "scroll", tabindex: "0", role: "group" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
+}
+
 // --- numbers, as people read them ---------------------------------------------------------------
 
 const round = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
@@ -112,6 +121,9 @@ export const percent = (ratio) => (ratio === null || ratio === undefined ? "–"
 /** Return a time of day. */
 export const clock = (atS) =>
   new Date(atS * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** Return a text with its end left out where it has more than `most` letters. */
+export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** Return words in which `code` is set as code. */
 export const words = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
@@ -227,6 +239,45 @@ export function hottestOf(tree) {
   };
   walk(tree);
   return [...own.values()].sort((a, b) => b.seconds - a.seconds);
+}
+
+// --- lanes: what each rank of a group did ------------------------------------------------------------
+
+/** What a rank's engine is at, in the order in which sums are drawn. */
+export const PHASES = ["queued", "idle", "host", "wait", "receive", "compute", "send"];
+const TINY_S = 1e-6;
+
+/** Return until when a rank tells part after part. */
+const toldUntil = ({ parts }) => (parts.at(-1)?.ended_s ?? -Infinity) + TINY_S;
+
+/** Return the turns of which a rank tells sums alone: all that ended later. */
+export const summedTurns = (rank) => rank.turns.filter((turn) => turn.ended_s > toldUntil(rank));
+
+/** Return the steps that some of these ranks tell part after part. */
+export function stepsOf(ranks) {
+  const whole = (rank) => rank.turns.filter((turn) => turn.steps === 1 && turn.name !== "other" && turn.ended_s <= toldUntil(rank));
+  return [...new Set(ranks.flatMap(whole).map((turn) => turn.step))].sort((a, b) => a - b);
+}
+
+/** Return from when to when a step went: from what was sent for it first to the end of its last turn. */
+export const stretchOf = (turns, links) => [
+  Math.min(...turns.map((turn) => turn.began_s), ...links.map((link) => link.sent_s)),
+  Math.max(...turns.map((turn) => turn.ended_s), ...links.map((link) => link.had_s)),
+];
+
+/** Return turns that follow each other and have one name as one. */
+export function mergedTurns(turns) {
+  const found = [];
+  for (const { name, began_s, ended_s } of turns)
+    if (found.at(-1)?.name === name) found.at(-1).ended_s = ended_s;
+    else found.push({ name, began_s, ended_s });
+  return found;
+}
+
+/** Return a turn's sums as parts, side by side: in which order they were is not told. */
+export function sumsOf(turn) {
+  let at = turn.began_s;
+  return PHASES.filter((name) => turn.seconds[name]).map((name) => ({ name, isSum: true, began_s: at, ended_s: (at += turn.seconds[name]) }));
 }
 
 // --- texts of models and lines of logs, as elements: made without markup, so that what a model writes stays text -----

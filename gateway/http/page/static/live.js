@@ -1,5 +1,6 @@
 // What the cluster does: a snapshot a second for all views, the whole state when it has changed,
-// and the last five minutes. It comes back by itself, and says how long it was away.
+// and the last five minutes, begun with what the node has noted of them; which links there are. It
+// comes back by itself, and says how long it was away.
 
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
@@ -12,6 +13,7 @@ const SILENT_S = 6;
 export const PAUSES_S = [0.3, 0.7, 1, 2];
 const STATE_S = 15;
 const LIMITED_S = 20;
+const NOTHING = { generated: null, prompts: null, ttft: null, itl: null, running: null, waiting: null, kv: null, errors: null, nodes: {} };
 const MODELS_TRIES = 10;
 
 export const live = {
@@ -28,6 +30,7 @@ export const live = {
 const listeners = new Set();
 let stopped = null;
 let hourTimer = null;
+let isRecalled = false;
 let askedIndex = null;
 let askedAt = -Infinity;
 let wake = () => {};
@@ -111,6 +114,7 @@ export function leave() {
   become("connecting");
   Object.assign(live, { snapshot: null, state: null, models: null, past: [], hour: [], keyRefused: false, lostAt: null });
   askedIndex = null;
+  isRecalled = false;
   stopped?.abort();
   wake();
 }
@@ -174,17 +178,36 @@ export async function askHour(isWanted) {
   if (!isWanted()) return;
   try {
     const { points, every_s: everyS } = await json("GET", "/metrics/history");
-    const nothing = { generated: null, prompts: null, ttft: null, itl: null, running: null, waiting: null, kv: null, errors: null, nodes: {} };
-    live.hour = points.flatMap((point, at) => {
-      const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
-      return isGap ? [{ ...nothing, at_s: points[at - 1].at_s + everyS }, point] : [point];
-    });
+    live.hour = broken(points, everyS);
     tell("hour");
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
   }
   clearTimeout(hourTimer);
   hourTimer = setTimeout(askHour, HOUR_MS, isWanted);
+}
+
+/** Return points with one that knows nothing wherever none was noted for a while. */
+const broken = (points, everyS) =>
+  points.flatMap((point, at) => {
+    const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
+    return isGap ? [{ ...NOTHING, at_s: points[at - 1].at_s + everyS }, point] : [point];
+  });
+
+/** Have the last five minutes begin with what the node has noted of them, once. */
+export async function recallPast() {
+  if (isRecalled || !live.past.length) return;
+  isRecalled = true;
+  try {
+    const { points, every_s: everyS } = await json("GET", "/metrics/history");
+    if (!live.past.length) return;
+    const [first] = live.past;
+    const before = points.filter((point) => point.at_s >= first.at_s - SPAN_S && point.at_s < first.at_s);
+    live.past.unshift(...broken([...before, first], everyS).slice(0, -1));
+    tell("snapshot");
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
 }
 
 /** Wait until it is known which models are here, some seconds at most: a key that is new may not
@@ -199,7 +222,8 @@ export async function modelsKnown(signal) {
 /** Return what one snapshot adds to the plots. Counts that went back began anew. */
 function pointOf(snapshot, before) {
   const { counters } = snapshot;
-  const then = live.past.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5)?.counters ?? live.past[0]?.counters ?? counters;
+  const told = live.past.filter((point) => point.counters); // what the node has noted has none
+  const then = (told.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5) ?? told[0])?.counters ?? counters;
   const mean = (name) => {
     const count = total(counters[name]) - total(then[name]);
     return count > 0 ? (counters[name].sum - then[name].sum) / count : null;
@@ -236,3 +260,74 @@ export const isSilent = (node) => node.silent_s === null || node.silent_s >= QUI
 
 /** Return the name of a node by its id. */
 export const nameOf = (id) => live.snapshot?.nodes.find((node) => node.node === id)?.name ?? id ?? "";
+
+// --- links ----------------------------------------------------------------------------------------
+
+/** Return one entry for each pair of nodes: how they see each other, the better measurement, or why
+ * there is none now, and what crosses between them. */
+export function linksOf(snapshot) {
+  const telemetry = live.state?.telemetry;
+  const found = [];
+  snapshot.nodes.forEach((a, at) => {
+    for (const b of snapshot.nodes.slice(at + 1)) {
+      const ways = [[a, b], [b, a]];
+      const seen = ways.map(([from, to]) => telemetry?.peers[from.node]?.peers.find((peer) => peer.node === to.node));
+      const measured = ways
+        .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to, ...agesOf(link, telemetry.links[from.node]) })))
+        .sort((one, other) => other.bytes_per_s - one.bytes_per_s);
+      const best = measured[0] ?? null;
+      const quiet = isSilent(a) || isSilent(b);
+      const states = seen.filter(Boolean).map((peer) => peer.status);
+      const state = quiet ? "silent" : (states.find((one) => one !== "linked") ?? states[0] ?? null);
+      const rests = state === "linked" ? restOf(ways) : null;
+      const hosts = [best && [best.host, best.to], ...ways.map(([, to], way) => [seen[way]?.host, to])];
+      found.push({ a, b, best, state, rests, kind: kindOf(hosts.find((one) => one?.[0])), crossing: crossingsOf(a, b, snapshot) });
+    }
+  });
+  return found;
+}
+
+/** Return how long ago a link was measured, by now: a reading tells how long that was before it. */
+function agesOf(link, { measured_at_s: saidS }) {
+  const sinceS = Math.max(0, live.snapshot.at_s - saidS);
+  return { age_s: link.age_s + sinceS, latency_age_s: link.latency_age_s + sinceS };
+}
+
+/** Return why two linked nodes do not measure each other now, `{why, name}` with the name of the
+ * node that is the cause; null where one of them does. */
+function restOf(ways) {
+  const rests = ways.map(([from, to]) => {
+    const reading = live.state?.telemetry.links[from.node];
+    if (!reading) return { why: "new" };
+    if (!reading.latency_every_s) return { why: "off", name: from.name };
+    const why = reading.resting.find((one) => one.peer === to.node)?.why;
+    return why ? { why, name: why === "busy_there" ? to.name : from.name } : null;
+  });
+  return rests.includes(null) ? null : rests[0];
+}
+
+/** Return what a link goes over, as the node says that was reached at this host; null: unknown. */
+function kindOf([host, to] = []) {
+  if (!host) return null;
+  const card = live.state?.telemetry.cards.find((one) => one.node === to.node);
+  return card?.ips.find((address) => address.ip === host)?.medium ?? (host.startsWith("127.") ? "loopback" : null);
+}
+
+/** Return what ranks of loaded models send each other between two nodes: `{model, what, ways}`, a
+ * way as `[from, to]`. */
+function crossingsOf(a, b, snapshot) {
+  const pair = [a.node, b.node];
+  const copies = snapshot.instances.filter(({ status }) => status !== "failed");
+  return copies.flatMap(({ model, sharding, ranks }) => {
+    const between = (ways) => ways.filter((way) => way[0].node !== way[1].node && way.every((rank) => pair.includes(rank.node))).map((way) => way.map(({ rank }) => rank));
+    const stages = [...ranks].sort((one, other) => one.first_layer - other.first_layer);
+    const followers = ranks.filter(({ rank }) => rank > 0);
+    const sent = {
+      hidden: sharding === "pipeline" ? stages.slice(1).map((stage, at) => [stages[at], stage]) : [],
+      tokens: sharding === "pipeline" && stages.length > 1 ? [[stages.at(-1), stages[0]]] : [],
+      sums: sharding === "tensor" ? ranks.flatMap((one, at) => ranks.slice(at + 1).map((other) => [one, other])) : [],
+      plan: followers.map((one) => [ranks.find(({ rank }) => rank === 0), one]),
+    };
+    return Object.entries(sent).map(([what, ways]) => ({ model, what, ways: between(ways) })).filter(({ ways }) => ways.length);
+  });
+}

@@ -59,6 +59,7 @@ function open() {
   if (shown === name && isClosed === main.classList.contains("closed")) return;
   if (shown !== null) VIEWS[shown].close?.();
   main.replaceChildren();
+  main.scrollTop = 0;
   main.className = `view ${name}`;
   shown = name;
   document.title = `${T.views[name]} · ${T.name}`;

@@ -1,9 +1,8 @@
 // Models: what is loaded and where, what lies on the nodes' disks, and pulling more.
 
 import { ApiError, ask, json, lines, messageOf } from "./api.js";
-import { bytes, h, number, percent, show, span } from "./dom.js";
+import { bytes, h, number, percent, show, span, table } from "./dom.js";
 import { askState, live, nameOf } from "./live.js";
-import { table } from "./requests.js";
 import { T } from "./texts.js";
 
 const M = T.models;

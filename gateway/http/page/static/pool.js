@@ -2,9 +2,8 @@
 // what is leased to other programs, who asks, and what was loaded and unloaded in the last hour.
 
 import { ApiError, json } from "./api.js";
-import { bytes, clock, h, number, s, show, span, words } from "./dom.js";
+import { bytes, clock, h, number, s, show, span, table, words } from "./dom.js";
 import { live, nameOf } from "./live.js";
-import { table } from "./requests.js";
 import { T } from "./texts.js";
 
 const P = T.pool;

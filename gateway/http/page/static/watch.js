@@ -2,10 +2,9 @@
 // happen; what a process of this node logs, where its threads are, and where its time goes.
 
 import { ApiError, ask, events, json } from "./api.js";
-import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, treeOf, words } from "./dom.js";
-import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf } from "./live.js";
+import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, table, treeOf, words } from "./dom.js";
+import { HOUR_S, PAUSES_S, SPAN_S, Watchdog, askHour, live, nameOf, recallPast } from "./live.js";
 import { shortFile, stackOf } from "./cluster.js";
-import { table } from "./requests.js";
 import { T } from "./texts.js";
 
 const W = T.watch;
@@ -62,6 +61,7 @@ export const watch = {
       h("div", { class: "body" }, parts.plots, parts.events, parts.log, parts.doing),
     );
     turnTo(isHour);
+    recallPast();
     drawEvents();
     drawLog();
     drawDoing();
@@ -71,6 +71,7 @@ export const watch = {
   },
   update(what) {
     if (what === (isHour ? "hour" : "snapshot")) draw();
+    recallPast();
     if (what === "state") drawEvents();
   },
   close() {

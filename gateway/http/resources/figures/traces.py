@@ -6,7 +6,7 @@ asked for.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 from falcon.asgi import Request, Response
@@ -22,10 +22,11 @@ from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.http.resources.answers import records_told
 from gateway.http.resources.instances import acknowledged
-from gateway.requests.tracing import chrome_trace
+from gateway.requests.tracing import chrome_trace, trace_parts
 from gateway.service import HttpService
 
 LIMIT, MOST = 50, 1000
+MOST_REMOVED = 100
 WINDOW_S = 3600.0
 MOST_WINDOW_S = 365 * 86_400.0
 MOST_NAME = 200
@@ -37,6 +38,14 @@ class TracingBody(Closed):
 
     on: bool | None = None
     ratio: float | None = Field(default=None, ge=0.0, le=1.0)
+
+
+class TracesRemovedBody(Closed):
+    """`POST /v1/traces/delete`: `requests` are ids of requests or of their answers."""
+
+    requests: list[Annotated[str, Field(min_length=1, max_length=400)]] = Field(
+        min_length=1, max_length=MOST_REMOVED
+    )
 
 
 class Tracing(Resource):
@@ -122,6 +131,29 @@ class RawTrace(Resource):
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace as it is kept."""
         resp.data = await _found(self.service, request)
+
+
+class TraceTimes(Resource):
+    """`GET /v1/traces/{request}/stats`."""
+
+    async def on_get(self, req: Request, resp: Response, request: str) -> None:
+        """Answer with how long the parts of one trace took."""
+        told = orjson.loads(await _found(self.service, request))
+        about = {name: told[name] for name in ("request", "node", "seconds")}
+        answer_json(resp, {**about, "parts": trace_parts(told)})
+
+
+class TraceRemoval(Resource):
+    """`POST /v1/traces/delete`."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Remove traces, whichever nodes have them, and answer with those that there were and
+        those that there were not."""
+        asked = await self.read(req, TracesRemovedBody, empty=b"")
+        names = dict.fromkeys(map(request_id_of, asked.requests))
+        with records_told():
+            removed = [name for name in names if await self.service.traces.remove(name)]
+        answer_json(resp, {"removed": removed, "not_found": [n for n in names if n not in removed]})
 
 
 def _tracing_told(service: HttpService) -> dict[str, Any]:

@@ -5,6 +5,8 @@ change the card of one, verify one that lies on its disk, or let go what it fetc
 from gateway.http.resources.pulls.card import CardBody, ModelCardResource
 from gateway.http.resources.pulls.plan import PullPlan
 from gateway.http.resources.pulls.pull import (
+    AddBody,
+    AddModel,
     ModelToFetch,
     PullAnswer,
     PullBody,
@@ -25,6 +27,8 @@ from gateway.http.resources.pulls.sync import SyncBody, SyncEnd, SyncLine, SyncM
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
 __all__ = [
+    "AddBody",
+    "AddModel",
     "CardBody",
     "DownloadBody",
     "ModelCardResource",

@@ -7,7 +7,7 @@ again goes on with it. The answer ends once this process lists the model.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from falcon.asgi import Request, Response
@@ -49,6 +49,16 @@ class PullBody(Closed):
     stream: bool = True
     dry_run: bool = False
     anyway: bool = False
+
+
+class AddBody(Closed):
+    """`POST /models/add`: `model_id` is OWNER/NAME at the hub, or a name that stands for one; it
+    comes to `to`, a node by its id or name, without to the one that is asked."""
+
+    model_id: str = Field(min_length=1, max_length=NAME_CHARACTERS)
+    revision: str = Field(default="", max_length=200)
+    to: str | None = None
+    stream: bool = False
 
 
 class PullEvent(Closed):
@@ -138,6 +148,24 @@ class PullModel(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Pull it to the node that is named, or to this one."""
         await answer_pull(self.service, req, resp, await self.read(req, PullBody))
+
+
+class AddModel(Resource):
+    """`POST /models/add`: have a node pull a model, which is what makes the cluster know one."""
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer as `POST /models/pull` does; whole, unless a stream is asked for."""
+        asked = await self.read(req, AddBody, empty=b"")
+        pull = PullBody(
+            model=asked.model_id, revision=asked.revision, to=asked.to, stream=asked.stream
+        )
+        try:
+            await answer_pull(self.service, req, resp, pull)
+        except (BadRequest, HttpFaultRaised) as error:
+            fault = faults.of_error(error)
+            if fault is None or fault.field != "model":
+                raise
+            raise HttpFaultRaised(replace(fault, field="model_id")) from error
 
 
 async def answer_pull(service: HttpService, req: Request, resp: Response, asked: PullBody) -> None:

@@ -1,0 +1,191 @@
+"""Routes of the reference, over a gateway: what each asks for and says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from bus.process.clock import wall
+from bus.wire.cards import NodeCard
+from bus.wire.ids import NodeId
+from bus.wire.messages.commands import PlaceModel
+from bus.wire.messages.readings import CardReading
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
+from tests.harness.http_clients import body, chat, ready
+from tests.harness.printed_requests import printed
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[GatewayTestbed]:
+    with gateway_testbed(processes=2) as found:
+        found.runner()
+        eventually(lambda: ready(found), 10, "the instance is ready")
+        yield found
+
+
+def ask(made: GatewayTestbed, method: str, path: str, **more: Any) -> httpx.Response:
+    return httpx.request(method, made.url + path, timeout=20, **more)
+
+
+def refused(answer: httpx.Response) -> tuple[int, str, str | None]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["param"]
+
+
+def test_a_benchs_answer_is_a_chat_completion_with_how_fast_it_was(made: GatewayTestbed) -> None:
+    sent = body("tokens=20 every_ms=10", n=2)
+    answer = ask(made, "POST", "/bench/chat/completions", json=sent)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    stats = found.pop("generation_stats")
+    assert set(found) == set(chat(made, "tokens=2").json())
+    assert [len(one["message"]["content"].split()) for one in found["choices"]] == [20, 20]
+    assert (stats["prompt_tokens"], stats["generation_tokens"]) == (7, 40)
+    assert stats["generation_tps"] == found["timing"]["decode_tokens_per_sec"] > 0
+    assert 0 < stats["ttft_s"] < answer.elapsed.total_seconds()
+    # the runner here tells nothing of its memory, and no prefill
+    assert stats["peak_memory_usage"] is None and stats["prompt_tps"] == 0
+
+
+def test_a_bench_is_refused_as_a_chat_completion_is_and_as_a_stream(made: GatewayTestbed) -> None:
+    for more, field in (({"stream": True}, "stream"), ({"temperature": 9}, "temperature")):
+        answer = ask(made, "POST", "/bench/chat/completions", json=body("tokens=2", **more))
+        assert refused(answer) == (400, "invalid_value", field)
+    failed = ask(made, "POST", "/bench/chat/completions", json=body("fail=runner_lost"))
+    assert failed.status_code == 503 and failed.json()["error"]["code"] == "runner_lost"
+
+
+def trace_of(made: GatewayTestbed) -> dict[str, Any]:
+    """The trace of a request that was just made, as it is kept."""
+    name = chat(made, "tokens=20 every_ms=2 ranks=2", x_trace=True).json()["id"]
+
+    def found() -> dict[str, Any] | None:
+        answer = ask(made, "GET", f"/v1/traces/{name}/raw")
+        return answer.json() if answer.status_code == 200 else None
+
+    return eventually(found, 5, f"a trace of {name}")
+
+
+def test_the_parts_of_one_trace_add_up_to_its_sums(made: GatewayTestbed) -> None:
+    raw = trace_of(made)
+    for path in ("/v1/traces", "/v1/traces/cluster"):
+        told = ask(made, "GET", f"{path}/chatcmpl-{raw['request']}/stats").json()
+        assert (told["request"], told["node"]) == (raw["request"], "n1")
+        assert told["seconds"] == raw["seconds"]
+        parts = told["parts"]
+        sums = {name: one["seconds"] for name, one in parts.items()}
+        assert sums == pytest.approx(raw["sums"], abs=1e-5)
+        assert {"gateway.read", "lead.decode"} <= set(parts)
+        for one in parts.values():
+            assert one["least_s"] <= one["mean_s"] <= one["most_s"] <= one["seconds"] + 1e-6
+            assert one["share"] == pytest.approx(one["seconds"] / raw["seconds"], abs=1e-3)
+        assert ask(made, "GET", f"{path}/{raw['request']}/raw").json() == raw
+
+
+def test_several_traces_are_removed_at_once_and_those_that_were_not_there_named(
+    made: GatewayTestbed,
+) -> None:
+    first, second = trace_of(made)["request"], trace_of(made)["request"]
+    names = [f"chatcmpl-{first}", second, "nonsense", first]
+    answer = ask(made, "POST", "/v1/traces/delete", json={"requests": names})
+    assert answer.json() == {"removed": [first, second], "not_found": ["nonsense"]}
+    for name in (first, second):
+        for path in ("/v1/traces", "/v1/traces/cluster"):
+            assert ask(made, "GET", f"{path}/{name}").status_code == 404
+    for sent in ({}, {"requests": []}, {"requests": [1]}, {"requests": ["x"], "all": True}):
+        assert ask(made, "POST", "/v1/traces/delete", json=sent).status_code == 400
+
+
+@pytest.fixture(scope="module")
+def second_node(made: GatewayTestbed) -> str:
+    """Another node of the cluster, of which each process has heard."""
+    card = NodeCard(
+        node=NodeId("n2"), name="studio", platform="linux", cores=2, memory_bytes=10**9,
+        backends=("mlx-cpu",), mlx_version="0", shoal_version="0", slots=1, announced_at_s=wall(),
+    )  # fmt: skip
+    made.do(lambda: made.holder.bus.publish("card.n2", CardReading(card=card)))
+
+    def is_known() -> bool:
+        return all(
+            "studio" in ask(made, "GET", "/state").text for _ in range(12)
+        )  # each on a connection of its own, which either process may take
+
+    eventually(is_known, 10, "the other node is known")
+    return "n2"
+
+
+def placed(made: GatewayTestbed, **sent: Any) -> PlaceModel:
+    """What the holder was asked to place."""
+    before = len(made.holder.commands)
+    answer = ask(made, "POST", "/instance", json={"model": MODEL, **sent})
+    assert answer.status_code == 200 and answer.json()["instance"] == "inst-1", answer.text
+    (command,) = [one for one in made.holder.commands[before:] if isinstance(one, PlaceModel)]
+    return command
+
+
+def test_an_instance_goes_where_it_is_put_by_hand(made: GatewayTestbed, second_node: str) -> None:
+    split = placed(made, layers={"studio": 1, "n1": 1}, context_tokens=512)
+    assert list(split.layers.items()) == [("studio", 1), ("n1", 1)]
+    assert (split.excluded_nodes, split.context_tokens, split.if_absent) == ((), 512, False)
+    alone = placed(made, nodes=["studio"], sharding="pipeline")
+    assert (alone.excluded_nodes, alone.min_nodes, alone.layers) == (("n1",), 1, {})
+    both = placed(made, nodes=["n1", second_node], sharding="tensor", if_absent=True)
+    assert (both.excluded_nodes, both.min_nodes, both.sharding) == ((), 2, "tensor")
+    assert both.if_absent
+
+
+def test_the_requests_of_the_pages_are_answered_as_printed(
+    made: GatewayTestbed, second_node: str
+) -> None:
+    bench, by_hand = printed("http-api.md", "/bench/"), printed("placement.md", "/instance")
+    assert (len(bench), len(by_hand)) == (1, 2)
+    for one in (*bench, *by_hand):
+        answer = ask(made, one.method, one.path, content=one.body)
+        assert answer.status_code == 200, (one, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ({}, "layers"),
+        ({"layers": {"n1": 2}, "nodes": ["n1"]}, "layers"),
+        ({"nodes": ["nowhere"]}, "nodes"),
+        ({"nodes": ["n1", "testbed"]}, "nodes"),
+        ({"nodes": ["n1"], "min_nodes": 2}, "min_nodes"),
+        ({"nodes": ["n1"], "kv": "7bit"}, "kv"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_by_its_field(
+    made: GatewayTestbed, sent: dict[str, Any], field: str
+) -> None:
+    answer = ask(made, "POST", "/instance", json={"model": MODEL, **sent})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == field, answer.text
+
+
+def test_a_node_without_supervisord_restarts_nothing_and_says_so(made: GatewayTestbed) -> None:
+    answer = ask(made, "POST", "/admin/restart")
+    assert refused(answer) == (503, "supervisor_silent", None)
+    unknown = ask(made, "POST", "/admin/restart?node_id=nowhere")
+    assert refused(unknown) == (404, "node_not_found", None)
+
+
+def test_who_is_asked_and_what_is_here_is_told_under_the_other_names(made: GatewayTestbed) -> None:
+    assert ask(made, "GET", "/node_id").json() == "n1"
+    assert ask(made, "GET", "/models").json() == ask(made, "GET", "/v1/models").json()
+    for path in ("/bench/images/generations", "/v1/images/edits"):
+        answer = ask(made, "POST", path, json={"prompt": "a fish"})
+        assert refused(answer) == (501, "no_such_engine", None)
+
+
+def test_a_model_that_is_not_there_is_no_custom_one(made: GatewayTestbed) -> None:
+    answer = ask(made, "DELETE", "/models/custom/some/thing")
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+    for sent in ({}, {"model_id": ""}, {"model_id": "nonsense"}):
+        answer = ask(made, "POST", "/models/add", json=sent)
+        assert refused(answer) == (400, "invalid_value", "model_id")
+    here = ask(made, "POST", "/models/add", json={"model_id": MODEL})
+    assert refused(here) == (409, "conflict", "model_id")
+    assert ask(made, "POST", "/models/add", json={"model": "some/thing"}).status_code == 400
