@@ -312,6 +312,8 @@ def test_a_load_that_was_asked_for_makes_way_and_answers_when_it_is_repeated() -
     made = world({"a": 4, "b": 4}, ONE)
     loaded(made, "a")
     made.run(5.0)
+    placed: list[Any] = []
+    made.on_event = lambda body, _: placed.append(body) if body.kind == "instance_placed" else None
     command = PlaceModel(command_id=CommandId("p"), model=ModelId("b"))
     for _ in range(6):
         answer = made.command(command)
@@ -319,6 +321,7 @@ def test_a_load_that_was_asked_for_makes_way_and_answers_when_it_is_repeated() -
             break
         made.run(1.0)
     assert isinstance(answer, Known) and answer.instance == instances(made)["b"].instance
+    assert len(placed) == 1 and made.state.commands.get(command.command_id), "it is not placed anew"
 
 
 def test_settling_is_of_one_node_not_of_all() -> None:

@@ -120,6 +120,18 @@ def test_a_node_in_use_takes_no_replica_and_an_idle_model_is_not_evicted_for_one
     assert len(copies(made, "a")) == 1, "and there is no room beside it"
 
 
+def test_a_replica_goes_beside_another_model_that_idles() -> None:
+    made = world({"a": 3, "b": 1})
+    other, clients = Client(made, ["b"], work_s=1.0), busy(made, "a")
+    run_clients(made, [*clients, other], 3.0)
+    made.run(3.0)
+    (node,) = nodes_of(made, "b")
+    assert nodes_of(made, "a") != [node], "or the test shows nothing"
+    run_clients(made, clients, 3 * SOON_S)
+    assert set(nodes_of(made, "a")) == {"n1", "n2"} and len(copies(made, "a")) == 2
+    assert [one.status for one in copies(made, "b")] == ["ready"]
+
+
 def take_lease(made: PoolWorld, node: str, gigabytes: int) -> Any:
     lease = TakeLease(
         command_id=CommandId(f"lease-{made.now}"), lease=LeaseId("lease-x"), node=NodeId(node),
