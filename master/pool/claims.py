@@ -55,9 +55,7 @@ class Claim:
 
 def aged(priority: int, waited_s: float, ageing_per_s: float) -> float:
     """Return the standing of one that has waited so long; the urgent class does not age."""
-    if priority <= FLOOR:
-        return float(priority)
-    return max(float(FLOOR), priority - ageing_per_s * max(0.0, waited_s))
+    return max(float(min(priority, FLOOR)), priority - ageing_per_s * max(0.0, waited_s))
 
 
 def pinned_by(instance: Instance, state: ClusterState) -> str | None:

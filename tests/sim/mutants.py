@@ -85,7 +85,7 @@ HAND = (
     ),
     Mutant(
         "master/pool/claims.py",
-        "return max(float(FLOOR), priority - ageing_per_s * max(0.0, waited_s))",
+        "return max(float(min(priority, FLOOR)), priority - ageing_per_s * max(0.0, waited_s))",
         "return float(priority)", "what waits does not age",
     ),
     Mutant(
