@@ -31,9 +31,9 @@ class CopyUse:
 
     open_requests: int
     idle_s: float
-    best_priority: int | None = None
-    heard_at: float = 0.0
-    idle_then_s: float = 0.0
+    best_priority: int | None
+    heard_at: float
+    idle_then_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,7 @@ def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() 
 
 def test_what_copies_have_to_do_is_counted_once_and_of_those_alone_that_take_requests() -> None:
     def copy(name: str, rows: int | None, **fields: Any) -> Copy:
-        use = None if rows is None else CopyUse(rows, 0.0)
+        use = None if rows is None else CopyUse(rows, 0.0, None, 0.0, 0.0)
         return Copy(some_copy(name, "", **{"status": "ready", **fields}), use, None, 1.0)
 
     copies = [

@@ -18,7 +18,15 @@ from master.pool import (
 )
 
 SETTINGS = PoolSettings(turn_s=30.0, turn_loads=4.0, ageing_per_s=0.5)
-BUSY = CopyUse(open_requests=1, idle_s=0.0, best_priority=10)
+
+
+def used(
+    open_requests: int, idle_s: float, best_priority: int | None = None, idle_then_s: float = 0.0
+) -> CopyUse:
+    return CopyUse(open_requests, idle_s, best_priority, heard_at=0.0, idle_then_s=idle_then_s)
+
+
+BUSY = used(1, 0.0, best_priority=10)
 
 
 def copy(
@@ -42,7 +50,7 @@ def at(held: Copy, wants: Claim, now: float) -> Yielding:
 
 
 def idle(idle_s: float) -> CopyUse:
-    return CopyUse(open_requests=0, idle_s=idle_s, idle_then_s=idle_s)
+    return used(0, idle_s=idle_s, idle_then_s=idle_s)
 
 
 def test_what_nobody_uses_yields_at_once_however_short_it_was_there() -> None:
@@ -51,12 +59,12 @@ def test_what_nobody_uses_yields_at_once_however_short_it_was_there() -> None:
 
 
 def test_a_moment_between_two_requests_is_no_idleness() -> None:
-    use = CopyUse(open_requests=0, idle_s=0.9, idle_then_s=0.05)
+    use = used(0, idle_s=0.9, idle_then_s=0.05)
     assert at(copy(use), claim(), now=10.0).at == 30.0
 
 
 def test_a_copy_that_was_just_loaded_waits_for_those_who_wanted_it() -> None:
-    use = CopyUse(open_requests=0, idle_s=9.0, idle_then_s=9.0)
+    use = used(0, idle_s=9.0, idle_then_s=9.0)
     assert at(copy(use, ready_at=100.0), claim(), now=100.2).at > 100.2
     assert at(copy(use, ready_at=100.0), claim(), now=103.5).at == 103.5
 
@@ -75,7 +83,7 @@ def test_what_is_less_urgent_has_to_age_first_and_is_told_so() -> None:
 
 
 def test_nothing_that_ages_displaces_running_urgent_requests() -> None:
-    urgent = CopyUse(open_requests=1, idle_s=0.0, best_priority=1)
+    urgent = used(1, idle_s=0.0, best_priority=1)
     assert math.isinf(at(copy(urgent), claim(2, since_at=-1e6), now=1e6).at)
     assert at(copy(urgent, ready_at=0.0), claim(1), now=5.0).at == 30.0, "among urgent ones: turns"
 
@@ -105,5 +113,5 @@ def test_what_does_not_yield_says_why(held: Copy, why: str, ever: bool) -> None:
 
 
 def test_a_copy_with_a_request_is_in_use_however_long_it_was_idle_before() -> None:
-    resumed = CopyUse(open_requests=1, idle_s=60.0, idle_then_s=60.0)
+    resumed = used(1, idle_s=60.0, idle_then_s=60.0)
     assert is_in_use(copy(resumed), 100.0) and not is_in_use(copy(idle(60.0)), 100.0)
