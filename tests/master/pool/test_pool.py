@@ -308,6 +308,19 @@ def test_who_asks_for_a_load_beside_a_busy_model_is_told_when_it_may_be() -> Non
     assert "a is in use and keeps its turn" in refused.message
 
 
+def test_no_idle_model_leaves_for_a_load_that_needs_a_busy_ones_memory_too() -> None:
+    made = world({"a": 4, "b": 4, "c": 9}, {"n1": (16.0, 2)})
+    busy = Client(made, ["a"], work_s=2.0)
+    made.ask("b", work_s=0.1)
+    run_clients(made, [busy], 12.0)
+    refused = made.command(PlaceModel(command_id=CommandId("p"), model=ModelId("c")))
+    assert isinstance(refused, Refusal) and "a is in use and keeps its turn" in refused.message
+    run_clients(made, [busy], 3.0)
+    assert {name: one.status for name, one in instances(made).items()} == dict.fromkeys(
+        "ab", "ready"
+    )
+
+
 def test_a_load_that_was_asked_for_makes_way_and_answers_when_it_is_repeated() -> None:
     made = world({"a": 4, "b": 4}, ONE)
     loaded(made, "a")
