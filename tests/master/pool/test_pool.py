@@ -249,6 +249,19 @@ def test_a_pin_on_a_loaded_model_holds_whoever_comes_and_says_so() -> None:
     assert set(instances(made)) == {"b"}
 
 
+def test_a_pin_makes_no_wait_hopeless_that_another_copy_can_end() -> None:
+    made = world(dict.fromkeys("abcd", 9), {"n1": (16.0, 1), "n2": (16.0, 1)})
+    pin(made, "a")
+    loaded(made, "a", "b")
+    made.ask("b", work_s=8.0)
+    made.run(1.0)
+    first, second = made.ask("d", priority=1), made.ask("c")
+    made.run(2.0)
+    phases = {w.model: w.phase for w in made.holder.pool(made.state, HOLDER, made.now).waits}
+    assert phases["c"] != "hopeless", "b's place on the other node is taken, and free again later"
+    assert made.run(200.0, lambda: {id(one) for one in (first, second)} <= set(map(id, made.done)))
+
+
 def test_a_pinned_model_is_not_unloaded_by_name_and_does_not_idle_out() -> None:
     made = PoolWorld([Kind(ModelId("a"), 4, LOAD_S)], ONE, Policy(keep_alive_s=5.0))
     loaded(made, "a")
