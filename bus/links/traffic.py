@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from bus.process.memory import mapped_file
 from bus.wire.ids import NodeId
 
 Plane = Literal[
@@ -136,12 +136,7 @@ class Traffic:
         """Keep the counts in `<folder>/<process>.traffic`, which lies there until `close`. Before
         anything is counted."""
         self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.ftruncate(file, _FILE_BYTES)
-            self.shared = mmap.mmap(file, _FILE_BYTES)
-        finally:
-            os.close(file)
+        self.shared = mapped_file(self._path, _FILE_BYTES)
         _HEAD.pack_into(self.shared, 0, process.encode())
 
     def way(self, peer: str, plane: Plane) -> Way | None:

@@ -8,13 +8,13 @@ that was cut off in the middle of being written is left out.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from bus.process.memory import mapped_file
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 
@@ -30,14 +30,8 @@ class FlightFile:
 
     def __init__(self, folder: Path, process: str, places: int) -> None:
         self._places, self._count = places, 0
-        file = os.open(
-            _path(folder, process, os.getpid()), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600
-        )
-        try:
-            os.ftruncate(file, places * PLACE_BYTES)
-            self._shared = mmap.mmap(file, places * PLACE_BYTES)
-        finally:
-            os.close(file)
+        path = _path(folder, process, os.getpid())
+        self._shared = mapped_file(path, places * PLACE_BYTES)
 
     def add(self, entry: Mapping[str, Any], renews: bool = False) -> None:
         """Write an entry over the oldest one; one that `renews` over the latest."""

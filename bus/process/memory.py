@@ -1,4 +1,5 @@
-"""Talks to the C library and the collector: gives memory that was freed back to the system.
+"""Talks to the C library and the collector: gives memory that was freed back to the system, and
+shares some with those who read a file.
 
 glibc keeps what is freed below a block still in use, and the free end of every arena but the first
 as long as it is smaller than a threshold that grows to 64 MB; so a process whose arrays come and go
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
+import os
 import re
 import resource
 import sys
@@ -33,6 +36,17 @@ def _library() -> ctypes.CDLL | None:
 
 
 _LIBRARY = _library()
+
+
+def mapped_file(path: Path, size: int) -> mmap.mmap:
+    """Return a new file of zeros as memory: to write costs a copy, and others read it at any time,
+    also after this process was killed. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.ftruncate(file, size)
+        return mmap.mmap(file, size)
+    finally:
+        os.close(file)
 
 
 def give_back(free_some: Callable[[], None] | None = None) -> None:

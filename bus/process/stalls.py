@@ -9,7 +9,6 @@ process, which costs nothing to write and can be read while the loop stands stil
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.process.clock import now
+from bus.process.memory import mapped_file
 
 BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LEAST_S = 0.01
@@ -49,12 +49,7 @@ class StallMeter:
         """Count from nothing in `<folder>/<process>.stalls`, which lies there until `close`."""
         self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
         self._process = process.encode()
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.ftruncate(file, _FORM.size)
-            self._shared = mmap.mmap(file, _FORM.size)
-        finally:
-            os.close(file)
+        self._shared = mapped_file(self._path, _FORM.size)
         self._keep(StallCounts())
         self._wait = _CoreWait()
         self._woke_at = now()

@@ -49,14 +49,13 @@ class NotOffered(NamedTuple):
     status: int = 404
 
 
-def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
-    return NotOffered("no_such_engine", f"no engine here does {what}", instead, OPENAI.envelope)
+def _no_engine(what: str, instead: str = TEXT_ALONE, status: int = 404) -> NotOffered:
+    why = f"no engine here does {what}"
+    return NotOffered("no_such_engine", why, instead, OPENAI.envelope, status)
 
 
-def _no_images() -> NotOffered:
-    """Return the row of images: a 501, for clients of servers that make them know the path to be
-    right."""
-    return _no_engine("images")._replace(status=501)
+_NO_IMAGES = _no_engine("images", status=501)
+"""A 501: clients of servers that make images know the path to be right."""
 
 
 def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
@@ -66,8 +65,8 @@ def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
 NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/audio": _no_engine("speech and sound"),
     "/v1/realtime": _no_engine("speech and sound"),
-    "/v1/images": _no_images(),
-    "/bench/images": _no_images(),
+    "/v1/images": _NO_IMAGES,
+    "/bench/images": _NO_IMAGES,
     "/v1/videos": _no_engine("videos"),
     "/v1/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/v2/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),

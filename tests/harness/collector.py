@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.harness.http_servers import running
+
 
 @dataclass
 class TakenRequest:
@@ -105,13 +107,8 @@ def collecting(port: int = 0) -> Iterator[TestCollector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.holds.set()
-        server.shutdown()
-        thread.join(10)
-        server.server_close()
+    with running(server) as made.port:
+        try:
+            yield made
+        finally:
+            made.holds.set()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.harness.http_servers import running
+
 Refuses = Callable[[list[dict[str, Any]]], int]
 
 
@@ -66,13 +68,8 @@ def collecting_lines(tls: ssl.SSLContext | None = None) -> Iterator[LineCollecto
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.answers.set()
-        server.shutdown()
-        thread.join(10)
-        server.server_close()
+    with running(server) as made.port:
+        try:
+            yield made
+        finally:
+            made.answers.set()

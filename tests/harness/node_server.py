@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.readings import RunnerReading
+from tests.harness.http_servers import running
 
 NODE = NodeId("n1")
 COUNTS = (
@@ -154,12 +154,5 @@ def serving(answer: Answer) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Desk)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Desk)) as port:
+        yield f"http://127.0.0.1:{port}"

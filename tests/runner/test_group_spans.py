@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.links.clock_offset import ClockSample
+from bus.links.clock_offset import ClockOffsets, ClockSample
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.clock import wall
 from bus.process.flight import read_flight
@@ -220,7 +220,8 @@ def behind_in(slots: Sequence[Slot]) -> list[dict[str, Any]]:
         }  # fmt: skip
         nodes.append(NodeRunners(f"node-{rank}", f"node-{rank}", [told]))
     now_s = wall()
-    alike = ClockSample(now_s, now_s, now_s, now_s)
+    alike = ClockOffsets()
+    alike.add(ClockSample(now_s, now_s, now_s, now_s))
     found = timeline(
         nodes,
         [CopyRank("inst-1", "toy", 1, rank, f"node-{rank}") for rank in range(len(slots))],

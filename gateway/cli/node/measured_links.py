@@ -105,8 +105,13 @@ def in_a_line(link: dict[str, Any]) -> str:
     where = f"{to}: {KINDS[link['kind']]}, {link['host']}"
     if link["latency_s"] is None:
         return f"{where}; not measured ({link['unmeasured'] or RESTS['new']})"
-    more = "+" if link["at_least"] else ""
-    return (
-        f"{where}; {link['latency_s'] * 1e6:.0f} us ({span(link['latency_age_s'])} ago), "
-        f"{size(int(link['bytes_per_s']))}/s{more} ({span(link['age_s'])} ago)"
-    )
+    latency, rate = figures(link)
+    latency_age, age = span(link["latency_age_s"]), span(link["age_s"])
+    return f"{where}; {latency} ({latency_age} ago), {rate} ({age} ago)"
+
+
+def figures(way: dict[str, Any]) -> tuple[str, str]:
+    """Return the latency and the rate of a way that was measured, for people; `+`: the rate may be
+    higher."""
+    more = "+" if way["at_least"] else ""
+    return f"{way['latency_s'] * 1e6:.0f} us", f"{size(int(way['bytes_per_s']))}/s{more}"

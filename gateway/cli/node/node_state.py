@@ -27,7 +27,7 @@ from bus.wire.cards import (
 from bus.wire.codec import first_problem
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.instances import Instance
-from bus.wire.messages.derived import DerivedModel, derived_named
+from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
@@ -188,10 +188,8 @@ class NodeState:
         """Return the model on disk that answers a request for this name, of an adapter the one that
         it lies beside. Raises CliError, naming those there are."""
         model = self.meant(name)
-        base, _, tag = model.rpartition(":")
-        base = self.meant(base)
-        adapted = base in self.models and any(tag == one.name for one in self.models[base].adapters)
-        return self.find_model(base if adapted and model not in self.models else model)
+        beside = None if model in self.models else adapter_named(self, model)
+        return self.find_model(model) if beside is None else beside[0]
 
     def find_model(self, name: str) -> ModelCard:
         """Return the model of that name. Raises CliError, naming those there are."""
@@ -286,3 +284,13 @@ def _other_version(what: str) -> CliError:
         f"the node's state is not what this version of shoal knows ({what})",
         remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
     )
+
+
+def adapter_named(state: NodeState, name: str) -> tuple[ModelCard, str] | None:
+    """Return the model and the adapter beside it that `name` means, `MODEL:ADAPTER`; None for
+    another name."""
+    base, _, tag = plain_name(name).rpartition(":")
+    card = state.models.get(state.meant(base)) if base else None
+    own = () if card is None else (one.name for one in card.adapters)
+    found = next((one for one in own if one.casefold() == tag.casefold()), None)
+    return None if card is None or found is None else (card, found)

@@ -24,13 +24,13 @@ class Clocks:
     """The clocks of nodes as `own` knows them."""
 
     own: str
-    measured: Mapping[str, ClockSample]
+    offsets: Mapping[str, ClockOffsets]
 
     def here(self, node: str, at_s: float) -> tuple[float, float | None]:
         """Return the instant by our clock, and by how much it may be wrong; None: not known."""
-        sample = self.measured.get(node)
-        ahead_s = 0.0 if sample is None else sample.had_at - _half_way(sample)
-        found = self._estimate(node, at_s - ahead_s)
+        found = self._estimate(node, at_s)
+        if found is not None:
+            found = self._estimate(node, at_s - found.offset_s)
         return (at_s, None) if found is None else (at_s - found.offset_s, found.error_s)
 
     def entry(self, node: str, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,24 +55,19 @@ class Clocks:
         """Return what holds of a node's clock at an instant of ours."""
         if node == self.own:
             return ClockEstimate(0.0, 0.0)
-        offsets = ClockOffsets()
-        if node in self.measured:
-            offsets.add(self.measured[node])
-        return offsets.estimate(at_s, at_s)
-
-
-def _half_way(sample: ClockSample) -> float:
-    return (sample.sent_at + sample.answered_at) / 2
+        known = self.offsets.get(node)
+        return None if known is None else known.estimate(at_s, at_s)
 
 
 def clocks_of(own: str, readings: Iterable[PeersReading], now_s: float) -> Clocks:
     """Return what our switchboard has measured of its peers' clocks, as it told a moment ago."""
-    measured: dict[str, ClockSample] = {}
+    offsets: dict[str, ClockOffsets] = {}
     for peer in (peer for one in readings if one.node == own for peer in one.peers):
         if peer.clock_offset_s is None or peer.round_trip_s is None:
             continue
         answered_s = now_s - peer.silent_s
         theirs_s = answered_s - peer.round_trip_s / 2 + peer.clock_offset_s
         sent_s = answered_s - peer.round_trip_s
-        measured[str(peer.node)] = ClockSample(sent_s, theirs_s, theirs_s, answered_s)
-    return Clocks(own, measured)
+        known = offsets.setdefault(str(peer.node), ClockOffsets())
+        known.add(ClockSample(sent_s, theirs_s, theirs_s, answered_s))
+    return Clocks(own, offsets)

@@ -10,12 +10,13 @@ from typing import Any
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
-from bus.links.traffic import read_traffic
-from bus.process.logs import read_line_counts
-from bus.process.stalls import read_stalls
+from bus.links.traffic import Crossed, read_traffic
+from bus.process.logs import LineCounts, read_line_counts
+from bus.process.stalls import StallCounts, read_stalls
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.options import Options
 from gateway.cluster.readings import hardware_of, pool_of, storage_of
 from gateway.cluster.watch import node_health
 from gateway.dialects import faults
@@ -199,17 +200,22 @@ class MetricsResource(Resource):
         node, known, now = service.options.node, service.readings, service.reactor.now()
         ranks = [one for one in known.ranks(service.bus.state.instances, now) if one.node == node]
         demands = [one for one in known.demands(now) if one.node == node]
-        folder = Path(service.options.endpoints.folder)
-        stalls, counted = await asyncio.to_thread(
-            lambda: (read_stalls(folder), read_traffic(folder))
-        )
         sensors = hardware_of(known, now).get(node)
         links = next((one for one in known.links(now) if one.node == node), None)
-        logs = service.options.logs_folder
-        lines = await asyncio.to_thread(read_line_counts, Path(logs)) if logs else None
-        traffic = metrics.NodeTraffic(node, counted)
+        stalls, crossed, lines = await asyncio.to_thread(_counted, service.options)
+        traffic = metrics.NodeTraffic(node, crossed)
         resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic, lines)
         resp.content_type = metrics.CONTENT_TYPE
+
+
+def _counted(
+    options: Options,
+) -> tuple[dict[str, StallCounts], dict[str, tuple[Crossed, ...]], LineCounts | None]:
+    """Return what this node's processes have counted in files: stalls, bytes over links, and lines
+    of logs for a collector. Blocks."""
+    folder = Path(options.endpoints.folder)
+    lines = read_line_counts(Path(options.logs_folder)) if options.logs_folder else None
+    return read_stalls(folder), read_traffic(folder), lines
 
 
 class CancelResource(Resource):

@@ -10,7 +10,7 @@ import typer
 from bus.process.clock import wall
 from bus.wire.cards import NodeCard
 from gateway.cli.command import Invocation
-from gateway.cli.node.measured_links import best_way, kind_of, measured, unmeasured
+from gateway.cli.node.measured_links import best_way, figures, kind_of, measured, unmeasured
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
@@ -129,13 +129,9 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
 
 
 def _speed(one: dict[str, Any]) -> str:
-    """Return the speed of the address in use, else of the fastest; `+`: it may be more. Without
-    one, why."""
+    """Return the speed of the address in use, else of the fastest. Without one, why."""
     way = best_way(one["measured"], one["host"])
-    if way is None:
-        return one["unmeasured"]
-    more = "+" if way["at_least"] else ""
-    return f"{way['latency_s'] * 1e6:.0f} us, {size(int(way['bytes_per_s']))}/s{more}"
+    return one["unmeasured"] if way is None else ", ".join(figures(way))
 
 
 def _models(card: NodeCard | None) -> list[str]:

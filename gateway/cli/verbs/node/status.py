@@ -55,6 +55,7 @@ def status(invocation: Invocation) -> None:
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
     undone = [] if state is None else _undone(state)
+    links = [] if state is None else measured_links.links_of(state, wall())
     output.document(
         {
             "node": name,
@@ -67,7 +68,7 @@ def status(invocation: Invocation) -> None:
             "running": running,
             "health": {node: one.model_dump() for node, one in health.items()},
             "hardware": _hardware_fields(state),
-            "links": _links(state),
+            "links": links,
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
     )
@@ -76,9 +77,8 @@ def status(invocation: Invocation) -> None:
         ("process", "status", ">pid", "up", "about"),
         [(p.name, p.status, p.pid or "", _uptime(p), _about(p, state)) for p in shown],
     )
-    slots = sum(one.name.startswith("runner:") for one in processes)
-    used = sum(one.name.startswith("runner:") and one.alive for one in processes)
-    output.say(f"\n{used} of {slots} runner slots in use")
+    slots = [one for one in processes if one.name.startswith("runner:")]
+    output.say(f"\n{sum(one.alive for one in slots)} of {len(slots)} runner slots in use")
     if instances:
         output.say("")
         rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
@@ -86,7 +86,7 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
-    _say_node(output, state)
+    _say_node(output, state, links)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
     _say_what_is_amiss(output, mixed, health, undone)
@@ -111,11 +111,7 @@ def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
     return sensed and sensed.model_dump(mode="json", exclude={"kind", "node"})
 
 
-def _links(state: NodeState | None) -> list[dict[str, Any]]:
-    return [] if state is None else measured_links.links_of(state, wall())
-
-
-def _say_node(output: Output, state: NodeState | None) -> None:
+def _say_node(output: Output, state: NodeState | None, links: Sequence[dict[str, Any]]) -> None:
     """Say what the node's sensors tell, in a line, for those who gave -v what they do not, and each
     link to another node."""
     if state is None:
@@ -124,7 +120,7 @@ def _say_node(output: Output, state: NodeState | None) -> None:
     output.say(f"hardware: {sensors.in_a_line(sensed)}")
     for one in () if sensed is None else sensed.untold:
         output.detail(f"not told by {one.source}: {one.why}")
-    for link in _links(state):
+    for link in links:
         output.say(measured_links.in_a_line(link))
 
 

@@ -15,7 +15,7 @@ from bus.wire.cards import ModelCard, model_named
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from gateway.cli.command import Invocation
-from gateway.cli.node.node_state import NodeState
+from gateway.cli.node.node_state import NodeState, adapter_named
 from gateway.cli.output.errors import CliError
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A model, or a name of one.")]
@@ -44,11 +44,8 @@ def taken_by(state: NodeState, name: str) -> str | None:
         return f"a name of {derived.base} already (`shoal rm {derived.name}` takes it away)"
     if (card := aliased(state, name)) is not None:
         return f"a name that {card.model}'s own card gives it"
-    folded = name.casefold()
-    for card in known.values():
-        if folded in {f"{card.model}:{one.name}".casefold() for one in card.adapters}:
-            return f"{card.model} with one of its adapters"
-    return None
+    beside = adapter_named(state, name)
+    return None if beside is None else f"{beside[0].model} with one of its adapters"
 
 
 def aliased(state: NodeState, name: str) -> ModelCard | None:

@@ -26,7 +26,7 @@ from bus.model_folders import (
 from bus.wire.cards import PartialModel, pulls_in_part
 from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
-from gateway.cli.node.node_state import NodeState
+from gateway.cli.node.node_state import NodeState, adapter_named
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
@@ -142,11 +142,10 @@ def _check_own_name(state: NodeState, name: str) -> None:
     if (card := aliased(state, name)) is not None:
         remedy = f"take it out of `aliases` (`shoal card edit {card.model}`), or name the model"
         raise CliError(f"{name} is a name that {card.model}'s own card gives it", remedy=remedy)
-    base, _, tag = name.removesuffix(":latest").rpartition(":")
-    known = state.models
-    if name not in known and base in known and any(tag == a.name for a in known[base].adapters):
-        remedy = f"take the folder adapters/{tag} out of the model's on its nodes"
-        raise CliError(f"{tag} is an adapter of {base}, which stays", remedy=remedy)
+    if name not in state.models and (beside := adapter_named(state, name)) is not None:
+        card, adapter = beside
+        remedy = f"take the folder adapters/{adapter} out of the model's on its nodes"
+        raise CliError(f"{adapter} is an adapter of {card.model}, which stays", remedy=remedy)
 
 
 def _check_unheld(state: NodeState, model: str) -> None:

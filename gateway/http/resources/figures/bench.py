@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import orjson
 from falcon.asgi import Response
 
 from bus.wire.ids import InstanceId
@@ -30,7 +31,7 @@ class BenchResource(GenerateResource):
             ttft_s=None if first_at is None else first_at - began_at,
             peak_bytes=_peak_bytes(self.service, request.instance),
         )
-        resp.data = resp.data[:-1] + b',"generation_stats":' + json_bytes(stats) + b"}"
+        resp.data = json_bytes({**orjson.loads(resp.data), "generation_stats": stats})
 
 
 def _peak_bytes(service: HttpService, instance: InstanceId | None) -> int | None:
