@@ -280,7 +280,8 @@ class Holder:
         if isinstance(body, LeaseGranted):
             self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
-            known = replicating.as_it_stands(body.instance, before, self.view.lost_nodes(now))
+            quiet = self.view.quiet_nodes(before.nodes, now)
+            known = replicating.as_it_stands(body.instance, before, quiet)
             follows = planner.follow_up(known, body, self._memory.crash_loops, now)
             self._keep_setbacks(log, now)
             for more in follows:

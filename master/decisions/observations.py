@@ -6,6 +6,8 @@ Each value is believed for its time and not longer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bus.hardware.observed_links import measured_links
 from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -32,6 +34,8 @@ DEMAND_S = 5.0
 PEERS_READING_S = 3.0
 LOST_S = 3.5
 """A node of which neither our switchboard nor we have heard anything for so long is lost."""
+QUIET_S = 2.5
+"""On the copies of a node that has been silent for so long nothing is built any more."""
 APART = ("left", "refused")
 """What our switchboard says of peers with which it has nothing to do, however lately they spoke."""
 LINK_READING_S = 600.0
@@ -126,6 +130,12 @@ class Observations:
         ]
         heard = {node: self.heard_at(node) for node in silent}
         return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
+
+    def quiet_nodes(self, among: Iterable[str], now: float) -> frozenset[NodeId]:
+        """Return those nodes whose copies may not answer: silent for `QUIET_S`, long before they
+        are lost, or never heard by us."""
+        unheard = (NodeId(node) for node in among if self.heard_at(NodeId(node)) is None)
+        return self.lost_nodes(now, QUIET_S).union(unheard)
 
     def gathering(self, now: float) -> bool:
         """Return whether cards of living nodes may still be on their way to a young holder."""

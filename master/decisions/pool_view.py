@@ -35,7 +35,8 @@ def copies_of(scene: Scene) -> list[pool.Copy]:
     """Return the copies in memory or on their way there."""
     demand = scene.observed.demand(scene.now)
     instances = scene.state.instances.values()
-    replicas = pool.replicas_in(instances, scene.observed.lost_nodes(scene.now))
+    quiet = scene.observed.quiet_nodes(scene.state.nodes, scene.now)
+    replicas = pool.replicas_in(instances, quiet)
     return [
         pool.Copy(
             instance=one,

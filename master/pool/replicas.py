@@ -91,10 +91,10 @@ class LoadMeters:
 
 
 def replicas_in(
-    instances: Iterable[Instance], lost: Collection[NodeId] = ()
+    instances: Iterable[Instance], quiet: Collection[NodeId] = ()
 ) -> dict[InstanceId, str]:
     """Return the copies that are replicas, with why each came. A copy that came as one is none
-    while its model has no other that answers; `lost` are nodes whose copies do not."""
+    while its model has no other that answers; `quiet` are nodes whose copies may not."""
     came: dict[ModelId, list[Instance]] = {}
     answers: dict[ModelId, list[Instance]] = {}
     for one in instances:
@@ -102,8 +102,8 @@ def replicas_in(
             continue
         if one.replica:
             came.setdefault(one.model, []).append(one)
-        is_lost = any(shard.node in lost for shard in one.shards)
-        if one.status == "ready" and not one.yields_to and not is_lost:
+        is_quiet = any(shard.node in quiet for shard in one.shards)
+        if one.status == "ready" and not one.yields_to and not is_quiet:
             answers.setdefault(one.model, []).append(one)
     found: dict[InstanceId, str] = {}
     for model, some in came.items():

@@ -6,8 +6,12 @@ from __future__ import annotations
 from bus.replica.state import ClusterState
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.events import InstanceDraining, InstancePlaced, InstanceYields
+from master.decisions.observations import QUIET_S
 from master.pool import replicas_in
 from tests.sim.pool_world import TOLD_S, PoolWorld
+
+NOTICED_S = 0.15
+"""In the next step after that the holder has heard that a node is silent."""
 
 
 class ReplicaWatch:
@@ -23,8 +27,10 @@ class ReplicaWatch:
         return self.world.policy.pool.replicas
 
     def replicas(self, state: ClusterState) -> set[InstanceId]:
-        """The replicas that there are."""
-        return set(replicas_in(state.instances.values(), self.world.lost))
+        """The replicas that there are, where a node counts as lost once the holder can know it."""
+        world = self.world
+        lost = [node for node, at in world.lost.items() if world.now - at > QUIET_S + NOTICED_S]
+        return set(replicas_in(state.instances.values(), lost))
 
     def comes(self, body: InstancePlaced, before: ClusterState) -> list[str]:
         """A replica was placed."""
@@ -69,6 +75,8 @@ class ReplicaWatch:
         if plan is None or body.instance in replicas:
             self.displaced += plan is not None
             return faults
+        if before.instances[body.instance].yields_to == model:
+            return faults  # that was decided when it was told to yield
         return faults + [
             f"{body.instance} leaves for {model}, and not the replica {name}"
             for name in replicas
@@ -85,10 +93,12 @@ class ReplicaWatch:
 
     def _would_do(self, name: InstanceId, need: int, state: ClusterState) -> bool:
         """Whether what waits would fit in the place of a replica that is there, takes requests, and
-        is known to have been there when the plan was made."""
+        is known to have been there when the plan was made. Where another copy loads beside it, of
+        which it is not known how much it has taken, that cannot be said."""
         one, world = state.instances[name], self.world
         held = world.held.get(name)
         (node,) = {shard.node for shard in one.shards}
+        loads = [h for h in world.held.values() if h.node == node and h.ready_at is None]
         claimed = {
             victim.copy.instance.instance
             for plan in world.holder._book.plans.values()  # pyright: ignore[reportPrivateUsage]
@@ -96,7 +106,7 @@ class ReplicaWatch:
         }
         return (
             one.status == "ready" and not one.yields_to
-            and name not in claimed
+            and name not in claimed and not loads
             and held is not None and held.ready_at is not None
             and world.now - held.ready_at > TOLD_S
             and NodeId(node) not in world.lost

@@ -272,6 +272,12 @@ class PoolWorld:
                     del self.held[held.instance]
                     self._unloaded(held.instance, instance.generation, held.node)
 
+        for name, one in list(self.state.instances.items()):
+            # a copy that had failed has no runner; its worker says so when it is told to unload it
+            node = one.shards[0].node
+            if one.status == "draining" and name not in self.held and node not in self.lost:
+                self._unloaded(one.instance, one.generation, node)
+
     def _end(self, held: Held) -> None:
         self.broken_off += held.running
         del self.held[held.instance]

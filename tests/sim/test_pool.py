@@ -51,6 +51,13 @@ def test_what_must_hold_holds_in_every_schedule(part: int) -> None:
     [
         pytest.param(360, id="a model that a command has placed is promised no room any more"),
         pytest.param(141, id="what victims that have left had is promised to no other"),
+        pytest.param(1151, id="a replica stays where the first copy's node is silent"),
+        pytest.param(4069, id="a new holder counts on no copy of a node that it never heard"),
+        pytest.param(6161, id="a replica makes way for no lease where the first copy may be gone"),
+        pytest.param(7225, id="nor for another model"),
+        pytest.param(4724, id="beside a copy that loads it is not known what a replica would free"),
+        pytest.param(4922, id="a copy that was told to yield does so, whatever comes after"),
+        pytest.param(6934, id="a copy that had failed is deleted, and leaves its slot"),
     ],
 )
 def test_what_a_schedule_has_found_stays_mended(seed: int) -> None:

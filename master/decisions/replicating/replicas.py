@@ -58,13 +58,13 @@ def replicate(
 
 
 def as_it_stands(
-    name: InstanceId, state: ClusterState, lost: Collection[NodeId]
+    name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
     """Return a copy, as no replica where its model has no other that answers; None for none."""
     known = state.instances.get(name)
     if known is None or not known.replica:
         return known
-    is_replica = name in pool.replicas_in(state.instances.values(), lost)
+    is_replica = name in pool.replicas_in(state.instances.values(), quiet)
     return known if is_replica else known.model_copy(update={"replica": ""})
 
 

@@ -276,6 +276,23 @@ def test_a_lost_node_makes_the_replica_the_copy_that_stays() -> None:
 
 
 @pytest.mark.parametrize("holders", [1, 2])
+@pytest.mark.parametrize("before_s", [2.7, 3.0, 3.3])
+def test_a_replica_stays_while_nothing_is_heard_of_the_first_copys_node(
+    before_s: float, holders: int
+) -> None:
+    made, clients = with_replica()
+    first = next(one for one in copies(made, "a") if not one.replica)
+    run_clients(made, clients[:1], GONE_S - before_s)
+    assert len(copies(made, "a")) == 2
+    made.lose(first.shards[0].node)
+    if holders == 2:
+        made.begin_term()
+    run_clients(made, clients[:1], 2 * GONE_S)
+    other = next(one for one in copies(made, "a") if one.instance != first.instance)
+    assert other.status == "ready"
+
+
+@pytest.mark.parametrize("holders", [1, 2])
 def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes(holders: int) -> None:
     made, clients = with_replica()
     made.crash(made.held[replica_of(made, "a").instance])
