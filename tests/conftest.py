@@ -3,10 +3,16 @@ nodes or groups are slow: they run in pairs, a file beside a file, or alone wher
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
+
+# Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
+once_read = functools.cache(httpx_transports.create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
+httpx_transports.create_ssl_context = once_read  # pyright: ignore[reportPrivateImportUsage]
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
