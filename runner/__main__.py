@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0005
 """How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
 the engine's thread must not wait for a prompt's template."""
+THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
+"""With it MLX raises, in the middle of a step, where shapes change more often than its caches for
+CUDA hold them. Slow is better than ended; who exports it has what it says."""
 
 
 def load_engine(
@@ -114,6 +117,7 @@ def main() -> int:
     """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
     settings = load_settings()
     sys.setswitchinterval(SWITCH_S)
+    os.environ.setdefault(THRASHING_CHECK, "0")
     shares = sys.platform.startswith("linux") and settings.runner.blas_threads == "auto"
     busy_runners = settings.paths.busy_runners if shares else None
     load = partial(load_engine, busy_runners=busy_runners)

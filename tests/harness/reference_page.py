@@ -66,6 +66,8 @@ VARIABLES: Mapping[str, str] = {
     "MKL_INTERFACE_LAYER": "given to runners: MKL's interface with 32-bit integers, as MLX has",
     "MKL_NUM_THREADS": "given to runners: `runner.blas_threads`",
     "MKL_THREADING_LAYER": "given to runners: by what MKL makes threads",
+    "MLX_ENABLE_CACHE_THRASHING_CHECK": "given to runners, 0 unless exported: on CUDA MLX goes on "
+    "where shapes change more often than its caches hold them",
     "MLX_HOSTFILE": "given to MLX: the ring's addresses",
     "MLX_IBV_DEVICES": "given to MLX: the RDMA device between each two ranks",
     "MLX_JACCL_COORDINATOR": "given to MLX: where rank 0 listens",

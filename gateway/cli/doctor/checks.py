@@ -7,12 +7,10 @@ cannot find out is a warning. Nothing is changed by looking.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,11 +24,11 @@ from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
 from bus.wire.errors import ConfigError
 from bus.wire.tasks import read_clients, read_tasks
-from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.changing import readable_key
 from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
+from gateway.cli.doctor.mlx_checks import blas, mlx
 from gateway.cli.doctor.network_checks import traces
 from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import check_is_of, own_api
@@ -42,11 +40,6 @@ DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30
 MEMORY_LOW_BYTES = 2 << 30
 MIN_FILES = 1024
-IMPORT_TIMEOUT_S = 60.0
-_MLX_PROBE = (
-    "import json, mlx.core as mx; a = mx.ones((8, 8)); mx.eval(a @ a);"
-    "print(json.dumps([mx.__version__, str(mx.default_device())]))"
-)
 
 
 def run_checks(settings: Settings) -> Iterable[Finding]:
@@ -87,42 +80,6 @@ def _code(settings: Settings, running: bool) -> Finding:
         return Finding("code", "warn", mixed, code_mix.REMEDY)
     said = "what every process of the node runs" if running else "installed"
     return Finding("code", "ok", f"{installed_code()}, {said}")
-
-
-def _mlx(_settings: Settings, _running: bool) -> Finding:
-    """Check MLX in a process of its own: only runners import MLX, and a broken one may crash."""
-    try:
-        done = processes.ran(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _MLX_PROBE)
-    except subprocess.TimeoutExpired:
-        return Finding("mlx", "error", "did not compute anything within a minute", "reinstall mlx")
-    if done.returncode != 0:
-        package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        remedy = f"reinstall it: pip install --force-reinstall {package}"
-        return Finding("mlx", "error", processes.last_words(done), remedy)
-    version, device = json.loads(done.stdout.splitlines()[-1])
-    return Finding("mlx", "ok", f"{version} on {device}")
-
-
-def _blas(settings: Settings, _running: bool) -> Finding:
-    """Check what multiplies matrices here: what was chosen, what it gains, and what the other
-    `runner.parity` would."""
-    if sys.platform != "linux":
-        return Finding("BLAS", "ok", "not needed here")
-    if settings.runner.blas == "off":
-        return Finding("BLAS", "ok", "MLX's own (runner.blas = off), slow on prompts")
-    known, runner = known_blas(settings), settings.runner
-    if known.choice is None:
-        found = "no OpenBLAS: prompts are read some 40 times slower without it"
-        return Finding("BLAS", "warn", found, INSTALL_HINT)
-    found = told(known.choice)
-    other = "fast" if runner.parity == "exact" else "exact"
-    rival = choose(known.table.measured, other, runner.blas_threads)
-    if rival is not None:
-        found += f"; {runner.parity} {told_gains(known.choice)}"
-        found += f"; {other} {rival.gains[0][1]:.1f} x at 1 row"
-    if known.trouble:
-        return Finding("BLAS", "warn", f"{found}; {known.trouble}", known.remedy)
-    return Finding("BLAS", "ok", found)
 
 
 def _disk(settings: Settings, _running: bool) -> Finding:
@@ -368,8 +325,8 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _python,
     _packages,
     _code,
-    _mlx,
-    _blas,
+    mlx,
+    blas,
     _disk,
     _memory,
     _limits,

@@ -1,6 +1,6 @@
 """Talks to MLX's kernel cache, and to a process that fills it.
 
-Without Metal, MLX compiles a traced forward's kernels with the system's C++ compiler: some
+Without a GPU, MLX compiles a traced forward's kernels with the system's C++ compiler: some
 ten processor seconds per model and machine, kept in the temporary folder from then on. That
 is no reason to keep a model from being ready, so a niced child does it while rows are
 served untraced; once it is done the engine traces. The child ends with its parent.
@@ -21,10 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
-import mlx.core as mx
-
 from bus.wire.kv import KvKind
 from runner.mlx.model import cpu_math
+from runner.mlx.model.device import on_gpu
 
 MOST_WEIGHTS_BYTES = 1 << 30
 """The child reads the weights too: larger models are traced only if that was done before."""
@@ -53,7 +52,7 @@ class KernelCache:
     @property
     def warm(self) -> bool:
         """Return whether all kernels of this model are there."""
-        return mx.metal.is_available() or _mark(self._path, self._kind).exists()
+        return on_gpu() or _mark(self._path, self._kind).exists()
 
     def fill(self) -> None:
         """Start the child, where that is worth it."""

@@ -22,6 +22,7 @@ from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
 from runner.mlx.model import cpu_math
+from runner.mlx.model.device import on_gpu
 from runner.mlx.model.files import problem_of, unknown_family
 from runner.mlx.ranks.layer_probe import Unsplittable
 
@@ -120,7 +121,7 @@ def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], Non
 def computes_in(precision: Precision) -> mx.Dtype | None:
     """Return the type to compute in; None leaves the weights as stored, right where a GPU is."""
     if precision == "auto":
-        return None if mx.metal.is_available() or mx.cuda.is_available() else mx.float32
+        return None if on_gpu() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
 
 

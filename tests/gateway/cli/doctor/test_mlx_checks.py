@@ -1,0 +1,38 @@
+"""What runners compute on, as the doctor says it: BLAS is of no matter where that is a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from conf.settings import load_settings
+from gateway.cli.doctor import mlx_checks
+from gateway.cli.doctor.mlx_checks import MlxHere, blas, mlx, mlx_here
+
+
+def test_mlx_is_asked_what_it_computes_on(tmp_path: Path) -> None:
+    mlx_here.cache_clear()
+    here = mlx_here()
+    assert (here.version, here.device) == (mx.__version__, str(mx.default_device()))
+    assert here.is_on_gpu == (mx.default_device() == mx.gpu)
+    found = mlx(load_settings(home=tmp_path), False)
+    assert found.level == "ok" and here.device in found.found
+
+
+@pytest.mark.parametrize(
+    ("here", "word"),
+    [
+        (MlxHere("0.32.4", "Device(gpu, 0)"), "not needed: MLX computes on Device(gpu, 0)"),
+        (MlxHere("0.32.4", "Device(cpu, 0)"), "slow on prompts"),
+        (MlxHere(trouble="no libcuda.so.1"), "slow on prompts"),
+    ],
+)
+def test_blas_matters_where_the_processor_multiplies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: MlxHere, word: str
+) -> None:
+    monkeypatch.setattr(mlx_checks.sys, "platform", "linux")
+    monkeypatch.setattr(mlx_checks, "mlx_here", lambda: here)
+    monkeypatch.setenv("SHOAL_RUNNER__BLAS", "off")
+    assert word in blas(load_settings(home=tmp_path), False).found
