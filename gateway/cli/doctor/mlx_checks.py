@@ -13,12 +13,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from bus.process.tools import asked
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node import processes
 
 IMPORT_TIMEOUT_S = 60.0
+NVIDIA_NAMES = ("--query-gpu=name", "--format=csv,noheader")
 _PROBE = (
     "import json, mlx.core as mx; a = mx.ones((8, 8)); mx.eval(a @ a);"
     "print(json.dumps([mx.__version__, str(mx.default_device())]))"
@@ -41,11 +43,19 @@ class MlxHere:
 
 
 def mlx(_settings: Settings, _running: bool) -> Finding:
-    """Check that MLX computes."""
+    """Check that MLX computes, and on the GPU where there is one of NVIDIA's."""
     here = mlx_here()
     if here.trouble:
         return Finding("mlx", "error", here.trouble, here.remedy)
-    return Finding("mlx", "ok", f"{here.version} on {here.device}")
+    found = f"{here.version} on {here.device}"
+    if not here.is_on_gpu and (gpus := asked("nvidia-smi", *NVIDIA_NAMES)):
+        build = f"mlx-cuda-13=={here.version}"
+        remedy = (
+            f"MLX's build for it: pip uninstall mlx-cpu; pip install {build} "
+            "(mlx-cuda-12 for a driver of CUDA 12)"
+        )
+        return Finding("mlx", "warn", f"{found}, beside {gpus.splitlines()[0]}", remedy)
+    return Finding("mlx", "ok", found)
 
 
 def blas(settings: Settings, _running: bool) -> Finding:

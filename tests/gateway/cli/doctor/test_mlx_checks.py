@@ -22,6 +22,29 @@ def test_mlx_is_asked_what_it_computes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "smi", "level"),
+    [
+        ("Device(cpu, 0)", "NVIDIA H100 80GB HBM3", "warn"),
+        ("Device(gpu, 0)", "NVIDIA H100 80GB HBM3", "ok"),
+        ("Device(cpu, 0)", None, "ok"),
+    ],
+)
+def test_a_gpu_that_mlx_leaves_idle_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, smi: str | None, level: str
+) -> None:
+    if smi is not None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\necho {smi}\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(mlx_checks, "mlx_here", lambda: MlxHere("0.32.4", device))
+    found = mlx(load_settings(home=tmp_path), False)
+    assert found.level == level
+    if level == "warn":
+        assert "H100" in found.found and "mlx-cuda-13==0.32.4" in (found.remedy or "")
+
+
+@pytest.mark.parametrize(
     ("here", "word"),
     [
         (MlxHere("0.32.4", "Device(gpu, 0)"), "not needed: MLX computes on Device(gpu, 0)"),
