@@ -1,8 +1,8 @@
 """Talks to the operating system: how many bytes a process gave to links to other nodes and had from
 them, for all to read.
 
-Counted are frames of messages as ZeroMQ takes and gives them, and arrays that ranks exchange: not
-what encryption, TCP and what was sent twice add. A count is a sum in a small mapped file per
+Counted are frames of messages as ZeroMQ takes and gives them, and what ranks exchange: not what
+encryption, TCP and what was sent twice add. A count is a sum in a small mapped file per
 process, which costs a copy in memory for each message and can be read by others at any time.
 Links within a node are not counted.
 """
@@ -26,7 +26,7 @@ Plane = Literal[
 ]
 """What crosses: both planes of the bus; hellos and measurements of links; questions to the holder
 of the term and between candidates; tokens between gateways and runners; files of models; plans of a
-group's lead; what the stages of a pipeline hand on. `rest`: what found no place of its own."""
+group's lead; what its ranks exchange. `rest`: what found no place of its own."""
 
 ROWS = 256
 """Pairs of a peer and a plane that are told apart; the last is for all others."""

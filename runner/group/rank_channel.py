@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from bus.links.reactor import Timer
 from bus.links.traffic import Senders, Tally, Traffic
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
@@ -20,7 +21,11 @@ from runner.group.group_config import CannotForm
 from runner.group.group_traces import TellRank
 from runner.group.lockstep import Agreement, RankContext, RankFacts, SharedPlan
 from runner.group.rank_recorder import RankRecorder
+from runner.group.ring_sockets import RingTraffic
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
+
+RING_LOOK_S = 1.0
+"""How often what a ring has carried is counted."""
 
 
 class PlanListener(Protocol):
@@ -91,7 +96,7 @@ class PlanChannel:
             ways={
                 seat.rank: way
                 for seat in group.ranks
-                if group.sharding == "pipeline"  # what tensor ranks exchange is MLX's to know
+                if group.sharding == "pipeline"
                 and (way := shell.traffic.way(seat.node, "exchange")) is not None
             },
         )
@@ -112,11 +117,20 @@ class PlanChannel:
             security=shell.security,
         )
         self._link.tally = self._tally(shell.traffic)
+        self._traffic = shell.traffic
+        self._ring: RingTraffic | None = None
+        self._ring_looks: Timer | None = None
 
     def formed(self) -> None:
-        """Count silence from now: the ring is there, and the proof of who is in it is due."""
+        """Count silence from now: the ring is there, and the proof of who is in it is due. Count
+        what crosses it as well, where no stage does."""
         self._formed = True
         self._reactor.later(self.group.form_deadline_s, self._check_met)
+        if self.group.backend == "ring" and self.group.sharding == "tensor":
+            self._ring = RingTraffic(
+                self.group, self.context.rank, lambda node: self._traffic.way(node, "exchange")
+            )
+            self._ring_looks = self._reactor.every(RING_LOOK_S, self._ring.look)
 
     def tell_memory(self, look: MemoryLook) -> None:
         """Tell the lead what this follower measured of its memory."""
@@ -138,6 +152,9 @@ class PlanChannel:
     def close(self) -> None:
         """Drop the link; nothing is told any more."""
         self._beats.cancel()
+        if self._ring is not None and self._ring_looks is not None:
+            self._ring_looks.cancel()
+            self._ring.close()
         self._reactor.unwatch(self._link)
         self._link.close()
 

@@ -36,8 +36,9 @@ from runner.group import group_config
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
 from runner.group.rank_recorder import RankRecorder
+from runner.group.ring_sockets import ring_sockets
 from runner.mlx.ranks.exchange_order import ExchangeOrder, OutOfOrder, Submission
-from runner.mlx.ranks.ring_wait import RingWait, ring_sockets
+from runner.mlx.ranks.ring_wait import RingWait
 
 AGAIN_S = 0.25
 PATIENCE_S = 0.5
