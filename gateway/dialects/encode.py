@@ -42,7 +42,8 @@ def text_bytes(text: str) -> bytes:
 
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON on one line; keys in the order given."""
-    return _BREAKS.sub(_escaped, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    return data if data.isascii() else _BREAKS.sub(_escaped, data)
 
 
 def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:

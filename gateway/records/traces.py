@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.records.request_log import LogBounds, pruned_from
 from gateway.records.statements import Statement
@@ -21,8 +20,7 @@ MOST_TOLD = 2000
 """The traces that statistics are of, at most: the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRow:
+class TraceRow(NamedTuple):
     """One trace: what a list tells of it, then `sums` and `trace` as JSON. `began_at_s` and
     `ended_at_s` are wall-clock; `why`: it was asked for, or sampled."""
 
@@ -39,7 +37,7 @@ class TraceRow:
     error: str | None = None
 
 
-COLUMNS = tuple(field.name for field in fields(TraceRow))
+COLUMNS = TraceRow._fields
 LISTED = tuple(name for name in COLUMNS if name not in ("sums", "trace"))
 _INSERT = (
     f"INSERT INTO trace ({', '.join(COLUMNS)}, row_bytes) "
@@ -49,9 +47,7 @@ _INSERT = (
 
 def inserted(row: TraceRow) -> Statement:
     """Return what writes a row."""
-    values = [getattr(row, name) for name in COLUMNS]
-    row_bytes = ROW_BYTES + len(row.trace) + len(row.sums)
-    return Statement(_INSERT, (*values, row_bytes))
+    return Statement(_INSERT, (*row, ROW_BYTES + len(row.trace) + len(row.sums)))
 
 
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:

@@ -232,19 +232,22 @@ class ClientRequest:
         self.moved_at = now
         self.begun = True
         last = entries[-1]
-        if isinstance(last, Finished | Failed) and last.usage.completion_tokens > self.tokens:
+        terminal = last if isinstance(last, Finished | Failed) else None
+        if terminal is not None and terminal.usage.completion_tokens > self.tokens:
             # Some came with no text, such as an end that was ignored.
-            self._counters.tokens(self.model, last.usage.completion_tokens - self.tokens, None)
-            self.tokens = last.usage.completion_tokens
+            self._counters.tokens(self.model, terminal.usage.completion_tokens - self.tokens, None)
+            self.tokens = terminal.usage.completion_tokens
         if self.trace is not None:
-            self.trace.arrived(now, ended=isinstance(last, Finished | Failed))
+            self.trace.arrived(now, ended=terminal is not None)
         if isinstance(last, Failed) and last.message == TIMED_OUT:
             said = self.late_text()
-            last = Failed(last.request_id, last.seq, last.reason, said, last.usage, last.details)
-            entries = [*entries[:-1], last]
+            terminal = Failed(
+                last.request_id, last.seq, last.reason, said, last.usage, last.details
+            )
+            entries = [*entries[:-1], terminal]
         self.inbox.arrived(self.request_id, entries)
-        if isinstance(last, Finished | Failed):
-            self._end(last)
+        if terminal is not None:
+            self._end(terminal)
 
     # --- ends made here -----------------------------------------------------------------------
 

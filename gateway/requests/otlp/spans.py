@@ -8,19 +8,18 @@ name begins with `shoal.`. Times are those of the gateway's wall clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsPrompt
-from gateway.requests.tracing import span_id_of
+from gateway.requests.tracing import span_ids_below
 
 Value = str | bool | int | float | tuple[str, ...]
 Told = Mapping[str, Any]
 _OF_SPAN = ("choice", "tokens", "steps", "longest_s", "computed_s")
 
 
-@dataclass(frozen=True, slots=True)
-class OtlpSpan:
+class OtlpSpan(NamedTuple):
     """One span; ids in hex digits, times in nanoseconds since 1970. `error` is the code of what
     went wrong, "" for nothing; `serves`: it is a client's request."""
 
@@ -29,7 +28,7 @@ class OtlpSpan:
     parent_id: str
     began_ns: int
     ended_ns: int
-    attributes: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    attributes: Mapping[str, Value] = MappingProxyType({})
     error: str = ""
     serves: bool = False
 
@@ -62,14 +61,12 @@ def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
 
 def spans_of(told: Told, asked: Mapping[str, Value]) -> Iterator[OtlpSpan]:
     """Yield the spans of a kept trace, the whole request first; `asked` is what it asked for."""
-    request, began_s = str(told["request"]), float(told["began_at_s"])
-    numbers = iter(range(1, 1 << 30))
+    began_s, ids = float(told["began_at_s"]), span_ids_below(told["span_id"])
 
     def span(name: str, parent_id: str, one: Told, attributes: Mapping[str, Value]) -> OtlpSpan:
         """Return a span below another."""
-        span_id = span_id_of(request, next(numbers))
         times = (_ns(began_s + one["began_s"]), _ns(began_s + one["ended_s"]))
-        return OtlpSpan(name, span_id, parent_id, *times, attributes)
+        return OtlpSpan(name, next(ids), parent_id, *times, attributes)
 
     whole = _whole(told, asked)
     yield whole

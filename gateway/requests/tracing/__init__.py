@@ -11,7 +11,7 @@ from gateway.requests.tracing.context import (
     TracePlace,
     parent_of,
     place_of,
-    span_id_of,
+    span_ids_below,
 )
 from gateway.requests.tracing.document import TraceDocument, TracedRequest, document_of
 from gateway.requests.tracing.gateway_trace import GatewayTrace
@@ -33,6 +33,6 @@ __all__ = [
     "parent_of",
     "place_of",
     "sampler_of",
-    "span_id_of",
+    "span_ids_below",
     "trace_parts",
 ]

@@ -1,18 +1,22 @@
 """The trace that a request is a part of, and what its spans are called (W3C trace context).
 
 Pure. A client that has a trace of its own says so with `traceparent`; a request without one begins
-a trace. Ids are made of the request's own, which no other request has.
+a trace. Ids are made of the request's own, which no other request has; the spans below the whole
+request count on from its id.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 TRACEPARENT, TRACERESPONSE = "traceparent", "traceresponse"
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _SAMPLED = 1
+_SPAN_IDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,16 @@ def parent_of(header: str | None) -> TraceParent | None:
 def place_of(request: str, answer: str, parent: TraceParent | None) -> TracePlace:
     """Return the place of a request. Requests of one `answer` are in one trace, `parent`'s where
     there is one."""
-    span_id = span_id_of(request, 0)
+    span_id = _digits(f"{request} 0", 16)
     if parent is None:
         return TracePlace(_digits(answer, 32), span_id)
     return TracePlace(parent.trace_id, span_id, parent.span_id)
 
 
-def span_id_of(request: str, number: int) -> str:
-    """Return the id of a request's span of that number; 0 is the whole request."""
-    return _digits(f"{request} {number}", 16)
+def span_ids_below(span_id: str) -> Iterator[str]:
+    """Yield the ids of the spans below that of a whole request."""
+    first = int(span_id, 16)
+    return (f"{(first + number) % _SPAN_IDS:016x}" for number in itertools.count(1))
 
 
 def _digits(text: str, count: int) -> str:

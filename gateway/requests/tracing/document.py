@@ -8,8 +8,7 @@ on either side, those of the first choice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.requests import Usage
@@ -20,8 +19,7 @@ from gateway.requests.tracing.ranks import links_of, ranks_of, sums_of
 from gateway.requests.tracing.rounding import DIGITS, rounded
 
 
-@dataclass(frozen=True, slots=True)
-class TracedRequest:
+class TracedRequest(NamedTuple):
     """What is known of a request beside its times. `facts` are told as they are, `node` is that of
     the gateway; instants are monotonic ones of it, `began_at_s` is wall-clock."""
 
@@ -36,8 +34,7 @@ class TracedRequest:
     usage: Usage | None
 
 
-@dataclass(frozen=True, slots=True)
-class TraceDocument:
+class TraceDocument(NamedTuple):
     """The object, the seconds by name, and how many spans there are."""
 
     told: dict[str, Any]
@@ -117,10 +114,11 @@ def _clock(clock: ClockOffset) -> dict[str, Any]:
 
 def _sums(stages: Sequence[StageSpan], traced: Traced | None) -> dict[str, float]:
     sums: dict[str, float] = {}
-    parts = [(f"gateway.{one.name}", one.ended_at - one.began_at) for one in stages]
-    if traced is not None:
-        first = [one for one in traced.spans if one.choice == 0]
-        parts += [(f"lead.{one.name}", one.ended_s - one.began_s) for one in first]
-    for name, seconds in parts:
-        sums[name] = sums.get(name, 0.0) + seconds
+    for name, began_at, ended_at in stages:
+        part = f"gateway.{name}"
+        sums[part] = sums.get(part, 0.0) + ended_at - began_at
+    for one in () if traced is None else traced.spans:
+        if one.choice == 0:
+            part = f"lead.{one.name}"
+            sums[part] = sums.get(part, 0.0) + one.ended_s - one.began_s
     return {name: rounded(seconds) for name, seconds in sums.items()}

@@ -9,8 +9,7 @@ difference from one side. Two processes of one node have one clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.tokens import Traced
@@ -37,8 +36,7 @@ DRIFT = 1e-4
 """By how much two clocks may differ in their pace: 100 parts of a million."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageSpan:
+class StageSpan(NamedTuple):
     """A stage, in monotonic seconds of the gateway."""
 
     name: Stage
@@ -46,8 +44,7 @@ class StageSpan:
     ended_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
+class ClockOffset(NamedTuple):
     """What is to be taken from an instant of the runner's clock to have one of the gateway's, and
     by how much that may be wrong. `how`: both read one clock, or it was measured."""
 

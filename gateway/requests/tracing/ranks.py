@@ -32,7 +32,7 @@ Crossing = tuple[Crosses, int, int, int, int]
 def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
     """Return what each rank did, in their order; `zero` is the request's first byte at the gateway
     of `node`. Empty where the runner has no group."""
-    if trace.lead is None:
+    if trace.lead is None or not trace.lead.ranks:
         return []
     lead = trace.offset(node)
     found: list[Told] = []
@@ -53,7 +53,7 @@ def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
 
 def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
     """Return what went from rank to rank and is known at both ends, by when it was sent."""
-    if trace.lead is None:
+    if trace.lead is None or not trace.ranks:
         return []
     lead = trace.offset(node)
     sent: dict[Crossing, tuple[float, float, int]] = {}
