@@ -105,7 +105,7 @@ def choose(
     options: list[PoolChoice] = []
     if isinstance(verdict, Placement):
         found = _as_placed(verdict)
-        if len(verdict.ranks) == 1 or not may_be_single:
+        if not found.cost_s:
             return found
         options.append(found)
     if may_be_single:
