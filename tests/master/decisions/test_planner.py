@@ -226,7 +226,7 @@ def test_of_equal_standing_the_oldest_wish_goes_first_and_a_long_wait_counts() -
 def test_the_preload_list_is_wished_for_where_nothing_is_desired(
     instances: list[Instance], hears: bool, dealt_with: set[ModelId], models: list[str]
 ) -> None:
-    policy, notes = Policy(preload=(A, ModelId("b"))), PlannerNotes(preloaded=dealt_with)
+    policy, notes = Policy(preload=(A, ModelId("b"))), PlannerNotes(preloaded=set(dealt_with))
     scene = seen(state_of(*instances), disks=None if hears else {}, policy=policy)
     assert wishes(scene, notes) == [(name, f"preload-{name}", True) for name in models]
     if not models:
@@ -254,6 +254,7 @@ def failed(name: str = "i", **more: Any) -> Instance:
         ([failed(), ready("j")], 99.0, 0.0, False),
         ([failed(), copy("j", status="draining")], 99.0, 0.0, True),
         ([failed(status="placed")], 99.0, 0.0, False),
+        ([failed(status="draining")], 99.0, 0.0, False),
     ],
 )
 def test_a_copy_that_failed_is_placed_again_for_a_minute_from_when_it_may_be(
@@ -412,7 +413,7 @@ def test_a_plan_stays_on_its_nodes_until_they_are_measured() -> None:
     still = Victim(Copy(stays, None, 0.0, 1.0), Yielding(NOW), 1.0)
     choice = PoolChoice({N1: 5 * GB}, (gone, still))
     claim = Claim(ModelId("b"), ((10, 90.0),))
-    plan = PoolPlan(claim, choice, "settling", "")
+    plan = PoolPlan(claim, choice, "settling", "", None, 0.0)
     wish = PlaceModel(command_id=CommandId("c"), model=ModelId("b"))
     nodes = {name: NodeSeat(node=NodeId(name), name=name) for name in ("n1", "n2")}
     asked: list[Scene] = []

@@ -171,7 +171,12 @@ def test_a_lease_goes_to_the_node_that_is_named_or_is_told_why_not() -> None:
     scene = seen(state_of(big, pins=PINNED), free=0)
     found = room_for(scene, lease(12, node=N1))
     assert isinstance(found, Refusal) and found.facts["pinned"] == ["a"]
-    assert isinstance(room_for(scene, lease(12, node=N2)), Refusal)
+    measured = scene.observed.nodes[N2][0]
+    free = measured.model_copy(update={"memory_available_bytes": 12 * GB})
+    scene.observed.hear(free, NOW)
+    assert isinstance(room_for(scene, lease(12, node=N2)), PoolChoice)
+    found = room_for(scene, lease(12, node=N1))
+    assert isinstance(found, Refusal) and found.facts["pinned"] == ["a"]
 
 
 # --- pins ----------------------------------------------------------------------------------------
@@ -265,6 +270,8 @@ def test_of_the_cards_of_a_model_the_newest_says_whether_it_is_pinned() -> None:
     assert said((N1, 1.0, False)) == {}
     assert said((N1, 1.0, False), ask=(A, B)) == {A: False}
     assert said((N1, 1.0, True), ask=(B,)) == {A: True}
+    both = {N1: (on_disk("a", pin=True), on_disk("b"))}
+    assert pinned_by_cards(seen(state_of(), disks=both)) == {A: True}, "b was not asked for"
 
 
 @pytest.mark.parametrize(

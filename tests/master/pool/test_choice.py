@@ -26,7 +26,7 @@ from master.pool import (
     choose_room,
     victim,
 )
-from master.pool.choice import GROUP_S, SPLIT_S, cheapest
+from master.pool.choice import cheapest
 from tests.harness.placement_nodes import GB, MODEL, model, node
 
 CARD = model()
@@ -152,6 +152,29 @@ def test_weights_that_have_to_come_first_cost_their_time(
     assert found.cost_s == cost_s
 
 
+@pytest.mark.parametrize("spec", [{}, {"layers": {"n2": 8}}], ids=str)
+def test_a_model_that_goes_on_one_node_by_force_or_by_itself_counts_its_fetch(
+    spec: dict[str, Any],
+) -> None:
+    """The node that has it is too small for it."""
+    b, c = leaves("b", 1.0, 16, N2), leaves("c", 2.0, 16, NodeId("n3"))
+    small = node(1, usable=2 * GB, models=(CARD,))
+    found = chosen([small, full(2), full(3)], b, c, **spec)
+    assert names(found) == ["b"] and isinstance(found, PoolChoice)
+    assert found.cost_s == (1.0 if spec else 81.0)
+
+
+def test_a_group_that_only_more_copies_than_are_tried_make_room_for_waits() -> None:
+    large = model((2 * GB,) * 8, kv=10)
+    nodes = [full(n, large, usable=12 * GB, shards=0) for n in (1, 2)]
+    for gigabytes, waits in ((2, False), (1, True)):
+        many = [
+            leaves(f"{one}{n}", 1.0, gigabytes, one) for one in (N1, N2) for n in range(12)
+        ]  # fmt: skip
+        found = chosen(nodes, *many, min_nodes=2)
+        assert isinstance(found, Refusal) == waits
+
+
 @pytest.mark.parametrize(
     "spec", [{"min_nodes": 2}, {"sharding": "tensor"}, {"layers": {"n1": 4, "n2": 4}}], ids=str
 )
@@ -192,7 +215,7 @@ def test_a_split_that_fits_now_is_weighed_against_a_copy_that_would_leave(
     assert found.needs == {rank.copy.node.id: rank.need.total for rank in placed.ranks}
     alone_s = sum(rank.read_s for rank in placed.ranks)
     assert placed.token_s > alone_s
-    assert found.cost_s == pytest.approx(GROUP_S + SPLIT_S * (placed.token_s - alone_s) / alone_s)
+    assert found.cost_s == pytest.approx(5.0 + 60.0 * (placed.token_s - alone_s) / alone_s)
 
 
 def test_a_split_costs_something_where_it_is_as_fast_as_one_node() -> None:
@@ -202,7 +225,7 @@ def test_a_split_costs_something_where_it_is_as_fast_as_one_node() -> None:
     links = Links({N1: {N2: fast}, N2: {N1: fast}})
     split = chosen(nodes, links=links)
     assert isinstance(split, PoolChoice) and split.placement is not None
-    assert GROUP_S <= split.cost_s < GROUP_S + 1.0
+    assert 5.0 <= split.cost_s < 5.9
     assert names(chosen(nodes, leaves("a", 4.0, 8), links=links)) == ["a"]
     assert names(chosen(nodes, leaves("a", 7.0, 8), links=links)) == []
 
@@ -240,6 +263,8 @@ def test_a_lease_goes_where_nobody_leaves_and_there_to_the_freest_node() -> None
     nodes = [node(1, usable=9 * GB), node(2, usable=20 * GB), node(3, usable=12 * GB)]
     cheap = leaves("a", 0.5, 16, N1)
     assert room(8, nodes, cheap) == PoolChoice({N2: 8 * GB})
+    found = room(8, nodes)
+    assert isinstance(found, PoolChoice) and (found.cost_s, found.load_s) == (0.0, 0.0)
     assert room(8, [nodes[0], nodes[2]]) == PoolChoice({NodeId("n3"): 8 * GB})
     no_slot = node(1, shards=4)
     assert room(8, [no_slot]) == PoolChoice({N1: 8 * GB}), "it takes no runner"
@@ -274,6 +299,7 @@ def test_a_lease_that_no_node_can_hold_is_refused_for_ever() -> None:
         "21.00 GB is more than any node gives; the most is 20.00 GB on box2"
     )  # fmt: skip
     assert set(found.facts["usable_bytes"]) == {"box1", "box2"}
+    assert room(21, nodes, leaves("a", 1.0, 1, ever=False)) == found, "no pin is in its way"
     unmeasured = room(21, nodes[2:])
     assert isinstance(unmeasured, Refusal) and unmeasured.reason == "pending"
     assert unmeasured.retry_after_s

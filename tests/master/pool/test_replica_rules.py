@@ -96,7 +96,8 @@ def test_what_copies_have_to_do_is_counted_once_and_of_those_alone_that_take_req
     copies = [
         copy("i1", 3), copy("i2", None), copy("i3", 4),
         copy("i4", 9, status="draining"), copy("i5", 9, status="placed"),
-        copy("i6", 9, yields_to="c"), copy("i7", 2, model=ModelId("b")),
+        copy("i6", 9, yields_to="c"), copy("i8", 9, quantizes=MAKING),
+        copy("i7", 2, model=ModelId("b")),
     ]  # fmt: skip
     waits = ModelDemand(model=ModelId("a"), waiting=5, best_priority=10, oldest_s=1.0)
     both = {ModelId("a"): ModelLoad(3, 3 + 4 + 5), ModelId("b"): ModelLoad(1, 2)}

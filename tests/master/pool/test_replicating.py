@@ -12,6 +12,7 @@ from bus.replica.state import NodeSeat
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance
 from bus.wire.messages.events import InstanceDraining, InstancePlaced
+from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import CardReading
 from master.decisions.decide import Scene
 from master.decisions.replicating import as_it_stands, replicate
@@ -30,6 +31,7 @@ from tests.harness.holder_scenes import (
     state_of,
     use,
 )
+from tests.harness.placement_nodes import model
 
 N3 = NodeId("n3")
 CLAIM = Claim(B, ((10, NOW),))
@@ -143,6 +145,29 @@ def drained(scene: Scene) -> Scene:
     return replace(slow, state=slow.state.model_copy(update={"nodes": nodes}))
 
 
+def full(scene: Scene) -> Scene:
+    """On n2 an idle copy of another model has all of the memory."""
+    scene = on("b")(scene)
+    other = scene.state.instances["b"]
+    shard = other.shards[0].model_copy(update={"bytes_reserved": 12 * GB})
+    instances = {**scene.state.instances, "b": other.model_copy(update={"shards": (shard,)})}
+    return replace(scene, state=scene.state.model_copy(update={"instances": instances}))
+
+
+def lost(scene: Scene) -> Scene:
+    """A third node is lost, with a copy of another model."""
+    card, measured = scene.observed.cards[N2][0], scene.observed.nodes[N2][0]
+    scene.observed.cards[N3] = (card.model_copy(update={"node": N3}), NOW - 9.0)
+    scene.observed.nodes[N3] = (measured.model_copy(update={"node": N3}), NOW - 9.0)
+    silent = PeerReading(node=N3, name="n3", status="silent", silent_s=9.0)
+    scene.observed.hear(PeersReading(node=N1, peers=(silent,)), NOW)
+    nodes = {**scene.state.nodes, "n3": NodeSeat(node=N3, name="n3")}
+    there = ready("b", model=B, nodes=(N3,))
+    instances = {**scene.state.instances, there.instance: there}
+    state = scene.state.model_copy(update={"instances": instances, "nodes": nodes})
+    return replace(scene, state=state)
+
+
 @pytest.mark.parametrize(
     ("change", "comes"),
     [
@@ -164,6 +189,8 @@ def drained(scene: Scene) -> Scene:
         (speeds(3.1e9, 1e9), False),
         (speeds(1e9, 9e9), True),
         (drained, True),
+        (full, False),
+        (lost, False),
     ],
     ids=lambda value: getattr(value, "__qualname__", str(value)),
 )
@@ -177,12 +204,41 @@ def test_nothing_comes_while_something_waits_for_memory_or_is_not_due() -> None:
     book = PlanBook()
     book.refuse(CLAIM, "full", in_vain=True)
     assert due(loaded(), book) == []
-    plan = PoolPlan(CLAIM, PoolChoice({N2: GB}), "waiting", "")
+    plan = PoolPlan(CLAIM, PoolChoice({N2: GB}), "waiting", "", None, 0.0)
     assert due(loaded(), PlanBook({B: plan})) == []
     assert due(loaded(), heavy_s={A: 29.0}) == []
     assert due(loaded(), paused_until={A: NOW + 9.0}) == []
     assert due(loaded(disks={N1: DISKS[N1]})) == [], "there is no other node"
     assert due(loaded(), PlanBook(), heavy_s={A: 30.0, B: 30.0}) != []
+
+
+def test_a_node_has_one_copy_of_a_model() -> None:
+    idle = ready("j", nodes=(N2,))
+    scene = loaded(idle, rows=16)
+    use(scene, idle, idle_s=60.0)
+    settings = replace(scene.policy.pool, replicas=2)
+    assert due(replace(scene, policy=replace(scene.policy, pool=settings))) == []
+
+
+def test_a_replica_is_of_one_node() -> None:
+    card = model(model=A)
+    nodes = {**SEATS, "n3": NodeSeat(node=N3, name="n3")}
+    for free, count in ((12, 1), (7, 0)):
+        disks = dict.fromkeys((N1, N2, N3), (card,))
+        assert len(due(loaded(disks=disks, nodes=nodes, free=free * GB))) == count
+
+
+def test_a_replica_may_be_as_slow_as_the_slowest_node_of_a_group() -> None:
+    first, disks = ready("i", nodes=(N1, N2)), {**DISKS, N3: (on_disk("a"),)}
+    scene = seen(state_of(first, nodes=SEATS), disks=disks)
+    scene.observed.first_heard_at = NOW - 60.0
+    use(scene, first, running=8)
+    for node, speed in ((N1, 9e9), (N2, 1e9), (N3, 0.5e9)):
+        card, _ = scene.observed.cards[node]
+        faster = card.model_copy(update={"memory_bytes_per_s": speed})
+        scene.observed.hear(CardReading(card=faster), NOW)
+    (placed,) = due(scene)
+    assert [s.node for s in placed.instance.shards] == [N3]
 
 
 def test_a_model_without_room_holds_no_other_one_off() -> None:

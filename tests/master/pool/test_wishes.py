@@ -12,10 +12,12 @@ import pytest
 from bus.replica.state import ClusterState, NodeSeat
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import Setbacks
 from bus.wire.messages.commands import EndLease, PlaceModel, RenewLease, TakeLease
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     FactId,
+    GenerationOpened,
     InstancePlaced,
     InstanceRemoved,
     LeaseAskedBack,
@@ -23,6 +25,7 @@ from bus.wire.messages.events import (
     LeaseGranted,
     ModelPinned,
     NodeJoined,
+    SetbacksCounted,
     TermOpened,
 )
 from bus.wire.messages.peers import PeerReading, PeersReading
@@ -32,7 +35,19 @@ from master.decisions.decide import Decided, Decision, Known, Later, Policy, Sce
 from master.decisions.holder import Holder
 from master.log.sequencer import LogDraft
 from master.pool import Claim, Copy, PoolChoice, Victim, Yielding
-from tests.harness.holder_scenes import GB, N1, N2, NOW, A, B, on_disk, ready, seen, state_of
+from tests.harness.holder_scenes import (
+    GB,
+    N1,
+    N2,
+    NOW,
+    A,
+    B,
+    on_disk,
+    ready,
+    seen,
+    state_of,
+    use,
+)
 
 PLACE = PlaceModel(command_id=CommandId("place"), model=A)
 LEASE = TakeLease(command_id=CommandId("take"), lease=LeaseId("lease-l"), size_bytes=GB)
@@ -44,8 +59,11 @@ GOES = Decided(BODIES, InstanceId("fresh"))
 
 
 def later(claim: Claim | None = None, at: float = NOW) -> Later:
-    victim = Victim(Copy(ready("v", model=B), None, 0.0, 1.0), Yielding(at, "busy"), 1.0)
-    return Later(claim or Claim(A, ((10, NOW),)), PoolChoice({N1: GB}, (victim,)))
+    victims = tuple(
+        Victim(Copy(ready(name, model=B), None, 0.0, 1.0), Yielding(when, "busy"), 1.0)
+        for name, when in (("v", NOW), ("w", at))
+    )
+    return Later(claim or Claim(A, ((10, NOW),)), PoolChoice({N1: GB}, victims))
 
 
 class Desk:
@@ -251,6 +269,16 @@ def test_a_placing_or_a_lease_ends_its_plan_and_what_others_are_promised_with_it
     assert desk.waits() == []
 
 
+def test_a_plan_from_whose_node_a_copy_has_just_left_is_decided_for_that_node() -> None:
+    nodes = {name: NodeSeat(node=NodeId(name), name=name) for name in ("n1", "n2")}
+    desk = Desk(later(), ClusterState(pins={"a": Pin(model=A)}, nodes=nodes))
+    desk.plan()
+    memory = desk.holder._memory  # pyright: ignore[reportPrivateUsage]
+    memory.tenure.removed(InstanceId("v"), [N1], NOW)
+    desk.answer = lambda _command, scene: GOES if scene.avoided == {N2} else FULL
+    assert desk.plan(NOW + 0.1) == [*WRITTEN, (BODIES[2], None)]
+
+
 # --- what is heard and told ----------------------------------------------------------------------
 
 
@@ -296,12 +324,28 @@ def test_a_failure_that_a_dead_holder_left_out_is_counted_before_it_is_made_good
     desk = Desk(FULL, state_of(left))
     draft = desk.draft()
     desk.holder.opened(draft, NOW)
-    kinds = [body.kind for body, _ in desk.take(draft)]
-    assert kinds == [
-        "term_opened",
-        "setbacks_counted",
-        "generation_opened",
-    ]
+    _, (counted, _), (opened, _) = desk.take(draft)
+    assert isinstance(opened, GenerationOpened) and isinstance(counted, SetbacksCounted)
+    assert counted.setbacks.failed_at_s == (1_000.0,), "by the clock of the wall"
+
+
+def test_a_new_holder_takes_up_pauses_by_its_own_clock() -> None:
+    """The wall's clock is 900 seconds ahead."""
+    known = Setbacks(model=A, in_a_row=3, instance=InstanceId("i"), again_at_s=1_020.0)
+    desk = Desk(FULL, ClusterState(setbacks={"a": known}))
+    desk.holder.opened(desk.draft(), NOW)
+    memory = desk.holder._memory  # pyright: ignore[reportPrivateUsage]
+    assert memory.crash_loops.next_at(A) == NOW + 20.0
+
+
+def test_a_turn_begins_when_a_holder_first_sees_the_copy_ready() -> None:
+    busy, desk = ready(), Desk(FULL)
+    left: list[float] = []
+    for at in (NOW, NOW + 10.0):
+        use(Scene(desk.state, desk.holder.view, Policy(), at), busy, running=1)
+        told = desk.holder.pool(state_of(busy), NodeId("holder"), at)
+        left.append(told.copies[0].turn_left_s)
+    assert left == [30.0, 20.0]
 
 
 # --- what lost nodes held ------------------------------------------------------------------------
