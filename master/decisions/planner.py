@@ -151,7 +151,7 @@ def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
         use = scene.observed.use_of(instance, scene.now)
         limit_s = max(instance.keep_alive_s, LEAST_IDLE_S)
         ready_at = notes.tenure.ready_at.setdefault(instance.instance, scene.now)
-        if use is None or use.open_requests or instance.model in demand:
+        if use is None or instance.model in demand:
             continue
         idle_s = min(use.idle_s, scene.now - ready_at)
         if idle_s < limit_s:

@@ -105,7 +105,7 @@ def choose(
     options: list[PoolChoice] = []
     if isinstance(verdict, Placement):
         found = _as_placed(verdict)
-        if len(verdict.ranks) == 1 or not may_be_single:
+        if not found.cost_s:
             return found
         options.append(found)
     if may_be_single:
@@ -204,7 +204,7 @@ def _as_placed(placed: Placement) -> PoolChoice:
     loss_s = 0.0
     if len(placed.ranks) > 1:
         alone_s = sum(rank.read_s for rank in placed.ranks)
-        slower = placed.token_s / alone_s - 1.0 if alone_s > 0 else 0.0
+        slower = placed.token_s / (alone_s or math.inf) - 1.0
         loss_s = GROUP_S + SPLIT_S * max(0.0, slower)
     return PoolChoice(needs, placement=placed, cost_s=loss_s)
 
@@ -264,7 +264,8 @@ def cheapest(
             if best is not None and cost_s >= best[0]:
                 continue
             room = without(node, [one.copy.instance for one in chosen])
-            if (room.has_slot or not slots) and need <= room.usable_bytes:
+            fits = not slots or room.shards + slots <= room.card.slots
+            if fits and need <= room.usable_bytes:
                 best = (cost_s, list(chosen))
     return None if best is None else best[1]
 

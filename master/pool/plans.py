@@ -83,8 +83,8 @@ class PoolPlan:
     choice: PoolChoice
     phase: Phase
     why: str
-    until_at: float | None = None
-    load_s: float = 0.0
+    until_at: float | None
+    load_s: float
 
     def promise(self, state: ClusterState) -> Promise:
         """Return what no other plan may count on: of victims that have left by now the room is

@@ -82,8 +82,8 @@ class LoadMeters:
 
     def is_due(self, model: ModelId, settings: PoolSettings) -> bool:
         """Return whether a model has been under load for long enough."""
-        lasted = self.heavy_s.get(model, 0.0) >= settings.replica_after_s
-        return lasted and model in self.heavy_s and model not in self.paused_until
+        lasted = model in self.heavy_s and self.heavy_s[model] >= settings.replica_after_s
+        return lasted and model not in self.paused_until
 
     def is_over(self, model: ModelId, settings: PoolSettings) -> bool:
         """Return whether a model has had little to do for long enough."""

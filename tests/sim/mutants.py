@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("bus", "master", "conf", "tests/sim", "tests/master", "tests/harness")
 FAST = ("tests/master/pool",)
 ALL = (
-    "tests/master/pool", "tests/master/decisions", "tests/sim/test_pool_oracle.py",
-    "tests/sim/test_pool.py",
+    "tests/master/decisions", "tests/master/test_place_again.py", "tests/master/pool",
+    "tests/sim/test_pool_oracle.py", "tests/sim/test_pool.py",
 )  # fmt: skip
 MODULES = (
     "master/pool/choice.py", "master/pool/claims.py", "master/pool/ledger.py",

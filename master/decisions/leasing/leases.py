@@ -85,11 +85,11 @@ def asked_back(
         return []
     why = f"{wish.model} is more urgent, and there is no other room"
     by_node = pool.askable(scene.state, claim_of(scene, wish).priority) if leases else {}
-    for count in range(1, MOST_ASKED + 1):
-        for there in by_node.values():
-            some = [one for one in there if not one.yields_to][:count]
-            if len(some) == count and not isinstance(decide(_without(scene, some)), Refusal):
-                return [LeaseAskedBack(lease=o.lease, to=wish.model, why=why) for o in some]
+    unasked = [[one for one in there if not one.yields_to] for there in by_node.values()]
+    tries = [some[:count] for some in unasked for count in range(1, len(some) + 1)]
+    for some in sorted(tries, key=len):
+        if len(some) <= MOST_ASKED and not isinstance(decide(_without(scene, some)), Refusal):
+            return [LeaseAskedBack(lease=o.lease, to=wish.model, why=why) for o in some]
     return []
 
 

@@ -51,7 +51,7 @@ def replicate(
         InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in gone.items()
     ]
     due = pool.due(scene.state, loads, meters, scene.policy.pool)
-    if due and not (book.plans or book.refused or _others_come_back(scene)):
+    if not (book.plans or book.refused or _others_come_back(scene)):
         placed = _wanted({model: loads[model] for model in due}, scene, fresh)
         found += [] if placed is None else [placed]
     return found
@@ -62,10 +62,9 @@ def as_it_stands(
 ) -> Instance | None:
     """Return a copy, as no replica where its model has no other that answers; None for none."""
     known = state.instances.get(name)
-    if known is None or not known.replica:
+    if known is None or name in pool.replicas_in(state.instances.values(), quiet):
         return known
-    is_replica = name in pool.replicas_in(state.instances.values(), quiet)
-    return known if is_replica else known.model_copy(update={"replica": ""})
+    return known.model_copy(update={"replica": ""})
 
 
 def _wanted(

@@ -3,19 +3,21 @@ the next holder knows, too."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
-from bus.wire.instances import Instance, Shard
+from bus.wire.instances import Instance, Setbacks, Shard
 from master.decisions.crash_loop import (
     FREE_FAILURES,
     GROUP_LOST,
     LOAD_FAILED,
     LONGEST_PAUSE_S,
-    OLD_S,
     RETRY_FAILED_S,
     WELL_S,
     CrashLoops,
+    FailedRow,
     news_of,
 )
 
@@ -174,7 +176,173 @@ def test_only_what_has_changed_is_written_and_what_is_over_is_forgotten() -> Non
 def test_a_failure_of_long_ago_is_forgotten_though_nothing_served_since() -> None:
     loops = CrashLoops()
     loops.count_failure(group(0), -9, 10.0)
-    loops.expire([], 10.0 + OLD_S - 1.0)
+    loops.expire([], 10.0 + 86_399.0)
     assert loops.rows
-    loops.expire([], 10.0 + OLD_S)
+    loops.expire([], 10.0 + 86_400.0)
     assert not loops.rows
+
+
+# --- to the second, as the pages for operators promise ---
+
+
+def test_two_failures_are_made_good_at_once_then_pauses_double_up_to_ten_minutes() -> None:
+    loops = CrashLoops()
+    assert loops.next_at(ModelId("m")) == 0.0
+    for number, pause_s in enumerate((0, 0, 15, 30, 60, 120, 240, 480, 600, 600)):
+        at = 1_000.0 * number
+        found = loops.count_failure(group(number), -9, at)
+        assert (found.count, found.pause_s, found.gives_up) == (number + 1, pause_s, False)
+        assert loops.next_at(ModelId("m")) == at + pause_s
+        assert loops.counted(group(number)) == found
+        assert loops.counted(group(number + 1)) is None
+        later = group(number).model_copy(update={"generation": 2})
+        assert loops.counted(later) is None
+    loops.rows[ModelId("m")].count = 5_000
+    assert loops.count_failure(group(99), -9, 0.0).pause_s == 600.0
+    assert CrashLoops(20.0).count_failure(group(0), -9, 0.0).pause_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("codes", "apart_s", "gives_up"),
+    [
+        ((1, 1), 1.0, False), ((1, 1, 1), 29.9, True), ((1, 1, 1), 30.0, False),
+        ((70,), 0.0, False), ((70, 1), 59.0, True), ((70, 1), 60.0, False), ((1, 70), 59.0, True),
+        ((72,), 0.0, True), ((71,), 0.0, False), ((73,), 0.0, False), ((None, None), 1.0, False),
+        ((71, 71), 1.0, False),
+    ],
+)  # fmt: skip
+def test_a_copy_is_given_up_after_three_failures_in_a_minute_or_one_that_says_so(
+    codes: tuple[int | None, ...], apart_s: float, gives_up: bool
+) -> None:
+    loops, one = CrashLoops(), group(0)
+    found = [loops.count_failure(one, code, apart_s * n) for n, code in enumerate(codes)]
+    assert [setback.gives_up for setback in found[:-1]] == [False] * (len(found) - 1)
+    assert found[-1].gives_up == gives_up
+    counted = loops.counted(one)
+    assert counted is not None and counted.count == len(codes)
+    if gives_up:
+        assert loops.next_at(one.model) == apart_s * (len(codes) - 1) + 60.0
+        assert codes == (72,) or counted.gives_up
+
+
+def test_a_model_that_was_given_up_waits_a_minute_or_its_longer_pause() -> None:
+    loops = CrashLoops()
+    for number in range(6):
+        loops.count_failure(group(number), -9, 1_000.0 * number)
+    assert loops.count_failure(group(9), LOAD_FAILED, 9_000.0).gives_up
+    assert loops.next_at(ModelId("m")) == 9_000.0 + 240.0
+
+
+@pytest.mark.parametrize(("served_s", "count"), [(299.0, 3), (300.0, 1)])
+def test_a_copy_that_served_for_five_minutes_was_well(served_s: float, count: int) -> None:
+    def failed_twice() -> CrashLoops:
+        loops = CrashLoops()
+        for at in (0.0, 10.0):
+            loops.count_failure(group(0), -9, at)
+        loops.note_ready(InstanceId("i1"), 100.0)
+        return loops
+
+    at, is_well = 100.0 + served_s, count == 1
+    assert failed_twice().count_failure(group(1), -9, at).count == count
+    gone = failed_twice()
+    gone.forget(group(1), at)
+    assert (ModelId("m") not in gone.rows, gone.ready_at) == (is_well, {})
+    for status in ("ready", "placed"):
+        watched = failed_twice()
+        watched.expire([group(1).model_copy(update={"status": status})], at)
+        assert (not watched.rows) == (is_well and status == "ready")
+    unknown = failed_twice()
+    unknown.forget(group(7), 1e6)
+    unknown.expire([group(7).model_copy(update={"status": "ready"})], 1e4)
+    assert unknown.rows, "since when another one served is not known"
+
+
+@pytest.mark.parametrize(
+    ("heard_at", "excused"),
+    [
+        ({"b": 10.5}, True), ({"b": 10.6}, False), ({"a": 99.0, "b": 9.0}, True), ({}, False),
+        ({"a": 99.0, "b": 99.0}, False), ({"c": 9.0}, False),
+    ],
+)  # fmt: skip
+def test_a_lost_node_excuses_what_failed_up_to_half_a_second_before_it_was_heard(
+    heard_at: dict[str, float], excused: bool
+) -> None:
+    loops = CrashLoops()
+    for number in range(3):
+        loops.count_failure(group(number), -9, float(number))
+    loops.count_failure(group(9), 76, 10.0)
+    heard = {NodeId(node): at for node, at in heard_at.items()}
+    loops.excuse(heard)
+    row = loops.rows[ModelId("m")]
+    assert (row.count, row.waits_until) == ((3, 0.0) if excused else (4, 40.0))
+    assert loops.failures[InstanceId("i9")] == ([] if excused else [10.0])
+    loops.excuse(heard)
+    assert row.count == (3 if excused else 4), "it is taken back once"
+    counted = loops.counted(group(9))
+    assert counted is not None and counted.pause_s == (0.0 if excused else 30.0)
+
+
+def test_an_only_failure_that_is_excused_is_forgotten_though_its_copy_is() -> None:
+    loops, model = CrashLoops(), ModelId("m")
+    loops.count_failure(group(0), GROUP_LOST, 10.0)
+    loops.forget(group(0), 11.0)
+    counted = loops.counted(group(0))
+    assert counted is not None and not counted.gives_up
+    loops.excuse({NodeId("a"): 9.0})
+    assert model not in loops.rows and loops.counted(group(0)) is None
+
+
+def test_what_is_told_is_by_the_clock_of_the_wall() -> None:
+    loops, m, other = CrashLoops(), ModelId("m"), ModelId("x")
+    for at in (1.0, 2.0, 3.0, 4.0):
+        loops.count_failure(group(3), GROUP_LOST, at)
+    told = loops.told({other: 7.0}, 1_000.0)
+    assert told[other] == Setbacks(model=other, replica_at_s=1_007.0)
+    assert told[m] == Setbacks(
+        model=m, in_a_row=4, instance=InstanceId("i3"), generation=1,
+        failed_at_s=(1_002.0, 1_003.0, 1_004.0), again_at_s=1_064.0,
+        for_want_of=(NodeId("a"), NodeId("b")),
+    )  # fmt: skip
+    assert loops.told({m: 7.0}, 1_000.0)[m].replica_at_s == 1_007.0
+    loops.excuse({NodeId("a"): 4.0})
+    assert loops.told({}, 1_000.0)[m].again_at_s == 0.0
+    loops.forget(group(3), 5.0)
+    assert loops.told({}, 1_000.0)[m].failed_at_s == (1_004.0,)
+
+
+def test_what_is_recalled_is_by_this_holders_clock_and_of_the_past() -> None:
+    loops, m = CrashLoops(), ModelId("m")
+    told = Setbacks(
+        model=m, in_a_row=2, instance=InstanceId("i"), generation=3, again_at_s=1_150.0,
+        failed_at_s=(1_090.0, 1_095.0, 1_200.0), for_want_of=(NodeId("a"),),
+    )  # fmt: skip
+    paused = Setbacks(model=ModelId("x"), replica_at_s=1_120.0)
+    loops.recall([paused, told], 100.0, 1_000.0)
+    assert set(loops.rows) == {m}
+    assert loops.failures == {"i": [90.0, 95.0, 100.0]}
+    nodes = frozenset({NodeId("a")})
+    assert loops.rows[m] == FailedRow(2, 150.0, 100.0, InstanceId("i"), 3, nodes)
+    loops.recall([told.model_copy(update={"failed_at_s": (), "again_at_s": 0.0})], 100.0, 1_000.0)
+    assert (loops.rows[m].at, loops.rows[m].waits_until) == (100.0, 0.0)
+    for longest_s, until in ((600.0, 700.0), (20.0, 160.0)):
+        loops = CrashLoops(longest_s)
+        loops.recall([told.model_copy(update={"again_at_s": 9_999.0})], 100.0, 1_000.0)
+        assert loops.next_at(m) == until
+
+
+@pytest.mark.parametrize(
+    ("change", "is_news"),
+    [
+        ({}, False), ({"in_a_row": 3}, True), ({"instance": "j"}, True), ({"generation": 2}, True),
+        ({"again_at_s": 9.0}, False), ({"replica_at_s": 0.5}, True),
+        ({"failed_at_s": (9.0,)}, False),
+    ],
+)  # fmt: skip
+def test_only_what_makes_a_difference_is_news(change: dict[str, Any], is_news: bool) -> None:
+    model = ModelId("m")
+    known = Setbacks(model=model, in_a_row=2, instance=InstanceId("i"), generation=1)
+    told = known.model_copy(update=change)
+    assert news_of({model: told}, {model: known}) == ([told] if is_news else [])
+    assert news_of({model: known}, {model: told}) == ([known] if is_news else [])
+    assert news_of({model: told}, {}) == [told]
+    assert news_of({}, {model: told}) == [Setbacks(model=model)]

@@ -295,7 +295,7 @@ def test_of_a_lease_what_its_owner_does_not_say_to_use_is_kept_free() -> None:
 @pytest.mark.parametrize(("kind", "slots"), [("lease", 0), ("demand", 1), ("pin", 1)])
 def test_a_plan_promises_a_runner_slot_to_a_model_alone(kind: str, slots: int) -> None:
     claim = Claim(ModelId("wanted"), ((10, 0.0),), kind)
-    plan = PoolPlan(claim, PoolChoice({N1: 1}), "waiting", "")
+    plan = PoolPlan(claim, PoolChoice({N1: 1}), "waiting", "", None, 0.0)
     assert plan.promise(ClusterState()) == Promise(ModelId("wanted"), {N1: 1}, (), slots)
 
 

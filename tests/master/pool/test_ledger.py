@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.readings import NodeReading
 from master.placement import NodeCapacity
-from master.pool import Copy, Promise, Victim, Yielding, reserve
+from master.pool import Copy, Promise, Victim, Yielding, holds_by_sum, reserve
 from master.pool.choice import cheapest
 from master.pool.ledger import without
 
@@ -108,3 +109,69 @@ def test_what_victims_leave_covers_a_promise_and_only_the_rest_is_taken() -> Non
         assert now.reserved_bytes == bare.reserved_bytes + rest * GB
         assert now.loading_bytes == bare.loading_bytes + rest * GB
         assert now.shards == bare.shards, "it has a slot of those that leave"
+
+
+def test_what_is_promised_is_taken_of_each_node_once_and_of_its_machine() -> None:
+    """On one machine are n and o; p is another one's."""
+    here, beside, other = capacity("n", "mac"), capacity("o", "mac"), capacity("p")
+    victims = (held(0, 4), held(1, 3))
+    promises = [
+        Promise(ModelId("covered"), {N: 6 * GB}, victims),
+        Promise(ModelId("more"), {N: 2 * GB, NodeId("p"): 3 * GB}),
+        Promise(ModelId("lease"), {N: 1 * GB}, slots=0),
+    ]
+    found = reserve([here, beside, other], promises)
+    taken = [
+        (now.reserved_bytes - 9 * GB, now.loading_bytes - 1 * GB, now.shards - 3) for now in found
+    ]
+    assert taken == [(3 * GB, 3 * GB, 1), (0, 3 * GB, 0), (3 * GB, 3 * GB, 1)]
+    assert reserve([other], [Promise(ModelId("w"), {N: 5})]) == [other], "n is not heard of"
+    assert reserve([here, beside, other], []) == [here, beside, other]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "shards", "need", "slots", "holds"),
+    [
+        (20, 5, 4, 1, True), (20, 6, 4, 1, False), (20, 6, 4, 0, True), (20, 0, 5, 1, False),
+        (0, 0, 24, 1, True), (0, 0, 25, 1, False),
+    ],
+)  # fmt: skip
+def test_a_promise_holds_up_to_the_last_byte_and_slot(
+    reserved: int, shards: int, need: int, slots: int, holds: bool
+) -> None:
+    promise = Promise(ModelId("w"), {N: need * GB}, slots=slots)
+    full_by_measure = node(24, reserved, shards, free=0)
+    assert holds_by_sum(promise, [full_by_measure], []) == holds
+    on_both = Promise(ModelId("w"), {N: need * GB, NodeId("p"): 1}, slots=slots)
+    assert holds_by_sum(on_both, [full_by_measure, capacity("p")], []) == holds
+    assert not holds_by_sum(on_both, [full_by_measure], []), "p is gone"
+
+
+def test_a_promise_holds_with_what_its_own_victims_leave_and_not_with_those_of_another() -> None:
+    full, victims = node(24, 24, 6), (held(0, 4), held(1, 3))
+    promise = Promise(ModelId("w"), {N: 7 * GB}, victims)
+    others = Promise(ModelId("x"), {N: 1}, victims[1:])
+    assert holds_by_sum(promise, [full], [Promise(ModelId("x"), {N: 1}, (held(2, 1),))])
+    assert not holds_by_sum(promise, [full], [others])
+    assert not holds_by_sum(Promise(ModelId("w"), {N: 7 * GB + 1}, victims), [full], [])
+
+
+def test_what_copies_leave_is_free_and_no_more_than_there_is() -> None:
+    now = without(node(24, 10, 3, free=5), [held(0, 4), held(1, 3)])
+    assert now.reading is not None
+    assert (now.reserved_bytes, now.shards) == (3 * GB, 1)
+    assert now.reading.memory_available_bytes == 12 * GB
+    emptied = without(node(4, 1, 1, free=5), [held(0, 4), held(1, 3)])
+    assert emptied.reading is not None and emptied.reading.memory_available_bytes == 8 * GB
+    assert (emptied.reserved_bytes, emptied.shards) == (0, 0)
+    same, elsewhere = node(24, 10, 3), [held(0, 4).model_copy(update={"shards": ()})]
+    assert without(same, elsewhere) == same
+    unmeasured = without(NodeCapacity(same.card, None, 10 * GB, 0, 3), [held(0, 4)])
+    assert (unmeasured.reading, unmeasured.reserved_bytes) == (None, 6 * GB)
+
+
+def capacity(name: str, machine: str = "") -> NodeCapacity:
+    """A node of that name with 9 GB reserved, of which 1 GB is loading still, and three shards."""
+    one = node(24, 9, 3)
+    card = one.card.model_copy(update={"node": NodeId(name), "machine": machine})
+    return NodeCapacity(card, one.reading, 9 * GB, 1 * GB, 3)

@@ -3,36 +3,21 @@ goes; and the rules behind that, for whatever is there."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.instances import Instance, Shard
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeleteInstance, PinModel, TakeLease
 from bus.wire.messages.events import InstanceDraining
-from bus.wire.messages.readings import ModelDemand
 from bus.wire.pool import LeaseId, PoolCopy
 from master.decisions.decide import Policy
 from master.pool import (
-    Copy,
-    CopyUse,
-    LoadMeters,
-    ModelLoad,
-    PoolChoice,
     PoolSettings,
-    Victim,
-    Yielding,
-    due,
-    loads_of,
-    over,
-    replicas_in,
 )
-from master.pool.choice import _replicas_first  # pyright: ignore[reportPrivateUsage]
-from master.pool.replicas import FAILED_PAUSE_S, LONGEST_LOOK_S
+from master.pool.replicas import FAILED_PAUSE_S
 from tests.sim.pool_world import GB, HOLDER, Client, Kind, PoolWorld, run_clients
 
 AFTER_S, GONE_S, ROWS, LOAD_S = 10.0, 20.0, 2, 2.0
@@ -313,137 +298,3 @@ def test_a_new_holder_keeps_replicas_and_knows_them() -> None:
     assert replica_of(made, "a") == known.model_copy(
         update={"in_use": True, "load_s": replica_of(made, "a").load_s}
     )
-
-
-# --- the rules alone ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("copies", "rows", "heavy", "light"),
-    [
-        (1, 0, False, True), (1, 1, False, False), (1, 7, False, False), (1, 8, True, False),
-        (2, 4, False, True), (2, 5, False, False), (2, 15, False, False), (2, 16, True, False),
-        (3, 8, False, True), (3, 9, False, False),
-    ],
-)  # fmt: skip
-def test_much_and_little_to_do_are_a_factor_of_two_apart(
-    copies: int, rows: int, heavy: bool, light: bool
-) -> None:
-    load, settings = ModelLoad(copies, rows), PoolSettings(replica_rows=8)
-    assert (load.is_heavy(settings), load.is_light(settings)) == (heavy, light)
-
-
-def option(cost_s: float, *leaving: tuple[str, float]) -> PoolChoice:
-    """A choice for which copies leave, each with why it came and what its leaving costs."""
-    victims = [
-        Victim(Copy(some_copy(f"i{n}", replica), None, None, 1.0, replica=replica), given, cost)
-        for n, (replica, cost) in enumerate(leaving)
-        for given in [Yielding(0.0)]
-    ]
-    return PoolChoice({}, tuple(victims), cost_s=cost_s)
-
-
-def test_a_place_for_which_replicas_leave_goes_before_what_takes_an_only_copy() -> None:
-    far, near = option(60.0, ("load", 0.0)), option(0.1, ("", 0.1))
-    mixed, split = option(0.2, ("load", 0.0), ("", 0.2)), option(5.0)
-    assert _replicas_first([near, far, mixed, split]) == [far, split]
-    assert _replicas_first([near, mixed, split]) == [near, mixed, split]
-
-
-def test_meters_rise_by_no_more_than_time_and_never_beyond_what_is_waited_for() -> None:
-    dice = random.Random(48)
-    model = ModelId("a")
-    for _ in range(200):
-        meters, now, heavy_s = LoadMeters(), 0.0, 0.0
-        for _ in range(60):
-            step = dice.choice((0.1, 0.5, 1.0, 5.0))
-            load = ModelLoad(dice.randint(1, 3), dice.randint(0, 8))
-            now += step
-            was_due = meters.is_due(model, TWO_ROWS)
-            meters.look({model: load}, TWO_ROWS, now)
-            heavy_s += min(step, LONGEST_LOOK_S) if load.is_heavy(TWO_ROWS) else 0.0
-            assert 0.0 <= meters.heavy_s[model] <= min(AFTER_S, heavy_s + 1e-9)
-            assert 0.0 <= meters.light_s[model] <= GONE_S
-            assert not (load.is_heavy(TWO_ROWS) and load.is_light(TWO_ROWS))
-            if not was_due and meters.is_due(model, TWO_ROWS):
-                assert heavy_s >= AFTER_S - 1e-9 and load.is_heavy(TWO_ROWS)
-    meters.look({}, TWO_ROWS, now + 1.0)
-    assert not meters.heavy_s and not meters.light_s
-
-
-def test_what_copies_have_to_do_is_counted_once_and_of_those_alone_that_take_requests() -> None:
-    def copy(name: str, rows: int | None, **fields: Any) -> Copy:
-        use = None if rows is None else CopyUse(rows, 0.0, None, 0.0, 0.0)
-        return Copy(some_copy(name, "", **{"status": "ready", **fields}), use, None, 1.0)
-
-    copies = [
-        copy("i1", 3), copy("i2", None), copy("i3", 4),
-        copy("i4", 9, status="draining"), copy("i5", 9, status="placed"),
-        copy("i6", 9, yields_to="c"), copy("i7", 2, model=ModelId("b")),
-    ]  # fmt: skip
-    waits = ModelDemand(model=ModelId("a"), waiting=5, best_priority=10, oldest_s=1.0)
-    both = {ModelId("a"): ModelLoad(3, 3 + 4 + 5), ModelId("b"): ModelLoad(1, 2)}
-    assert loads_of(copies, {ModelId("a"): waits}) == both
-    assert loads_of(copies, {}) == {**both, ModelId("a"): ModelLoad(3, 7)}
-
-
-def test_of_two_models_that_are_due_the_one_with_more_rows_a_copy_goes_first() -> None:
-    instances = {f"i{m}": some_copy(f"i{m}", "", model=ModelId(m), status="ready") for m in "abc"}
-    loads = {ModelId(m): ModelLoad(1, rows) for m, rows in (("a", 4), ("b", 9), ("c", 5))}
-    meters = LoadMeters(heavy_s={ModelId(m): AFTER_S for m in "ab"} | {ModelId("c"): AFTER_S - 1})
-    assert due(ClusterState(instances=instances), loads, meters, TWO_ROWS) == ["b", "a"]
-    meters.paused_until = {ModelId("b"): 9.0}
-    assert due(ClusterState(instances=instances), loads, meters, TWO_ROWS) == ["a"]
-
-
-def test_a_pause_that_is_over_or_longer_than_there_are_is_not_taken_up() -> None:
-    meters = LoadMeters()
-    meters.recall({ModelId("a"): 5.0, ModelId("b"): 10.5, ModelId("c"): 1e9}, 10.0)
-    assert meters.paused_until == {ModelId("b"): 10.5, ModelId("c"): 10.0 + FAILED_PAUSE_S}
-    meters.look({}, TWO_ROWS, 11.0)
-    assert set(meters.paused_until) == {ModelId("c")}
-
-
-def some_copy(name: str, replica: str, **fields: Any) -> Instance:
-    node = fields.pop("node", NodeId("n1"))
-    shard = Shard(rank=0, node=node, first_layer=0, last_layer=4, bytes_reserved=1)
-    more = {"model": ModelId("a"), **fields}
-    return Instance(
-        instance=InstanceId(name), shards=(shard,), context_tokens=8, keep_alive_s=1.0,
-        replica=replica, **more,
-    )  # fmt: skip
-
-
-def some_state(dice: random.Random) -> ClusterState:
-    found: dict[str, Instance] = {}
-    for number in range(dice.randint(0, 6)):
-        name = InstanceId(f"i{number}")
-        found[name] = some_copy(
-            name, dice.choice(("", "load")), node=NodeId(f"n{dice.randint(1, 4)}"),
-            model=ModelId(dice.choice("ab")), yields_to=dice.choice(("", "", "c")),
-            status=dice.choice(("placed", "ready", "draining", "failed")),
-        )  # fmt: skip
-    return ClusterState(instances=found)
-
-
-def test_whatever_is_there_a_model_that_answers_has_a_copy_that_is_no_replica() -> None:
-    dice = random.Random(480)
-    for _ in range(2_000):
-        state = some_state(dice)
-        replicas = replicas_in(state.instances.values())
-        for model in "ab":
-            mine = [one for one in state.instances.values() if one.model == model]
-            answers = [o for o in mine if o.status == "ready" and not o.yields_to]
-            assert not answers or any(o.instance not in replicas for o in answers)
-            assert answers or not any(o.instance in replicas for o in mine)
-        assert all(state.instances[name].replica for name in replicas)
-        settings = replace(TWO_ROWS, replicas=dice.randint(0, 2))
-        meters = LoadMeters(light_s={ModelId(m): GONE_S for m in "ab"})
-        gone = over(state, replicas, meters, settings)
-        assert gone.keys() <= replicas.keys()
-        loads = {ModelId(m): ModelLoad(dice.randint(1, 3), 9) for m in "ab"}
-        meters = LoadMeters(heavy_s={ModelId(m): AFTER_S for m in "ab"})
-        for model in due(state, loads, meters, settings):
-            mine = [o for o in state.instances.values() if o.model == model]
-            there = sum(o.status != "failed" for o in mine)
-            assert there == loads[model].copies <= settings.replicas

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
+from bus.wire.messages.collectives import CollectiveTest
+from bus.wire.messages.weights import Quantizing
 from master.pool import (
     Claim,
     Copy,
@@ -30,7 +33,7 @@ BUSY = used(1, 0.0, best_priority=10)
 
 
 def copy(
-    use: CopyUse | None = BUSY, *, ready_at: float = 0.0, load_s: float = 2.0, **more: Any
+    use: CopyUse | None = BUSY, *, ready_at: float | None = 0.0, load_s: float = 2.0, **more: Any
 ) -> Copy:
     fields = {name: more.pop(name) for name in ("status", "yields_to") if name in more}
     instance = Instance(
@@ -115,3 +118,96 @@ def test_what_does_not_yield_says_why(held: Copy, why: str, ever: bool) -> None:
 def test_a_copy_with_a_request_is_in_use_however_long_it_was_idle_before() -> None:
     resumed = used(1, idle_s=60.0, idle_then_s=60.0)
     assert is_in_use(copy(resumed), 100.0) and not is_in_use(copy(idle(60.0)), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("use", "ready_at", "now", "in_use"),
+    [
+        (None, 0.0, 99.0, True),
+        (used(1, 60.0, idle_then_s=60.0), 0.0, 99.0, True),
+        (used(0, 9.0, idle_then_s=0.29), 0.0, 99.0, True),
+        (used(0, 9.0, idle_then_s=0.3), 0.0, 99.0, False),
+        (used(0, 2.0, idle_then_s=2.0), 97.0, 99.0, True),  # nobody has used it since it is ready
+        (used(0, 1.96, idle_then_s=1.96), 97.0, 99.0, True),
+        (used(0, 1.9, idle_then_s=1.9), 97.0, 99.0, False),
+        (used(0, 2.99, idle_then_s=2.99), 96.01, 99.0, True),
+        (used(0, 3.0, idle_then_s=3.0), 96.0, 99.0, False),
+        (used(0, 9.0, idle_then_s=9.0), None, 99.0, False),
+    ],
+)
+def test_until_when_a_copy_is_in_use(
+    use: CopyUse | None, ready_at: float | None, now: float, in_use: bool
+) -> None:
+    assert is_in_use(copy(use, ready_at=ready_at), now) == in_use
+
+
+URGENT, BATCH = claim(1), claim(50, since_at=40.0)
+FINISHES, REPLICA = "held finishes what it answers", "too much was asked"
+
+
+@pytest.mark.parametrize(
+    ("held", "wants", "found"),
+    [
+        (copy(status="draining"), claim(), Yielding(50.0, "held leaves", leaves=True)),
+        (copy(status="draining", pinned_by="ann"), claim(), Yielding(50.0, "held leaves", True)),
+        (copy(status="placed"), claim(), Yielding(math.inf, "held is loading")),
+        (copy(status="placed", replica=REPLICA), claim(), Yielding(50.0, idle=True)),
+        (copy(idle(9.0)), claim(), Yielding(50.0, idle=True)),
+        (copy(idle(9.0), replica=REPLICA), claim(), Yielding(50.0, idle=True)),
+        (copy(replica=REPLICA), claim(),
+         Yielding(50.0, "a replica of held finishes what it answers")),
+        (copy(yields_to="x"), claim(), Yielding(50.0, FINISHES, leaves=True)),
+        (copy(yields_to="x", replica=REPLICA), claim(), Yielding(50.0, FINISHES, leaves=True)),
+        (copy(idle(9.0), waiting=URGENT), claim(), Yielding(math.inf, "held is wanted urgently")),
+        (copy(idle(9.0), waiting=URGENT), URGENT, Yielding(50.0, idle=True)),
+        (copy(idle(9.0), waiting=claim()), claim(), Yielding(50.0, idle=True)),
+        (copy(idle(9.0), waiting=URGENT, replica=REPLICA), claim(), Yielding(50.0, idle=True)),
+        (copy(), URGENT, Yielding(50.0, FINISHES)),
+        (copy(used(1, 0.0)), URGENT, Yielding(50.0, FINISHES)),
+        (copy(ready_at=45.0), claim(),
+         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+        (copy(used(1, 0.0), ready_at=45.0), claim(),
+         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+        (copy(ready_at=None), claim(),
+         Yielding(80.0, "held is in use and keeps its turn for 30 s more")),
+        (copy(ready_at=20.0), claim(), Yielding(50.0, FINISHES)),
+        (copy(ready_at=0.0), claim(11, 20.0), Yielding(50.0, FINISHES)),
+        (copy(used(1, 0.0), ready_at=0.0), claim(11, 49.0),
+         Yielding(51.0, "held answers more urgent requests for up to 1 s more")),
+        (copy(ready_at=45.0), BATCH,
+         Yielding(120.0, "held answers more urgent requests for up to 70 s more")),
+        (copy(ready_at=90.0), BATCH,
+         Yielding(120.0, "held is in use and keeps its turn for 70 s more")),
+        (copy(used(1, 0.0, best_priority=1)), claim(),
+         Yielding(math.inf, "held answers urgent requests")),
+        (copy(used(1, 0.0, best_priority=2)), URGENT, Yielding(50.0, FINISHES)),
+        (copy(used(1, 0.0, best_priority=1), ready_at=45.0), URGENT,
+         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+    ],
+)  # fmt: skip
+def test_when_each_copy_yields_at_fifty_seconds_and_why_not_before(
+    held: Copy, wants: Claim, found: Yielding
+) -> None:
+    assert at(held, wants, now=50.0) == found
+
+
+TEST = CollectiveTest(
+    mode="quick", sizes=(1,), latency_warm_ups=0, latency_rounds=1, warm_ups=0, rounds=1,
+    cap_bytes=1, deadline_s=1.0,
+)  # fmt: skip
+
+
+def test_what_holds_no_copy_of_a_model_never_yields() -> None:
+    made = copy(idle(99.0))
+    test = made.instance.model_copy(update={"test": TEST})
+    making = made.instance.model_copy(update={"quantizes": Quantizing(source=ModelId("s"), bits=4)})
+    found = [at(replace(made, instance=one), claim(1), now=1e4) for one in (test, making)]
+    assert [one.why for one in found] == [
+        "a test of the nodes' links takes its memory", "the making of held takes its memory",
+    ]  # fmt: skip
+    assert all(math.isinf(one.at) and one.ever for one in found)
+
+
+def test_turns_are_as_long_as_the_settings_promise() -> None:
+    assert PoolSettings() == PoolSettings(30.0, 4.0, 0.5, 1, 8, 30.0, 120.0)
+    assert [PoolSettings().turn_of(load_s) for load_s in (0.0, 7.0, 7.5, 10.0)] == [30, 30, 30, 40]
