@@ -336,7 +336,8 @@ class Holder:
                 asked = self._asked.pop(model, None)
                 for body in bodies[:-1]:
                     self._write(log, body, now)
-                self._write(log, bodies[-1], now, None if asked is None else wish.command_id)
+                is_asked = asked is not None and asked[0] == wish
+                self._write(log, bodies[-1], now, wish.command_id if is_asked else None)
                 self._say(model, "placed", "is placed")
             case Later(claim=claim, choice=choice):
                 tenure = self._memory.tenure

@@ -105,7 +105,7 @@ def choose(
     options: list[PoolChoice] = []
     if isinstance(verdict, Placement):
         found = _as_placed(verdict)
-        if not found.cost_s:
+        if len(found.needs) == 1:
             return found
         options.append(found)
     if may_be_single:

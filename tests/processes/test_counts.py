@@ -28,7 +28,7 @@ from tests.processes.conftest import PROVING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ASKS = 400 if PROVING else 12
+ASKS = 150 if PROVING else 12
 """Of each asker, in each of the parts of the story."""
 ASKERS = 3 if PROVING else 2
 KILLS = 4 if PROVING else 1
