@@ -134,8 +134,8 @@ class Observations:
     def quiet_nodes(self, among: Iterable[str], now: float) -> frozenset[NodeId]:
         """Return those nodes whose copies may not answer: silent for `QUIET_S`, long before they
         are lost, or never heard by us."""
-        unheard = (NodeId(node) for node in among if self.heard_at(NodeId(node)) is None)
-        return self.lost_nodes(now, QUIET_S).union(unheard)
+        heard = {*self.cards, *self.nodes, *(node for node, _ in self.runners)}
+        return self.lost_nodes(now, QUIET_S).union({NodeId(node) for node in among} - heard)
 
     def gathering(self, now: float) -> bool:
         """Return whether cards of living nodes may still be on their way to a young holder."""

@@ -51,7 +51,7 @@ def replicate(
         InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in gone.items()
     ]
     due = pool.due(scene.state, loads, meters, scene.policy.pool)
-    if not (book.plans or book.refused or _others_come_back(scene)):
+    if due and not (book.plans or book.refused or _others_come_back(scene)):
         placed = _wanted({model: loads[model] for model in due}, scene, fresh)
         found += [] if placed is None else [placed]
     return found
