@@ -67,10 +67,12 @@ def processor() -> tuple[str, frozenset[str]]:
 
 
 def fingerprint(libraries: Sequence[Library], kernels: Sequence[str], cores: int) -> str:
-    """Return what a measurement holds for: this processor, its cores, these files and kernels."""
+    """Return what a measurement holds for: this processor, its cores, these files and kernels, and
+    what the probe tries."""
     model, flags = processor()
+    probe = Path(__file__).with_name("probe.py").read_text()
     files = [(one.path, os.path.realpath(one.path), *_identity(one.path)) for one in libraries]
-    text = json.dumps([model, sorted(flags), cores, files, kernels])
+    text = json.dumps([model, sorted(flags), cores, files, kernels, probe])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -27,6 +27,9 @@ INNER, OUTER = 512, 2048
 BITS = ((192, 192, 32), (192, 384, 32), (384, 192, 32), (640, 256, 16), (192, 2048, 256))
 """More products (inner, outer, most rows) of which all bits are compared: small ones go other ways
 through a library than large ones, and an inner length may be cut differently."""
+UNEVEN_ROWS = (22, 43, 301)
+"""Of one more product each: kernels of some processors cut rows between threads so that those left
+over, where the rows are no multiple of the kernel's, are summed up another way."""
 POOL_BYTES = 32 << 20
 """Weights that are gone through in turn, for a model's do not stay in the processor's cache."""
 PASSES = 3
@@ -138,9 +141,12 @@ class Products:
 def shapes() -> list[tuple[int, int, int]]:
     """Return the products (rows, inner, outer) that are checked."""
     timed = [(rows, INNER, OUTER) for rows in (0, *ROWS)]
-    return timed + [
-        (rows, inner, outer) for inner, outer, most in BITS for rows in ROWS if rows <= most
-    ]
+    uneven = [(rows, *BITS[1][:2]) for rows in UNEVEN_ROWS]
+    return (
+        timed
+        + uneven
+        + [(rows, inner, outer) for inner, outer, most in BITS for rows in ROWS if rows <= most]
+    )
 
 
 def main(path: str, counts: list[int], known: str) -> int:
