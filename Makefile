@@ -91,9 +91,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -114,6 +114,11 @@ prove-clients: $(READY)
 
 prove-fuzz: $(READY)
 	$(PROVE) tests/inspection
+
+prove-nodes: $(READY)
+	$(PROVE) tests/processes/test_derived_models.py tests/processes/test_displacing.py \
+		tests/processes/test_eviction.py tests/processes/test_pressure.py \
+		tests/processes/test_urgent_beside_a_flood.py
 
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl

@@ -184,7 +184,9 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [pytest.param(WIDE, "light", marks=pytest.mark.proof), (PHONE, "dark")]
+)
 def test_axe_finds_nothing_in_a_pool_at_work(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
 ) -> None:

@@ -87,7 +87,11 @@ def items() -> list[dict[str, Any]]:
     return [an_item(chance) for _ in range(ITEMS)]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "a group of two"])
+@pytest.fixture(
+    scope="module",
+    params=[1, pytest.param(2, marks=pytest.mark.proof)],
+    ids=["one rank", "a group of two"],
+)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The root of a node that serves the bundled model on one rank, or on two of two nodes."""
     if os.environ.get("SHOAL_TEST_URL"):

@@ -120,6 +120,7 @@ def test_c5_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(n
     assert f"`shoal down {home}`, then `{again} {home}`" in said
 
 
+@pytest.mark.proof
 def test_c5_a_port_that_another_took_is_found_by_health_and_doctor(node: Node) -> None:
     port = node.base_port + 4
     with zmq.Context() as context, context.socket(zmq.ROUTER) as thief:

@@ -109,6 +109,7 @@ def _serves_alone(node: Node) -> None:
     assert set(view["state"]["nodes"]) == {node.node_id()}
 
 
+@pytest.mark.proof
 def test_b9_nodes_of_two_versions_refuse_each_other_by_name_and_serve_on(newer: Path) -> None:
     with _neighbours(None, newer) as pair:
         for node in pair:
@@ -124,6 +125,7 @@ def test_b9_nodes_of_two_versions_refuse_each_other_by_name_and_serve_on(newer: 
             assert _lines(node) - count < MOST_LINES, node.logs()
 
 
+@pytest.mark.proof
 def test_b9_a_peer_that_comes_back_with_another_version_is_let_go_by_name(newer: Path) -> None:
     with _neighbours(None, None) as (one, other):
         eventually(lambda: len(one.state()["nodes"]) == 2, PATIENCE_S, "they are one cluster")
@@ -203,6 +205,7 @@ def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three
     assert gone.node_id() not in away.state()["nodes"]
 
 
+@pytest.mark.proof
 def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster) -> None:
     here, away, back = three.nodes
     eventually(lambda: _link(away, back) == "linked", PATIENCE_S, "all are linked")
@@ -318,6 +321,7 @@ def meeting() -> Iterator[Meeting]:
         yield Meeting((one, two), placed, streams, met_at)
 
 
+@pytest.mark.proof
 def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Meeting) -> None:
     for stream in meeting.streams:
         assert stream.error is None and stream.broken is None, stream.error or stream.broken
@@ -335,6 +339,7 @@ def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Mee
     eventually(gone, PATIENCE_S, "its runner leaves when it is empty")
 
 
+@pytest.mark.proof
 def test_b6_what_was_undone_when_two_clusters_met_is_listed(meeting: Meeting) -> None:
     for node in meeting.nodes:
         told = json.loads(node.shoal("status", "--json").stdout).get("undone", [])

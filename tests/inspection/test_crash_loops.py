@@ -13,6 +13,7 @@ APART_S = 31.0
 """Three failures within a minute were always given up."""
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 def test_b14_a_runner_that_keeps_dying_is_loaded_again_after_growing_pauses() -> None:
     with running_node() as node:

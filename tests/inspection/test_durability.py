@@ -10,6 +10,8 @@ import pytest
 
 from tests.harness.nodes import Node, answered, eventually, running_node
 
+pytestmark = pytest.mark.proof
+
 RENAMED = 12
 
 

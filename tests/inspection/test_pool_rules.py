@@ -163,6 +163,7 @@ def test_pool_rules_what_was_loaded_urgently_holds_nothing_off_when_it_is_idle(n
     assert found.status_code == 200, found.text
 
 
+@pytest.mark.proof
 def test_pool_rules_two_models_by_turns_keep_their_turns(node: Node) -> None:
     """Each has clients that ask as soon as they were answered: what is loaded answers for a turn,
     and then the other is."""
@@ -227,6 +228,7 @@ def test_pool_rules_who_waits_is_told_for_what(node: Node) -> None:
 # --- places -----------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_pool_rules_the_node_is_chosen_with_who_leaves(folder: str) -> None:
     """One node's model is in use, the other's is idle: that one makes way."""
     with two_nodes(folder, SHOAL_SLOTS="1") as pair:
@@ -239,6 +241,7 @@ def test_pool_rules_the_node_is_chosen_with_who_leaves(folder: str) -> None:
             assert set(held(pair.nodes[1])) == {"first", "third"}
 
 
+@pytest.mark.proof
 def test_pool_rules_an_idle_copy_leaves_before_a_model_is_split(folder: str) -> None:
     with two_nodes(folder, **OF_THREE) as pair:
         for node, model in zip(pair.nodes, ("first", "second"), strict=True):
@@ -255,6 +258,7 @@ def _is_idle(node: Node, models: tuple[str, ...]) -> bool:
     return idle >= set(models)
 
 
+@pytest.mark.proof
 def test_pool_rules_what_leaves_for_one_model_is_given_to_no_other(folder: str) -> None:
     """Three small models leave for a large one, while three more small ones are asked for."""
     with running_node(

@@ -8,6 +8,8 @@ import pytest
 
 from tests.harness.nodes import MODEL, Node, eventually, running_node
 
+pytestmark = pytest.mark.proof
+
 WISHES = 40
 
 

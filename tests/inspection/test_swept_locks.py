@@ -5,8 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 
+import pytest
+
 from conf.settings import load_settings
 from tests.harness.nodes import Node
+
+pytestmark = pytest.mark.proof
 
 
 def test_c17_a_sweeper_passes_by_the_folder_of_a_running_nodes_locks(node: Node) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.harness.nodes import MODEL, TREE, Node, eventually
 
+pytestmark = pytest.mark.proof
+
 PACKAGES = ("bus", "master", "worker", "runner", "gateway", "telemetry", "conf")
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.harness.clusters import running_cluster
 from tests.harness.nodes import MODEL, Node, answered, eventually, everywhere, running_node
@@ -16,6 +17,7 @@ def names(node: Node) -> set[str]:
     return {one["id"] for one in node.http.get("/v1/models").json()["data"]}
 
 
+@pytest.mark.proof
 def test_a_derived_model_is_every_nodes_and_survives_a_restart() -> None:
     with running_cluster(2) as cluster:
         first, second = cluster.nodes

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.nodes import Node, Stream, eventually, running_node
 
 ROWS, QUEUE = 2, 3
-ROW_TOKENS, TOKENS = 2500, 60
+ROW_TOKENS, TOKENS = 1200, 60
 """Of the requests that have the rows, which go on while the rest comes; and of those that wait."""
 
 
@@ -100,6 +100,7 @@ def test_one_that_was_given_back_is_stopped_at_once(node: Node) -> None:
     assert waiting and len(finishes) - finishes.count("length") == len(waiting), finishes
 
 
+@pytest.mark.proof
 def test_a_batch_request_is_answered_while_urgent_ones_never_end(node: Node) -> None:
     """It asks again though all is taken, and goes first once it has waited for 15 s."""
     over = threading.Event()

@@ -23,6 +23,7 @@ from tests.harness.pulling import (
     two_nodes,
 )
 from tests.harness.typed_lines import examples
+from tests.processes.conftest import PROVING
 
 pytestmark = pytest.mark.nodes
 
@@ -140,6 +141,7 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     assert what == {MODEL: "bundled", REPOSITORY: "fetched"}
 
 
+@pytest.mark.proof
 def test_what_has_a_card_goes_once_another_copy_has_the_same(
     nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -189,7 +191,7 @@ def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None
     assert sorted(map(is_whole, nodes)) == [False, True]
 
 
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", range(3 if PROVING else 1))
 def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     nodes: tuple[Node, Node], turn: int
 ) -> None:
@@ -209,6 +211,7 @@ def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     assert len(gone) == 1 and sorted(map(is_whole, nodes)) == [False, True], answers
 
 
+@pytest.mark.proof
 def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
     nodes: tuple[Node, Node], shared: dict[str, str]
 ) -> None:

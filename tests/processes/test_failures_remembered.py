@@ -70,6 +70,7 @@ def test_another_nodes_holder_goes_on_counting_and_gives_up_after_the_third(pair
     assert "given up" in given_up["why"], given_up["why"]
 
 
+@pytest.mark.proof
 def test_a_holder_that_starts_again_lets_the_pause_pass_before_the_next_attempt(
     pair: Cluster,
 ) -> None:

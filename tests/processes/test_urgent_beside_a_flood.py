@@ -11,7 +11,7 @@ import pytest
 from tests.harness.nodes import ROOT, Node, Stream, eventually, running_node
 
 ROWS, FLOOD = 2, 3
-TOKENS = 2000
+TOKENS = 800
 
 
 @pytest.fixture(scope="module")
