@@ -214,7 +214,8 @@ class Stream:
 
 
 class FakeGateway:
-    """A real DEALER that says what a gateway says. `pings` False lets the runner think it dead."""
+    """A real DEALER that says what a gateway says. `pings` False lets the runner think it dead;
+    `pinged` counts the pings, each of which is answered."""
 
     def __init__(self, slot: Slot, name: str = "gw", *, protocol: int = DATA_PROTOCOL_MAX) -> None:
         self.slot = slot
@@ -224,10 +225,12 @@ class FakeGateway:
         self.heard: list[ToGateway] = []
         self.messages = 0
         self.pings = True
+        self.pinged = 0
         self._pinged_at = 0.0
         self.send(Hello(name, Boot(name), DATA_PROTOCOL_MIN, protocol))
 
     def send(self, message: ToRunner) -> None:
+        self.pinged += isinstance(message, Ping)
         assert self.link.send(pack_to_runner(message))
 
     def submit(

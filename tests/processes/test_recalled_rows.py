@@ -196,11 +196,11 @@ def recalled(
     gateway.streams.pop(asked.request_id, None)
     stream = gateway.submit(asked, credit=credit, so_far=so_far)
     gateway.until(lambda: other.listen(1) or is_full(stream, credit), "its credit is used")
-    pongs = count_of(Pong, gateway)
     gateway.send(Recall(asked.request_id, begun=True))
     gateway.send(Ping(Boot("gw")))
+    pings = gateway.pinged
     gateway.until(
-        lambda: other.listen(1) or count_of(Pong, gateway) > pongs, "what was asked before is done"
+        lambda: other.listen(1) or count_of(Pong, gateway) >= pings, "what was asked before is done"
     )
     return stream
 
