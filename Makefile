@@ -116,9 +116,7 @@ prove-fuzz: $(READY)
 	$(PROVE) tests/inspection
 
 prove-nodes: $(READY)
-	$(PROVE) tests/processes/test_derived_models.py tests/processes/test_displacing.py \
-		tests/processes/test_eviction.py tests/processes/test_pressure.py \
-		tests/processes/test_urgent_beside_a_flood.py
+	$(PROVE) tests/processes -m "proof and nodes"
 
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl

@@ -301,6 +301,7 @@ def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_tha
     with gateway_testbed(load_timeout_s=20.0) as made:
         mine = ModelId("mine")
         made.happen(ModelDerived(derived=DerivedModel(name=mine, base=MODEL)))
+        eventually(lambda: mine in httpx.get(f"{made.url}/v1/models").text, 10, "it is known")
 
         def begin() -> None:
             made.happen(DerivedForgotten(name=mine))

@@ -191,6 +191,7 @@ def _admits(node: Node, other: Node) -> bool:
     return other.node_id() in (node.home / "state" / "known-nodes").read_text().split()
 
 
+@pytest.mark.proof
 def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three: Cluster) -> None:
     here, away, gone = three.nodes
     eventually(lambda: _link(away, gone) == "linked", PATIENCE_S, "all are linked")

@@ -131,7 +131,7 @@ def kept_busy(node: Node, model: str, **fields: Any) -> Iterator[list[Loop]]:
 # --- turns ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("priority", ["normal", "urgent"])
+@pytest.mark.parametrize("priority", [pytest.param("normal", marks=pytest.mark.proof), "urgent"])
 def test_pool_rules_a_busy_model_makes_way_for_one_that_waits(node: Node, priority: str) -> None:
     with kept_busy(node, "first"):
         began = time.monotonic()

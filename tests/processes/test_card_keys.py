@@ -76,6 +76,7 @@ def told(node: Node, text: str, **fields: Any) -> dict[str, Any]:
     return answer.json()["choices"][0]["message"]
 
 
+@pytest.mark.proof
 def test_mlx_is_told_of_fast_synchronisation_before_it_is_imported(node: Node) -> None:
     assert loaded_with(node, "metal_fast_synch = true\n") == {"1"}
     answered(

@@ -75,6 +75,7 @@ def test_urgent_requests_are_answered_and_all_batch_ones_once_and_whole(node: No
     assert sum(told) >= 1, "those who gave their places know why they wait"
 
 
+@pytest.mark.proof
 def test_one_that_was_given_back_is_stopped_at_once(node: Node) -> None:
     streams = fill(node)
     first = [urgent(node) for _ in range(QUEUE)]

@@ -174,6 +174,7 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(
     )
 
 
+@pytest.mark.proof
 def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     get_both(first, second)

@@ -80,6 +80,7 @@ def test_openais_client_asks_a_real_model_over_https(node: Node, pair: TlsPairOn
     assert text.strip().endswith("30")
 
 
+@pytest.mark.proof
 def test_an_expired_pair_is_taken_while_a_stream_runs_and_told_everywhere(
     node: Node, pair: TlsPairOnDisk, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def loaded(slot: Slot) -> tuple[int, int]:
     return max(most, now["RssAnon"]), slot.hellos[-1].total_bytes
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("family", ["dense", "mixture"])
 def test_a_load_takes_the_model_its_largest_tensor_and_200_mb(
     tmp_path: Path, family: str, dtype: str

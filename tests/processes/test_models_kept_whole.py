@@ -111,6 +111,7 @@ def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, N
     assert first.http.post("/models/verify", json={"model": "none"}).status_code == 404
 
 
+@pytest.mark.proof
 def test_a_model_is_kept_while_it_is_loaded_and_while_it_streams(nodes: tuple[Node, Node]) -> None:
     first, _ = nodes
     assert first.shoal("load", REPOSITORY).returncode == 0

@@ -76,6 +76,7 @@ def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(nod
     assert any(line.startswith("data: ") and "content" in line for line in said)
 
 
+@pytest.mark.proof
 def test_two_that_are_asked_by_turns_are_not_loaded_for_each_request(node: Node) -> None:
     seen: set[str] = set()
     with looping(node, "first") as one, looping(node, "second") as other:
@@ -135,6 +136,7 @@ def test_what_is_pinned_stays_whoever_asks(node: Node) -> None:
     assert (found := ask(node, "second")).status_code == 200, found.text
 
 
+@pytest.mark.proof
 def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> None:
     assert (found := ask(node, "second")).status_code == 200, found.text
     assert node.http.post("/pin", json={"model": "first"}).status_code == 200
@@ -157,6 +159,7 @@ def test_a_pin_loads_what_is_not_in_memory_and_outlives_its_copy(node: Node) -> 
     assert node.http.post("/pin", json={"model": "nobody"}).status_code == 404
 
 
+@pytest.mark.proof
 def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
     card = Path(node.env["SHOAL_MODEL_FOLDERS"]) / "second" / "card.toml"
     said = card.read_text()

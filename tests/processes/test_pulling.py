@@ -285,6 +285,7 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
     assert busy.status_code == 429 and busy.headers["retry-after"] == "900"
 
 
+@pytest.mark.proof
 def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
     node: Node, hub: HubServer
 ) -> None:
@@ -347,6 +348,7 @@ def _asked_by_two(node: Node) -> Any:
     return found[0] if found else None
 
 
+@pytest.mark.proof
 def test_a_second_node_copies_what_the_first_pulled(node: Node, hub: HubServer) -> None:
     assert node.shoal("pull", REPOSITORY).returncode == 0
     hub.forget()

@@ -218,6 +218,7 @@ def test_a_source_that_is_cut_is_named(node: Node) -> None:
     assert "model.safetensors is cut" in done.stderr or "torn" in done.stderr
 
 
+@pytest.mark.proof
 def test_the_documented_lines_work_as_printed(node: Node) -> None:
     said = [node.shoal(*shlex.split(line)[1:]) for line in examples("quantize")]
     assert said

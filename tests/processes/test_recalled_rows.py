@@ -103,6 +103,8 @@ ASKED: dict[str, dict[str, Any]] = {
         "ignore_eos": False,
     },
 }
+BRIEF = ("greedy", "penalised", "choices", "schema", "calls")
+"""What each test run asks."""
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,9 @@ def count_of(kind: type[object], gateway: FakeGateway) -> int:
     return sum(isinstance(one, kind) for one in gateway.heard)
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in BRIEF else pytest.mark.proof) for one in ASKED]
+)
 def test_a_row_that_is_cut_again_and_again_says_what_it_says_undisturbed(
     gateways: Gateways, name: str
 ) -> None:

@@ -101,6 +101,7 @@ def test_what_a_gateway_acknowledged_outlives_its_processes_and_itself(
     ledger(fault, saw=saw, seconds=seconds, bound_s=10, reloaded=0)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("story", range(OF_NODES))
 def test_what_a_node_acknowledged_outlives_it(story: int, ledger: Ledger) -> None:
     print(f"seed {SEED}, story {story}")

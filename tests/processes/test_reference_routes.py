@@ -203,6 +203,7 @@ def test_the_settings_of_one_are_those_of_both_and_tell_where_they_differ(pair: 
     assert value(second, "keep_alive_s")[0] == 300
 
 
+@pytest.mark.proof
 def test_a_copy_goes_to_the_nodes_that_are_named_or_split_as_it_is_said(pair: Cluster) -> None:
     first, second = pair.nodes
     pair.clear()

@@ -114,6 +114,7 @@ def test_a_load_that_is_refused_for_memory_is_placed_over_one_node_more(tmp_path
         cluster.close()
 
 
+@pytest.mark.proof
 def test_a_rank_whose_disk_is_full_has_the_model_placed_without_its_node(tmp_path: Path) -> None:
     folder = tiny_models(tmp_path / "models", ("long",))
     cluster = Cluster(3, **LEAST)

@@ -125,6 +125,7 @@ def test_the_key_is_in_no_log_and_in_no_capture(node: Node, cloud: Provider) -> 
     assert len(files) > 5 and not any(KEY.encode() in one for one in files)
 
 
+@pytest.mark.proof
 def test_the_guard_survives_a_restart(node: Node, cloud: Provider) -> None:
     write(node, FILE.format(url=cloud.url))
     known(node, "far")
