@@ -94,10 +94,10 @@ def children(made: GatewayTestbed) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_what_was_acknowledged_outlives_http_processes_killed_at_20_points(
+def test_what_was_acknowledged_outlives_http_processes_killed_at_eight_points(
     testbed: GatewayTestbed,
 ) -> None:
-    kill_at_random_points(testbed, 20)
+    kill_at_random_points(testbed, 8)
 
 
 @pytest.mark.proof
