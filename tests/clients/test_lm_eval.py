@@ -145,6 +145,7 @@ def test_accuracy_and_each_choices_likelihood_are_a_plain_forwards(
     assert 0 < right < len(items), "items that are all right, or all wrong, would show little"
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(2000 if PROVING else 900)
 def test_what_is_generated_is_what_plain_forwards_choose(
     evaluated: Path, items: list[dict[str, Any]], forward: Forward

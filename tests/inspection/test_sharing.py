@@ -107,6 +107,7 @@ def test_a6_sixty_streams_that_nobody_reads_leave_rows_to_others(node: Node, who
     assert max(took) < SOON_S, took
 
 
+@pytest.mark.proof
 def test_a6_rows_that_gave_way_go_on_with_the_same_text(node: Node) -> None:
     _idle(node)
     fields = {"ignore_eos": True, "x_client_id": "hog"}

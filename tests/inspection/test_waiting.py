@@ -86,6 +86,7 @@ def test_b15_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
     assert time.monotonic() - began < 5.0
 
 
+@pytest.mark.proof
 def test_b15_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
     def generations() -> set[str]:
         return set(broken.state()["instances"])
@@ -128,6 +129,7 @@ def _tokens_in(node: Node, seconds: float) -> int:
     return int(200 * seconds / (time.monotonic() - began))
 
 
+@pytest.mark.proof
 def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
     narrow: Node,
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_node_runs_with_what_was_measured_and_doctor_says_what_it_gains() -> N
         assert finding["remedy"]
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not any(map(shutil.which, ONE_ROW.compilers)), reason="no C compiler")
 def test_with_fast_one_row_goes_its_own_way_and_answers_stay_right() -> None:
     """Where sgemv pays; elsewhere the runner has no interposer, and says the same."""
@@ -65,6 +66,7 @@ def test_with_fast_one_row_goes_its_own_way_and_answers_stay_right() -> None:
     assert fast == exact
 
 
+@pytest.mark.proof
 def test_off_preloads_nothing() -> None:
     with running_node(SHOAL_RUNNER__BLAS="off") as node:
         told = variables(node)

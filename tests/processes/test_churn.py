@@ -147,6 +147,7 @@ class Churn:
         return found
 
 
+@pytest.mark.proof
 def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> None:
     print(f"seed {SEED}")
     assert_invariants(cluster)

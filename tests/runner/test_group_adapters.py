@@ -82,7 +82,11 @@ PIPELINE, TENSOR = ("pipeline", [(2, 4), (0, 2)]), ("tensor", [(0, 4)] * 2)
 
 @pytest.mark.parametrize(
     ("family", "sharding", "layers"),
-    [("llama", *PIPELINE), ("llama", *TENSOR), ("qwen3_next", *TENSOR)],
+    [
+        pytest.param("llama", *PIPELINE, marks=pytest.mark.proof),
+        ("llama", *TENSOR),
+        pytest.param("qwen3_next", *TENSOR, marks=pytest.mark.proof),
+    ],
 )
 def test_a_group_applies_adapters_by_row_as_one_rank_does(
     one_rank: OneRank, family: str, sharding: str, layers: Layers
@@ -98,7 +102,9 @@ def test_a_group_applies_adapters_by_row_as_one_rank_does(
         assert "dora" in refusal(gateway, "spoilt")
 
 
-@pytest.mark.parametrize(("sharding", "layers"), [PIPELINE, TENSOR])
+@pytest.mark.parametrize(
+    ("sharding", "layers"), [PIPELINE, pytest.param(*TENSOR, marks=pytest.mark.proof)]
+)
 def test_an_adapter_that_one_rank_lacks_is_refused_by_all(
     one_rank: OneRank, tmp_path: Path, sharding: str, layers: Layers
 ) -> None:

@@ -35,7 +35,7 @@ def one_rank() -> dict[str, Outcome]:
         return play(gateway, hand())
 
 
-@pytest.mark.parametrize("shape", ["pipeline", "tensor"])
+@pytest.mark.parametrize("shape", [pytest.param("pipeline", marks=pytest.mark.proof), "tensor"])
 def test_budgets_end_thinking_alike_on_a_group_and_on_one_rank(
     one_rank: dict[str, Outcome], shape: str
 ) -> None:

@@ -43,8 +43,16 @@ def facts(slot: Slot) -> dict[str, str | int | float | bool]:
     ("sharding", "layers", "kv"),
     [
         pytest.param("pipeline", stages(8, 2), "4bit", id="pipeline of 2, 4 bits"),
-        pytest.param("tensor", [(0, 8)] * 2, "8bit", id="tensor over 2, 8 bits"),
-        pytest.param("pipeline", stages(8, 2), "window:24", id="pipeline of 2, a window"),
+        pytest.param(
+            "tensor", [(0, 8)] * 2, "8bit", id="tensor over 2, 8 bits", marks=pytest.mark.proof
+        ),
+        pytest.param(
+            "pipeline",
+            stages(8, 2),
+            "window:24",
+            id="pipeline of 2, a window",
+            marks=pytest.mark.proof,
+        ),
         pytest.param("tensor", [(0, 8)] * 2, "window:24", id="tensor over 2, a window"),
     ],
 )
