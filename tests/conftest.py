@@ -40,7 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_NODES):
             item.add_marker("slow")
-            item.add_marker("alone" if item.path in measures else "nodes")
+            if item.path in measures:
+                item.add_marker("alone")
+            elif item.get_closest_marker("alone") is None:
+                item.add_marker("nodes")
         elif item.path.parent == HERE / "runner" and item.path.stem.startswith(RANKS):
             item.add_marker("alone")
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)

@@ -83,6 +83,7 @@ def read_answer(answer: Any, contexts: list[int]) -> list[tuple[float, bool]]:
     return found
 
 
+@pytest.mark.proof
 def test_likelihoods_of_many_items_are_a_plain_forwards(
     client: OpenAI, model: str, items: list[Parts], plain: Plain
 ) -> None:

@@ -49,6 +49,7 @@ def node() -> Iterator[Node]:
         yield made
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(2 * MOST_S + PATIENCE_S + 600)
 def test_every_answer_to_what_schemathesis_asks_is_a_documented_one(
     node: Node, tmp_path: Path

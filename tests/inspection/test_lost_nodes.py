@@ -60,7 +60,7 @@ def taken_down(node: Node) -> float:
 
 
 @pytest.mark.parametrize("goes", ["is killed", "is taken down"])
-@pytest.mark.parametrize("min_nodes", [2, 1])
+@pytest.mark.parametrize("min_nodes", [2, pytest.param(1, marks=pytest.mark.proof)])
 def test_b10_a_lost_node_is_replaced_at_once_where_the_others_can_hold_the_model(
     cluster: Cluster, min_nodes: int, goes: str
 ) -> None:

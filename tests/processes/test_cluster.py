@@ -189,6 +189,7 @@ def test_cold_nodes_form_a_cluster(cluster: Cluster, ledger: Ledger) -> None:
     ledger("three cold nodes form", saw=said, seconds=p95(taken), bound_s=3, reloaded=0)
 
 
+@pytest.mark.proof
 def test_x04_a_killed_master_is_not_noticed(cluster: Cluster, ledger: Ledger) -> None:
     placed = cluster.place()
     expected = undisturbed(cluster.nodes[0])

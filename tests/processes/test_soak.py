@@ -18,7 +18,7 @@ from tests.bench.contestants import environment
 from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
 from tests.processes.conftest import PROVING, results_folder
 
-REQUESTS = int(os.environ.get("SHOAL_TEST_SOAK", "2000" if PROVING else "120"))
+REQUESTS = int(os.environ.get("SHOAL_TEST_SOAK", "2000" if PROVING else "60"))
 WARM = REQUESTS // 4
 TRUTHS = 24
 SETTLE_S = 2.0

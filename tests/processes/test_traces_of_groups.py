@@ -100,6 +100,7 @@ def _check_links(raw: dict[str, Any], trace: dict[str, Any]) -> None:
     assert len(arrows) == len(links)
 
 
+@pytest.mark.proof
 def test_one_of_many_at_once_is_told_too(three: Cluster, pipeline: dict[str, Any]) -> None:
     """Other requests share its steps, and it ends in their midst."""
     node = three.nodes[0]

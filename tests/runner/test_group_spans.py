@@ -173,7 +173,7 @@ def test_a_group_that_is_not_asked_notes_nothing() -> None:
     ("sharding", "layers"),
     [
         pytest.param("pipeline", stages(8, 2), id="pipeline of 2"),
-        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2"),
+        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2", marks=pytest.mark.proof),
     ],
 )
 def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(
