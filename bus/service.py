@@ -130,6 +130,7 @@ def run_service(
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
+            reactor.wake_on_signals()
             keyring = None if keys is None else open_keyring(keys, node=node, log=log)
             speaker = Speaker(node, process, new_boot())
             traffic = open_traffic(endpoints.folder, process, node)

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import os
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -169,6 +170,11 @@ class PollReactor(Reactor):
     def stop(self) -> None:
         """Have `run` return after the current turn, from any thread."""
         self.call(self._stop)
+
+    def wake_on_signals(self) -> None:
+        """Have signals wake the loop of the main thread, which asks for this: one that came just
+        before a wait would be heard after it."""
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def run(self) -> None:
         """Serve links and timers until stopped. An exception of a callback ends the loop."""
