@@ -142,11 +142,8 @@ def shapes() -> list[tuple[int, int, int]]:
     """Return the products (rows, inner, outer) that are checked."""
     timed = [(rows, INNER, OUTER) for rows in (0, *ROWS)]
     uneven = [(rows, *BITS[1][:2]) for rows in UNEVEN_ROWS]
-    return (
-        timed
-        + uneven
-        + [(rows, inner, outer) for inner, outer, most in BITS for rows in ROWS if rows <= most]
-    )
+    more = [(rows, inner, outer) for inner, outer, most in BITS for rows in ROWS if rows <= most]
+    return timed + uneven + more
 
 
 def main(path: str, counts: list[int], known: str) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.nodes import ROOT, Node, Stream, eventually, running_node
+from tests.processes.conftest import PROVING
 
 ROWS, FLOOD = 2, 3
-TOKENS = 800
+TOKENS = 2000 if PROVING else 800
 
 
 @pytest.fixture(scope="module")
