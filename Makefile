@@ -20,6 +20,8 @@ PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
 QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
+# compiled modules are kept: each of a node's processes would compile all of its own again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 

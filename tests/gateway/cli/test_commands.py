@@ -394,6 +394,16 @@ def test_config_show_tells_value_and_source(shoal: Shoal, monkeypatch: pytest.Mo
     assert found["folders"]["data"] == str(shoal.desk.home / "data")
 
 
+def test_config_show_tells_the_settings_and_sections_that_are_named(shoal: Shoal) -> None:
+    found = shoal.json("config", "show", "slots", "fetch")["settings"]
+    assert "slots" in found and "fetch.enabled" in found
+    assert all(key == "slots" or key.startswith("fetch.") for key in found)
+    said = shoal("config", "show", "slots")
+    assert "slots" in said.stdout and "folder" not in said.stdout
+    wrong = shoal("config", "show", "slosts")
+    assert wrong.exit_code == 2 and "did you mean slots?" in wrong.stderr
+
+
 def test_a_wrong_setting_is_named_with_its_source(
     shoal: Shoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 from bus.wire.errors import ConfigError
 from conf.changing import HOT, change, check, differing, replace, text_of, write_first
 from conf.paths import find_paths
-from conf.sections import masked
+from conf.sections import masked, meant
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
@@ -27,9 +27,17 @@ OF_ALL = typer.Option(
 )
 
 
-def show(invocation: Invocation) -> None:
-    """Show every setting with its value and source, what the node runs with instead, and the
-    folders."""
+def show(
+    invocation: Invocation,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Settings (`http_port`) or sections (`runner`); without, all."
+        ),
+    ] = None,
+) -> None:
+    """Show settings with value and source, and what the node runs with instead; without a NAME
+    every one, and the folders."""
     settings, output = invocation.settings(), invocation.output
     paths = settings.paths
     folders = {
@@ -39,8 +47,15 @@ def show(invocation: Invocation) -> None:
         "runtime": paths.runtime,
         "logs": paths.logs,
     }
-    ran = {key: value for key, value in differing(paths, settings).items() if key not in HOT}
-    rows = [(key, masked(key, value), source) for key, value, source in settings.rows()]
+    rows = _chosen(
+        [(key, masked(key, value), source) for key, value, source in settings.rows()], names or ()
+    )
+    shown = {key for key, _, _ in rows}
+    ran = {
+        key: value
+        for key, value in differing(paths, settings).items()
+        if key in shown and key not in HOT
+    }
     output.document(
         {
             "settings": {
@@ -53,8 +68,9 @@ def show(invocation: Invocation) -> None:
         }
     )
     output.table(("setting", "value", "source"), [(k, _plain(v), s) for k, v, s in rows])
-    output.say("")
-    output.table(("folder", "path"), folders.items())
+    if not names:
+        output.say("")
+        output.table(("folder", "path"), folders.items())
     for key, value in ran.items():
         output.warn(f"{key}: the node runs with {_plain(masked(key, value))}; {_when(key)}")
 
@@ -137,6 +153,28 @@ def edit(invocation: Invocation) -> None:
         raise CliError(str(error), remedy=kept, code=USAGE) from error
     shutil.rmtree(folder)
     output.say(f"{paths.config_file} is as it was" if text == before else _written(invocation))
+
+
+def _chosen(
+    rows: Sequence[tuple[str, Any, str]], names: Sequence[str]
+) -> list[tuple[str, Any, str]]:
+    """Return the rows of the settings and sections that are named, all where none is. Raises
+    CliError for a name of neither."""
+    if not names:
+        return list(rows)
+    keys = {key for key, _, _ in rows}
+    known = keys | {key.rpartition(".")[0] for key in keys if "." in key}
+    for name in names:
+        if name not in known:
+            near = meant(name, known)
+            raise CliError(
+                f"there is no setting {name}" + (f"; did you mean {near}?" if near else ""),
+                remedy="`shoal config show` lists the settings",
+                code=USAGE,
+            )
+    wanted = tuple(names)
+    inside = tuple(f"{name}." for name in names)
+    return [row for row in rows if row[0] in wanted or row[0].startswith(inside)]
 
 
 def _read(file: Path) -> str:
