@@ -171,11 +171,15 @@ MEANT = {
     "benchmark": "bench",
     "top": "monitor",
     "check": "doctor",
+    "events": "tap",
+    "memory": "nodes",
     "find": "search",
     "copy": "sync",
     "mirror": "sync",
+    "config get": "show",
+    "config list": "show",
 }
-"""What others call our verbs; too far off for a guess by spelling."""
+"""What others call our verbs, of a group after its name; too far off for a guess by spelling."""
 LATER = {
     "drain": "a node is drained with `shoal nodes drain NODE`",
 }
@@ -242,8 +246,9 @@ class Verbs(TyperGroup):
         """Return what typer resolves; fail with a better word for those of MEANT and LATER."""
         word = args[0] if args else ""
         if word not in self.table:
-            if word in MEANT:
-                ctx.fail(f"No such command '{word}'. Did you mean '{MEANT[word]}'?")
+            meant = MEANT.get(f"{ctx.info_name} {word}", MEANT.get(word))
+            if meant and (meant in self.table or self.table.rows is VERBS):
+                ctx.fail(f"No such command '{word}'. Did you mean '{meant}'?")
             if word in LATER:
                 ctx.fail(f"'{word}': {LATER[word]}.")
         return super().resolve_command(ctx, args)

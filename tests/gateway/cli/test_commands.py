@@ -404,6 +404,24 @@ def test_config_show_tells_the_settings_and_sections_that_are_named(shoal: Shoal
     assert wrong.exit_code == 2 and "did you mean slots?" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("unload x", "stop"),
+        ("get x", "pull"),
+        ("config get x", "show"),
+        ("lease list", "ls"),
+        ("config unload", ""),
+    ],
+)
+def test_a_word_of_other_tools_is_answered_with_ours_of_that_group(
+    shoal: Shoal, words: str, meant: str
+) -> None:
+    said = shoal(*words.split())
+    assert said.exit_code == 2 and "No such command" in said.stderr
+    assert (f"Did you mean '{meant}'?" in said.stderr) == bool(meant)
+
+
 def test_a_wrong_setting_is_named_with_its_source(
     shoal: Shoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
