@@ -28,7 +28,7 @@ from pydantic_settings import (
 
 from bus.links.keyring import KeyFiles
 from bus.links.tls_files import TlsFiles
-from bus.process.endpoints import Endpoints
+from bus.process.endpoints import Endpoints, host_here
 from bus.process.identity import node_id
 from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
@@ -104,6 +104,7 @@ class Settings(BaseSettings):
     node_name: str
     http_host: str
     http_port: int = Field(ge=1, le=65535)
+    api: bool
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
     http_owner_only: bool
@@ -189,16 +190,16 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        """Return the URL at which a client on this machine reaches the HTTP API."""
-        host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
-        host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.http_port}"
+        """Return the URL of the HTTP API on this machine; without a port `unix://` and a path."""
+        scheme = "https" if self.tls else "http"
+        at_port = f"{scheme}://{host_here(self.http_host)}:{self.http_port}"
+        return at_port if self.api else f"unix://{self.endpoints.http}"
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Return the files of HTTPS; None for plain HTTP."""
+        """Return the files of HTTPS; None for plain HTTP, which a socket speaks."""
         files = [os.path.expanduser(one) for one in (self.http_tls_cert, self.http_tls_key)]
-        return TlsFiles(*files) if all(files) else None
+        return TlsFiles(*files) if all(files) and self.api else None
 
     def port_of(self, use: str) -> int:
         """Return the first port of a use in the table of `conf.ports`."""

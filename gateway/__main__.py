@@ -34,6 +34,7 @@ def options_of(settings: Settings) -> Options:
         metrics_folder=str(settings.paths.runtime / "gateway-metrics"),
         host=settings.http_host,
         port=settings.http_port,
+        has_port=settings.api,
         processes=settings.http_processes,
         request_timeout_s=settings.request_timeout_s,
         strict_fields=settings.strict_fields,

@@ -63,6 +63,11 @@ class Endpoints:
         """Return the address of one HTTP process's ROUTER for its siblings."""
         return self._ipc(f"gateway-{number}.ask")
 
+    @property
+    def http(self) -> str:
+        """Return where HTTP listens on a node that opens no port for it, as a plain path."""
+        return self._ipc("http.sock").removeprefix("ipc://")
+
     def stacks(self, process: str) -> str:
         """Return the address of a process's own stack sampler, for where ptrace is forbidden."""
         return self._ipc(f"{process.replace(':', '-')}.stacks")
@@ -79,6 +84,13 @@ def is_loopback(host: str) -> bool:
         return True
     address = ip_in(host.strip("[]"))
     return address is not None and address.is_loopback
+
+
+def host_here(listens: str) -> str:
+    """Return the host at which this machine reaches what listens there, as URLs have it: loopback
+    for all addresses."""
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listens, listens)
+    return f"[{host}]" if ":" in host else host
 
 
 def host_of(address: str) -> str:

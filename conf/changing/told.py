@@ -19,6 +19,7 @@ HOT = frozenset({"log_level"})
 HERE_ALONE: Mapping[str, str] = {
     **dict.fromkeys(
         (
+            "api",
             "http_host",
             "http_owner_only",
             "http_names",

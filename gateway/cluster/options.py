@@ -64,6 +64,7 @@ class Options:
     `history_file` what was measured in the last hour (empty: nothing is kept).
     `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
     patterns of those that a request for them pulls.
+    `has_port` False: HTTP listens at a socket in the runtime folder alone.
     `tls` are the files of HTTPS (None: plain HTTP).
     `dashboard`: browsers are given the page.
     `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
@@ -79,6 +80,7 @@ class Options:
     metrics_folder: str
     host: str = "127.0.0.1"
     port: int = 52415
+    has_port: bool = True
     processes: int = 1
     request_timeout_s: float = 120.0
     load_timeout_s: float = 300.0

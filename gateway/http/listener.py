@@ -1,4 +1,4 @@
-"""Talks to the operating system: the HTTP port, or who has it.
+"""Talks to the operating system: the HTTP port, or who has it; or a socket in its stead.
 
 The default port lies in the range from which systems lend ports to clients, so a taken one may
 be free in a moment: it is tried for some seconds, then its owner is named.
@@ -6,7 +6,9 @@ be free in a moment: it is tried for some seconds, then its owner is named.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import socket
 import time
 
@@ -37,6 +39,22 @@ def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.s
                     "http_port (SHOAL_HTTP_PORT) to another"
                 ) from error
         time.sleep(0.1)
+
+
+def open_socket(path: str) -> socket.socket:
+    """Return a listening socket of this machine at a path, for its user alone. One that an earlier
+    gateway left is replaced: who holds the gateway's role has the path. Raises Unavailable."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        prepare(listener, BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"cannot listen at {path}: {error.strerror}") from error
+    return listener
 
 
 def prepare(listener: socket.socket, backlog: int) -> None:

@@ -319,7 +319,7 @@ def key_id(req: Request) -> str | None:
 
 def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
     """Return who asks, for an even share: API key, client id, address, connection."""
-    host, port = req.scope.get("client") or ("", 0)
+    host, port = req.scope.get("client") or ("" if options.has_port else "socket", 0)
     forwarded = req.get_header("x-forwarded-for")
     address = client_address(str(host), forwarded, options.trusted_proxies)
     return (key_id(req) or "", client_id or "", address, f"{host}:{port}")

@@ -31,7 +31,7 @@ from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
 from gateway.http.connection import Connection
-from gateway.http.listener import BACKLOG, open_listener, prepare
+from gateway.http.listener import BACKLOG, open_listener, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
 GRACE_S = 3.0
@@ -215,7 +215,11 @@ def serve(options: Options) -> None:
     served = served_pair(options)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = options.metrics_folder
     go_on(Path(options.metrics_folder), options.version)
-    listener = open_listener(options.host, options.port)
+    listener = (
+        open_listener(options.host, options.port)
+        if options.has_port
+        else open_socket(options.endpoints.http)
+    )
     arbiter = _Arbiter(_Gunicorn(options, listener, served))
     die_with_supervisor(lambda: _end_workers(arbiter))
     arbiter.run()

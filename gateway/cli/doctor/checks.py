@@ -245,6 +245,8 @@ def https(settings: Settings, running: bool) -> Finding:
 
 def _port(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
+    if not settings.api:
+        return Finding("port", "ok", "none is opened for HTTP (api = false)")
     if running:
         trouble = processes.closed_ports(settings).get("http")
         if trouble is None:

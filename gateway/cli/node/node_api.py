@@ -34,6 +34,8 @@ PUT_TIMEOUT_S = 90.0
 GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
 """What the server itself says, before any API."""
+SOCKET = "unix://"
+"""How the address of a node begins that opens no port: the path of its socket follows."""
 KEEP_ALIVE = "keep-alive"
 """The remark that only keeps a connection warm."""
 
@@ -44,7 +46,7 @@ class NodeApi:
 
     Every method raises CliError when there is no good answer. Fields of a body that are None are
     not sent: they are the node's to choose. `trusted` are the certificates of an https address,
-    else those of this system.
+    else those of this system. A `url` may be `unix://` and the path of a socket.
     """
 
     def __init__(
@@ -55,13 +57,19 @@ class NodeApi:
         trusted: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
+        path = url.removeprefix(SOCKET) if url.startswith(SOCKET) else None
         self._own_key = own_key
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         verify = trusted or trust(None)
         try:
             # Proxies are for what lies outside; a node is one of our own machines.
             self.http = httpx.Client(
-                base_url=url, auth=self._with_key, timeout=timeout, trust_env=False, verify=verify
+                base_url=url if path is None else "http://localhost",
+                transport=None if path is None else httpx.HTTPTransport(uds=path),
+                auth=self._with_key,
+                timeout=timeout,
+                trust_env=False,
+                verify=verify,
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error

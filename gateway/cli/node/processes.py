@@ -181,7 +181,7 @@ def taken_ports(settings: Settings) -> dict[str, str]:
     listen = settings.cluster.listen
     found: dict[str, str] = {}
     for use, row in PORTS.items():
-        host = settings.http_host if use == "http" else listen
+        host = (settings.http_host if settings.api else "") if use == "http" else listen
         ports = range(settings.port_of(use), settings.port_of(use) + row.count) if host else ()
         problems = (port_problem(host, port) for port in ports)
         first = next((one for one in problems if one is not None), None)
@@ -195,7 +195,7 @@ def closed_ports(settings: Settings) -> dict[str, str]:
     them. What answers at such a port may be of another node, and speak as this one would."""
     found: dict[str, str] = {}
     for use, row in PORTS.items():
-        if not row.process or not (use == "http" or settings.cluster.listen):
+        if not row.process or not (settings.api if use == "http" else settings.cluster.listen):
             continue
         pid = lock_holder(settings.paths.runtime / f"{row.process}.role")
         port = settings.port_of(use)

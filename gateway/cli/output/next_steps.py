@@ -29,6 +29,9 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     `called` is the program; `home` is named in the lines where it was named to us.
     """
     model, url = settings.default_model, settings.url
+    by = ""
+    if not settings.api:
+        by, url = f" --unix-socket {shlex.quote(settings.endpoints.http)}", "http://localhost"
     where = at_home(home)
     question = {"role": "user", "content": "What is shoal?"}
     body = {"model": model, "messages": [question]}
@@ -36,10 +39,11 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     if settings.http_owner_only:
         token = f"$(cat {shlex.quote(str(settings.paths.state / TOKEN_FILE))})"
     key = f' -H "Authorization: Bearer {token}"' if token else ""
-    trust = f" --cacert {shlex.quote(settings.http_tls_cert)}" if settings.http_tls_cert else ""
+    if settings.tls is not None:
+        by = f" --cacert {shlex.quote(settings.http_tls_cert)}"
     return (
         f"{called} run {shlex.quote(model)}{where}",
-        f"curl{trust} {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+        f"curl{by} {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
         f"-d {shlex.quote(json.dumps(body))}",
         f"{called} down{where}",
     )

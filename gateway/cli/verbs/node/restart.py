@@ -19,9 +19,10 @@ from conf.paths import HOME_VARIABLE, Paths
 from conf.settings import LAUNCHED_BY
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
+from gateway.cli.node.start_flags import SETTINGS, Flags
 from gateway.cli.output.errors import CliError, no_node_in
 from gateway.cli.verbs.node.down import bring_down
-from gateway.cli.verbs.node.up import SETTINGS, Flags, up
+from gateway.cli.verbs.node.up import up
 
 
 def restart(

@@ -97,7 +97,7 @@ def status(invocation: Invocation) -> None:
 def _lacks_keys(invocation: Invocation) -> bool:
     """Return whether this home's node asks others for a key, and no key is known there."""
     settings = invocation.settings()
-    if is_loopback(settings.http_host) or settings.api_keys:
+    if not settings.api or is_loopback(settings.http_host) or settings.api_keys:
         return False
     try:
         found = invocation.api().get("/apikeys", timeout_s=5.0)

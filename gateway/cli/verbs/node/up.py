@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
@@ -45,6 +44,7 @@ from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi, own_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
+from gateway.cli.node.start_flags import SETTINGS, Flags, flag_of
 from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError, at_home
@@ -60,35 +60,6 @@ LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """Settings that `up` may be given and remembers until `down`; None leaves one as it is."""
-
-    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None
-    base_port: Annotated[
-        int | None, typer.Option(help="Move every port of this node, HTTP included.")
-    ] = None
-    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None
-    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None
-    peers: Annotated[
-        str | None,
-        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
-    ] = None
-    listen: Annotated[
-        str | None, typer.Option(help="On which address other nodes reach this one.")
-    ] = None
-    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None
-
-
-SETTINGS = {
-    "node": "node_name",
-    "peers": "cluster.peers",
-    "listen": "cluster.listen",
-    "namespace": "cluster.namespace",
-}
-"""What flags set whose names are not the setting's own."""
 
 
 def up(
@@ -153,7 +124,7 @@ def _welcome(
     output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
-    if not is_loopback(settings.http_host) and not settings.api_keys:
+    if settings.api and not is_loopback(settings.http_host) and not settings.api_keys:
         told = "so every client needs an API key: `shoal apikey add NAME` makes one"
         output.warn(f"http_host {settings.http_host} is reached from other machines, {told}")
 
@@ -264,26 +235,12 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
         output.say(f"{mixed}; {code_mix.REMEDY}")
     if missed:
         there = {key: value for key, value, source in settings.rows() if source == "shoal up"}
-        again = " ".join(
-            f"{_flag(key)} {_word(value)}" for key, value in {**there, **asked}.items()
-        )
+        again = " ".join(flag_of(key, value) for key, value in {**there, **asked}.items())
         for key in missed:
-            now = _word(values[key])
-            output.warn(f"{_flag(key)} {_word(asked[key])} is not taken: the node runs with {now}")
+            now = flag_of(key, values[key])
+            output.warn(f"{flag_of(key, asked[key])} is not taken: the node runs with {now}")
         where = at_home(invocation.home)
         output.say(f"to change it: `shoal down{where}`, then `shoal up {again}{where}`")
-
-
-def _flag(key: str) -> str:
-    """Return the flag that sets a setting."""
-    name = next((flag for flag, its in SETTINGS.items() if its == key), key)
-    return "--" + name.replace("_", "-")
-
-
-def _word(value: Any) -> str:
-    """Return a value as a flag takes it."""
-    words = cast(Sequence[str], value) if isinstance(value, tuple | list) else [str(value)]
-    return shlex.quote(",".join(words))
 
 
 def _summary(
