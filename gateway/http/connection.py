@@ -19,9 +19,12 @@ from typing import Any
 
 from gunicorn.asgi import protocol
 
+from bus.process.clock import now
 from gateway.cluster.options import Options
 
 LINES = b"application/x-ndjson"
+CAME_AT = "shoal.came_at"
+"""Where a request's scope has when its first byte was read, by `bus.process.clock.now`."""
 
 for _status in HTTPStatus:  # gunicorn calls those that it does not know "Unknown"
     protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
@@ -38,6 +41,7 @@ class Connection(protocol.ASGIProtocol):
         self._options: Options = worker.app.options
         self._headers_due: Any = None
         self._is_of_lines = False
+        self._came_at = 0.0
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
@@ -55,6 +59,11 @@ class Connection(protocol.ASGIProtocol):
         self.worker.connections.discard(self)
         self._headers_came()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and note when the first of a request came."""
+        self._came_at = self._came_at or now()
+        super().data_received(data)
 
     def close(self) -> None:
         """Close the connection once what was written to it is sent; no further request is read."""
@@ -79,6 +88,11 @@ class Connection(protocol.ASGIProtocol):
         head, self._response_buffer = self._response_buffer or b"", None
         chunks = [b"%x\r\n%b\r\n" % (len(line), line) for line in body.splitlines(keepends=True)]
         self._safe_write(b"".join((head, *chunks, b"0\r\n\r\n" if last else b"")))
+
+    def _build_http_scope(self, request: Any, sockname: Any, peername: Any) -> Any:
+        scope = super()._build_http_scope(request, sockname, peername)
+        scope[CAME_AT], self._came_at = self._came_at or now(), 0.0
+        return scope
 
     def _on_headers_complete(self) -> Any:
         self._headers_came()

@@ -27,6 +27,7 @@ from gateway.dialects.dialect import (
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.dialects.registry import request_id_of
 from gateway.ended_requests import FINISHED, AskedOver
+from gateway.http.connection import CAME_AT
 from gateway.http.middleware import Receive, key_id, sharer_of, tell_ignored
 from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
 from gateway.requests.clients import cooldown_of
@@ -50,7 +51,7 @@ def asked_over(
     return AskedOver(
         kind=kind,
         dialect=dialect.name,
-        started_at=service.reactor.now(),
+        started_at=req.scope.get(CAME_AT) or service.reactor.now(),
         key=key_id(req),
         client=service.clients.named(sharer_of(req, service.options, None)),
         answer_id=resp.get_header("x-request-id") or "",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,22 @@ def test_a_request_that_finished_is_told_with_what_it_took(made: GatewayTestbed)
         "prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 5, "finish": "length",
     }.items() <= row.items()  # fmt: skip
     assert 0 < row["ttft_s"] <= row["seconds"] < 30
+
+
+def test_a_request_begins_with_its_first_byte_also_after_another(made: GatewayTestbed) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+    with socket.create_connection(("127.0.0.1", made.port), timeout=10) as raw:
+        for client, pause_s in (("slow to ask", 0.6), ("the next", 0.0)):
+            sent = json.dumps(body("tokens=2", x_client_id=client, stream=False)).encode()
+            raw.sendall(head)
+            time.sleep(pause_s)
+            raw.sendall(b"application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent))
+            answer = http.client.HTTPResponse(raw)
+            answer.begin()
+            assert answer.status == 200 and answer.read()
+            time.sleep(2.0)
+    assert row_of(made, "slow to ask")["ttft_s"] >= 0.6
+    assert row_of(made, "the next")["ttft_s"] < 2.0, "not what lay between them"
 
 
 def test_a_stream_is_one_row_too(made: GatewayTestbed) -> None:

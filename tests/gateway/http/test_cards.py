@@ -85,7 +85,7 @@ class Desk:
             card_files=self.nodes.a,
             reactor=bus.reactor,
             options=SimpleNamespace(
-                body_s=5.0, body_limit_bytes=1 << 20, body_depth=32, port=1, node="a"
+                has_port=True, body_s=5.0, body_limit_bytes=1 << 20, body_depth=32, port=1, node="a"
             ),
         )
 
