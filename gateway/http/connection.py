@@ -42,6 +42,9 @@ class Connection(protocol.ASGIProtocol):
         self._headers_due: Any = None
         self._is_of_lines = False
         self._came_at = 0.0
+        """When the first byte came of the request that is read now; 0 between two."""
+        self._began_at = 0.0
+        """When that of the last one came whose headers are complete."""
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
@@ -91,12 +94,17 @@ class Connection(protocol.ASGIProtocol):
 
     def _build_http_scope(self, request: Any, sockname: Any, peername: Any) -> Any:
         scope = super()._build_http_scope(request, sockname, peername)
-        scope[CAME_AT], self._came_at = self._came_at or now(), 0.0
+        scope[CAME_AT] = self._began_at
         return scope
 
     def _on_headers_complete(self) -> Any:
         self._headers_came()
+        self._began_at = self._came_at
         return super()._on_headers_complete()
+
+    def _on_message_complete(self) -> Any:
+        self._came_at = 0.0
+        return super()._on_message_complete()
 
     def _feed_callback_parser(self, data: bytes) -> Any:
         try:
