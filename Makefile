@@ -2,6 +2,7 @@
 #
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
 #   make test    the tests (the README's test command); AGAIN=--again runs failed ones once more
+#   make test-fast  format, lint, unit tests, one node: under 3 minutes
 #   make lint    format, lint, types, generated pages
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
@@ -17,19 +18,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := bus master worker runner gateway telemetry conf
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 PYTEST := $(BIN)/python -m pytest
 QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 # compiled modules are kept: each of a node's processes would compile all of its own again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
+.PHONY: up down test test-fast lint lint-types lint-style lint-pages check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
+	@$(PIP) --require-hashes -r $(VENV)/uv.lock || echo "uv cannot be installed; pip does its work, slower"
+	$(UV) --require-hashes -r requirements.lock || $(PIP) --require-hashes -r requirements.lock
+	$(UV) --no-deps --no-build-isolation -e . || $(PIP) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 up: $(READY)
@@ -43,16 +48,20 @@ down: $(READY)
 test: $(READY)
 	@$(BIN)/python -m tests.harness.parts $(AGAIN)
 
-lint: $(READY)
+test-fast: $(READY) lint-style
+	@$(BIN)/python -m tests.harness.parts --fast
+
+lint: lint-style lint-types lint-pages
+
+lint-types: $(READY)
+	$(BIN)/pyright
+
+lint-style: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
-	$(BIN)/pyright
-	$(BIN)/python -m tests.harness.families_page --check
-	$(BIN)/python -m tests.harness.fields_page --check
-	$(BIN)/python -m tests.harness.limits_page --check
-	$(BIN)/python -m tests.harness.protocol_page --check
-	$(BIN)/python -m tests.harness.reference_page --check
-	$(BIN)/python -m tests.harness.tour_page --check
+
+lint-pages: $(READY)
+	$(BIN)/python -m tests.harness.pages --check
 
 check: lint
 	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
@@ -65,12 +74,7 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
-	$(BIN)/python -m tests.harness.families_page
-	$(BIN)/python -m tests.harness.fields_page
-	$(BIN)/python -m tests.harness.limits_page
-	$(BIN)/python -m tests.harness.protocol_page
-	$(BIN)/python -m tests.harness.reference_page
-	$(BIN)/python -m tests.harness.tour_page
+	$(BIN)/python -m tests.harness.pages
 
 pictures: $(READY)
 	$(BIN)/python -m tests.browser.pictures

@@ -3,6 +3,7 @@
 An environment lies in the user's cache (`$XDG_CACHE_HOME`, or ~/.cache) in `shoal-tests`, named
 by the client and a digest of its lock, so that an unchanged lock is installed once a machine. It is
 made beside its place and renamed into it: of two runs that make it, the first one's is kept.
+`python -m tests.harness.client_environments NAME...` makes those that it names.
 """
 
 from __future__ import annotations
@@ -87,3 +88,19 @@ def _uv(name: str, *words: str) -> None:
         last = done.stderr.strip().splitlines()[-1].strip()
         raise Unavailable(f"{name} is not in {cache_folder()}, and cannot be fetched: {last}")
     raise RuntimeError(f"uv cannot make the environment of {name}: {done.stderr.strip()}")
+
+
+def main() -> int:
+    """Make the environments that the command line names; returns how many cannot be made."""
+    unmade = 0
+    for name in sys.argv[1:]:
+        try:
+            print(f"{name}: {client_python(name)}", flush=True)
+        except (Unavailable, RuntimeError) as problem:
+            unmade += 1
+            print(f"{name}: {problem}", flush=True)
+    return unmade
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,13 +1,11 @@
 """Write docs/operations/families.md: what shoal can do with each family of models.
 
-The facts are those of `families.json`, measured by `tests.harness.family_facts`. `--check` only
-compares, and holds the file to be of the installed mlx-lm.
+The facts are those of `families.json`, measured by `tests.harness.family_facts`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,8 +48,17 @@ MEANING = """| column | yes means |
 | 4 bits | `shoal quantize` makes it in 4 bits, and what is made computes |"""
 
 
+def page() -> str:
+    """Return the page. Raises ValueError where the facts are of another mlx-lm."""
+    facts = json.loads(FILE.read_text())
+    if facts["mlx_lm"] != version("mlx-lm"):
+        told = f"{FILE} is of mlx-lm {facts['mlx_lm']}"
+        raise ValueError(f"{told}: run `python -m tests.harness.family_facts`")
+    return text(facts)
+
+
 def text(said: dict[str, Any]) -> str:
-    """The page."""
+    """Return the page of these facts."""
     notes: list[str] = []
     rows = [_row(name, facts, notes) for name, facts in said["families"].items()]
     head = ("family", *COLUMNS.values())
@@ -74,22 +81,3 @@ def _cell(said: str, notes: list[str]) -> str:
         notes.append(said)
     word = "in part" if said.startswith(("behind layers", "in some layers")) else "no"
     return f"{word} ({notes.index(said) + 1})"
-
-
-def main() -> int:
-    """Write or compare."""
-    said = json.loads(FILE.read_text())
-    if "--check" not in sys.argv:
-        PAGE.write_text(text(said))
-        return 0
-    if said["mlx_lm"] != version("mlx-lm"):
-        print(f"{FILE} is of mlx-lm {said['mlx_lm']}: python -m tests.harness.family_facts")
-        return 1
-    if not PAGE.exists() or PAGE.read_text() != text(said):
-        print(f"{PAGE} is not what the code says: make docs")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

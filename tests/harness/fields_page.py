@@ -1,14 +1,12 @@
 """Write docs/operations/fields.md from the types of bodies: every field, and what is done with it.
 
-What it says is `tests/harness/field_claims.py`'s, which a test holds to the parsers. `--check` only
-compares.
+What it says is `tests/harness/field_claims.py`'s, which a test holds to the parsers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -194,19 +192,3 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Write the page, or with `--check` return 1 where it is out of date."""
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != wanted:
-            sys.stderr.write("docs/operations/fields.md is out of date: run `make docs`\n")
-            return 1
-        return 0
-    PAGE.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

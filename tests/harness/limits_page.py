@@ -1,11 +1,10 @@
 """Write docs/operations/limits.md from the code: what a stranger can make a node do, at most.
 
-Every row takes its number from the constant that holds it. `--check` only compares.
+Every row takes its number from the constant that holds it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -316,19 +315,3 @@ def page() -> str:
         section("Sockets of the bus", bus_rows()),
     ]
     return "\n".join(parts)
-
-
-def main() -> int:
-    """Write the page, or with `--check` return 1 where it is out of date."""
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != wanted:
-            sys.stderr.write("docs/operations/limits.md is out of date: run `make docs`\n")
-            return 1
-        return 0
-    PAGE.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,9 @@
-"""Write docs/protocol.md from the code: fields of kinds and frames. `--check` only compares."""
+"""Write docs/protocol.md from the code: fields of kinds and frames."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 import typing
 from pathlib import Path
 
@@ -90,18 +89,3 @@ def reasons() -> str:
 
 def page() -> str:
     return "\n".join([HEAD, kinds(), frames(), reasons()])
-
-
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != wanted:
-            sys.stderr.write("docs/protocol.md is out of date: run `make docs` and commit it\n")
-            return 1
-        return 0
-    PAGE.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Write docs/reference.md from the code: every name that users and other programs meet.
 
 Names of classes are not shown: a row says what is sent, read or typed, what it means, and in
-which file it is. `--check` only compares.
+which file it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -216,11 +215,12 @@ def variable_rows(tree: Tree) -> str:
 
     Raises KeyError for a variable that VARIABLES does not explain.
     """
-    named = {name: [*_naming(tree, name)] for name in VARIABLES}
-    for module in tree.product:
-        for text in _texts(module):
+    texts = {module.path: _texts(module) for module in tree.product}
+    named = {name: [path for path, told in texts.items() if name in told] for name in VARIABLES}
+    for path, told in texts.items():
+        for text in told:
             if NAMES.fullmatch(text) and text not in (*VARIABLES, *FOREIGN):
-                raise KeyError(f"{module.path} names {text}: explain it in VARIABLES")
+                raise KeyError(f"{path} names {text}: explain it in VARIABLES")
     rows = (
         (f"`{name}`", VARIABLES[name], ", ".join(f"`{path}`" for path in paths))
         for name, paths in named.items()
@@ -318,31 +318,9 @@ def _sentence(text: str) -> str:
     return re.split(r"(?<=\.) (?=[A-Z`0-9])", text)[0]
 
 
-def _naming(tree: Tree, name: str) -> Iterator[str]:
-    for module in tree.product:
-        if name in _texts(module):
-            yield module.path
-
-
 def _texts(module: Module) -> set[str]:
     return {
         node.value
         for node in module.nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-
-
-def main() -> int:
-    """Write the page, or with `--check` return 1 where it is out of date."""
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != wanted:
-            sys.stderr.write("docs/reference.md is out of date: run `make docs` and commit it\n")
-            return 1
-        return 0
-    PAGE.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

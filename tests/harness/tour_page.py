@@ -1,4 +1,4 @@
-"""Write the rooms and the lives of docs/tour.md from the source. `--check` only compares.
+"""Write the rooms and the lives of docs/tour.md from the source.
 
 What stands above the heading `## Rooms` is written by hand and kept. Below it: for each package
 a picture of its rooms with the arrows of their imports, the law of each room, the law of each
@@ -8,7 +8,6 @@ module; then a picture of every table of states in the product.
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -46,7 +45,13 @@ table does not list changes nothing.
 Edge = tuple[str, str]
 
 
-def page(tree: Tree) -> str:
+def page() -> str:
+    """Return the page: the text above MARK as it is, everything below it made anew."""
+    by_hand, mark, _ = PAGE.read_text().partition(MARK)
+    return by_hand + mark + made(Tree())
+
+
+def made(tree: Tree) -> str:
     """Return everything below MARK."""
     return INTRODUCTION + "".join(section(tree, floor) for floor in FLOORS) + lives(tree)
 
@@ -165,19 +170,3 @@ def _reached(start: str, edges: Sequence[Edge]) -> set[str]:
         found |= fresh
         front += fresh
     return found
-
-
-def main() -> int:
-    """Write the page, or with `--check` return 1 where it is out of date."""
-    before = PAGE.read_text()
-    wanted = before[: before.index(MARK) + len(MARK)] + page(Tree())
-    if "--check" in sys.argv[1:]:
-        if before != wanted:
-            sys.stderr.write("docs/tour.md is out of date: run `make docs` and commit it\n")
-        return int(before != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
