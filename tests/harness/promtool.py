@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness.javascript import cache
+from tests.harness.cached import cache
 
 NETWORK_S = 180.0
 
