@@ -20,6 +20,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.harness.counts import count
+
 ROOT = Path(__file__).resolve().parents[2]
 TREE = Path(os.environ.get("INSPECTED_TREE", ROOT))
 """The checkout whose code the nodes run; another one when an older tree is inspected."""
@@ -43,6 +45,7 @@ def command(
 ) -> Done:
     """Run the command line of `tree` as a process of its own, on the machine that the words
     `inside` lead to. `say` is its standard input. Raises subprocess.TimeoutExpired."""
+    count("calls")
     given = {"stdin": subprocess.DEVNULL} if say is None else {"input": say}
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", CODE, *words],
@@ -113,6 +116,7 @@ class Forks:
         timeout: float,
     ) -> Done:
         """Run the command line in a fork. Raises subprocess.TimeoutExpired; the fork is killed."""
+        count("calls")
         ends_at = time.monotonic() + timeout
         given = _input(say)
         out, its_out = os.pipe()

@@ -24,6 +24,7 @@ import psutil
 from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
 from tests.harness.commands import CODE, ROOT, TREE, forked
+from tests.harness.counts import count, count_node
 from tests.harness.endings import end, living
 
 WITH_SPARE = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
@@ -238,6 +239,7 @@ class Node:
         `down`."""
         paths = load_settings(home=self.home).paths
         end(self.home, paths)
+        count_node(paths.logs)
         self.http.close()
         shutil.rmtree(paths.runtime, ignore_errors=True)
         self._folder.cleanup()
@@ -345,6 +347,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> float:
 def typed(node: Node, *words: str) -> subprocess.Popen[str]:
     """The command line under way, a process of its own. It heeds Ctrl-C, as a user's does; a test
     run in the background may have been told to ignore it."""
+    count("calls")
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE, *words],
         cwd=tempfile.gettempdir(),
