@@ -1,9 +1,13 @@
 """Tests of how the parts of the suite are run: all of them, and what failed a second time."""
 
+import re
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.conftest import pytest_collection_modifyitems
 from tests.harness import parts
 
 LUCKLESS = """
@@ -15,7 +19,10 @@ def test_passes_the_second_time():
     seen.touch()
     assert known
 """
-ALL = (("-k", "second"), ("-k", "not second"))
+ALL = (
+    parts.Part("second", ("tests", "-k", "second")),
+    parts.Part("first", ("tests", "-k", "not second")),
+)
 
 
 def suite(root: Path, **files: str) -> Path:
@@ -70,3 +77,85 @@ def test_failures_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
     assert parts.run(ALL, again=False, root=root) == 1
     (root / "tests" / "test_luck.py").write_text("def test_second_was_renamed(): pass\n")
     assert parts.run(ALL, again=True, root=root) == 0
+
+
+OF_A_FILE = re.compile(r"^pytestmark = \[?[^]]*mark\.(alone|nodes)\b", re.MULTILINE)
+OF_A_TEST = re.compile(r"^(@| +marks=)pytest\.mark\.(alone|nodes)\b", re.MULTILINE)
+
+
+class Item:
+    """As much of a file's tests as our hook of pytest asks for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.text = path.read_text()
+        self.markers = set(OF_A_FILE.findall(self.text))
+
+    def add_marker(self, name: str) -> None:
+        self.markers.add(name)
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.markers else None
+
+
+def collects(part: parts.Part, file: str) -> bool:
+    """Whether pytest looks for tests of a part in this file."""
+    ignored = [
+        word.removeprefix("--ignore=") for word in part.words if word.startswith("--ignore=")
+    ]
+    places = [word for word in part.words[: part.words.index("-m")] if not word.startswith("-")]
+    under = [any(Path(file).is_relative_to(one) for one in them) for them in (places, ignored)]
+    return under == [True, False]
+
+
+def test_each_file_of_tests_is_in_the_one_part_that_its_markers_ask_for() -> None:
+    files = sorted((parts.ROOT / "tests").rglob("test_*.py"))
+    items = [Item(file) for file in files]
+    pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
+    for item in items:
+        file = str(item.path.relative_to(parts.ROOT))
+        marker = next((one for one in ("nodes", "alone") if one in item.markers), "side")
+        assert [part.name for part in parts.PARTS if collects(part, file)] == [marker], file
+        assert not OF_A_TEST.search(item.text), f"mark all of {file}: a part has whole files"
+
+
+COUNTS = """
+from tests.harness.counts import count
+
+def test_starts_something():
+    count("nodes", 2)
+    count("testbeds")
+"""
+DAEMON = """
+import subprocess, sys
+
+def test_leaves_a_daemon():
+    code = "import os, signal; os.fork() and os._exit(0); os.setsid(); print(1, flush=True)"
+    code += "; os.close(1); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as one:
+        assert one.stdout.readline() == b"1\\n"
+"""
+
+
+def test_a_part_that_starts_more_than_its_ceiling_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(parts.ROOT))
+    root = suite(tmp_path, counts=COUNTS)
+    whole = [parts.Part("whole", ("tests",))]
+    assert parts.run(whole, again=False, root=root, ceilings={"whole": {"nodes": 2}}) == 0
+    assert parts.run(whole, again=False, root=root, ceilings={"whole": {"nodes": 1}}) == 1
+    told = capfd.readouterr().out
+    assert "too many nodes in part whole: 2; the limit is 1" in told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="daemons are adopted on Linux alone")
+def test_what_a_part_leaves_is_ended_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = suite(tmp_path, daemon=DAEMON)
+    assert parts.run([parts.Part("whole", ("tests",))], again=False, root=root) == 0
+    told = capfd.readouterr().out
+    assert "still ran when their part ended, and were killed:" in told
+    pid = int(re.findall(r"whole: (\d+) ", told)[0])
+    assert not psutil.pid_exists(pid)

@@ -70,6 +70,7 @@ from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
 from master.decisions.derived import decide_derived
+from tests.harness.counts import count
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +188,10 @@ class PlacedRunner(Protocol):
 
 
 class Runner:
-    """A synthetic runner's process and what it has said."""
+    """A synthetic runner's process and what it has said. It ends when the test's process does."""
+
+    patience_s = 20.0
+    """A runner has to say so soon after its start that it is up."""
 
     def __init__(
         self, address: str, instance: str, generation: int, protocol: int = DATA_PROTOCOL_MAX
@@ -206,12 +210,17 @@ class Runner:
                 str(protocol),
             ],
             cwd=ROOT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         threading.Thread(target=self._read, daemon=True).start()
-        eventually(lambda: self.heard("up"), 20, "the synthetic runner is up")
+        try:
+            eventually(lambda: self.heard("up"), self.patience_s, "the synthetic runner is up")
+        except BaseException:
+            self.end()
+            raise
 
     def heard(self, event: str) -> list[dict[str, Any]]:
         """What it has told of this kind: it tells of a request before it answers that."""
@@ -237,7 +246,8 @@ class Runner:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait(10)
-        assert self.process.stdout is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
         with self._pipe:
             self.process.stdout.close()
 
@@ -276,9 +286,14 @@ class GatewayTestbed:
         self.scheme = "https" if "tls" in options else "http"
         """`tls` are the paths of a certificate and of its key."""
         self.trust: ssl.SSLContext | bool = True
+        count("testbeds")
         self._start_thread()
-        self.publish_card()
-        self.gateway = self.start_gateway(**options)
+        try:
+            self.publish_card()
+            self.gateway = self.start_gateway(**options)
+        except BaseException:
+            self._stop_thread()
+            raise
 
     @property
     def url(self) -> str:
@@ -289,9 +304,12 @@ class GatewayTestbed:
     def restart_bus_and_holder(self) -> None:
         """Both end and come back: the holder with its log, the switchboard with nothing."""
         events = list(self.holder.events)
+        self._stop_thread()
+        self._start_thread(events)
+
+    def _stop_thread(self) -> None:
         self.reactor.stop()
         self.thread.join(10)
-        self._start_thread(events)
 
     def _start_thread(self, events: Sequence[Event] = ()) -> None:
         up: queue.Queue[Any] = queue.Queue()
@@ -423,6 +441,8 @@ class GatewayTestbed:
             )
         except BaseException:
             process.kill()
+            process.wait()
+            self.log.close()
             raise
         return process
 
@@ -446,8 +466,7 @@ class GatewayTestbed:
             self.gateway.wait(5)
         for runner in self.runners:
             runner.end()
-        self.reactor.stop()
-        self.thread.join(5)
+        self._stop_thread()
         self.log.close()
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ import psutil
 
 from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
+from tests.harness.commands import CODE, ROOT, TREE, forked
+from tests.harness.counts import count, count_node
+from tests.harness.endings import end, living
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = Path(os.environ.get("INSPECTED_TREE", ROOT))
-"""The checkout whose code the nodes run; another one when an older tree is inspected."""
 WITH_SPARE = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
 """What gives a node a spare runner, which older trees do not know."""
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
@@ -94,20 +94,17 @@ def shoal(
     inside: tuple[str, ...] = (),
     tree: Path = TREE,
 ) -> Any:
-    """Run the command line of `tree` as a user would, on the machine that the words `inside` lead
-    to, without a spare runner unless `env` says otherwise; returns the completed process (text)."""
+    """Run the command line of `tree`, on the machine that the words `inside` lead to, without a
+    spare runner unless `env` says otherwise; forked where that makes no difference (see
+    `commands`). Returns the completed process (text)."""
+    return forked(*words, env=variables(env, tree), timeout=timeout, inside=inside, tree=tree)
+
+
+def variables(env: Mapping[str, str] | None = None, tree: Path = TREE) -> dict[str, str]:
+    """Return the environment of a command of a test: no colours, and no spare runner unless `env`
+    says otherwise."""
     alone = {"SHOAL_RUNNER__SPARE": "false"} if tree == ROOT else {}
-    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
-    return subprocess.run(
-        [*inside, sys.executable, "-P", "-c", code, *words],
-        cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", **alone, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return {**os.environ, "NO_COLOR": "1", **alone, **(env or {})}
 
 
 @dataclass
@@ -238,34 +235,27 @@ class Node:
         return shoal(*words, env=self.env, timeout=timeout, inside=self.inside, tree=self.tree)
 
     def close(self) -> None:
-        """End whatever of this node is left, by pid, and remove its home."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.down()
-        for process in self.all_processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        """End whatever of this node is left, by pid, and remove its home: no clean end, which is
+        `down`."""
+        paths = load_settings(home=self.home).paths
+        end(self.home, paths)
+        count_node(paths.logs)
         self.http.close()
-        shutil.rmtree(load_settings(home=self.home).paths.runtime, ignore_errors=True)
+        shutil.rmtree(paths.runtime, ignore_errors=True)
         self._folder.cleanup()
 
     def all_processes(self) -> list[psutil.Process]:
         """Every living process whose environment names this home."""
         found: list[psutil.Process] = []
-        for process in psutil.process_iter():
+        for pid in living(self.home):
             with contextlib.suppress(psutil.Error):
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                mine = process.environ().get("SHOAL_HOME") == str(self.home)
-                if alive and mine and process.pid != os.getpid():
-                    found.append(process)
+                found.append(psutil.Process(pid))
         return found
 
     def kill(self) -> float:
         """kill -9 everything of this node, by pid, until nothing is left; returns when it began."""
         at = time.monotonic()
-        while found := self.all_processes():
-            for process in found:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+        end(self.home, load_settings(home=self.home).paths)
         return at
 
     def log_lines(self, process: str) -> list[dict[str, Any]]:
@@ -355,11 +345,11 @@ def kill(pid: int, number: int = signal.SIGKILL) -> float:
 
 
 def typed(node: Node, *words: str) -> subprocess.Popen[str]:
-    """The command line under way. It heeds Ctrl-C, as a user's does; a test run in the background
-    may have been told to ignore it."""
-    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    """The command line under way, a process of its own. It heeds Ctrl-C, as a user's does; a test
+    run in the background may have been told to ignore it."""
+    count("calls")
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", code, *words],
+        [sys.executable, "-P", "-c", CODE, *words],
         cwd=tempfile.gettempdir(),
         env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **node.env},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -1,13 +1,18 @@
-"""Runs the three parts of the test suite, one after the other: what may run side by side, what
-starts nodes, what measures. Each part runs whole, also when one before it failed.
+"""Runs the parts of the test suite, one after the other: what may run side by side, what starts
+nodes, what measures. Each part runs whole, also when one before it failed.
+
+At the end it prints what each part took and started, the slowest tests, and what was skipped. A
+part that starts more than `ceilings.toml` allows fails the run.
 
 With `--again`, tests that failed are run a second time, one after the other: CI's machines are
 lent and their cores shared, and of some 9,000 tests with real processes one may lose a race
-against its own deadline. One that fails twice fails the run, and what failed once is listed last.
-CPython's own tests are run so (its `--rerun`).
+against its own deadline. One that fails twice fails the run; what passed the second time is listed
+in `.pytest_cache/again.txt`. CPython's own tests are run so (its `--rerun`).
 
-    python -m tests.harness.parts [--again]
+    python -m tests.harness.parts [--again | --fast]
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -15,44 +20,152 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conftest import MEASURES, RANKS, WHOLE_NODES
+from tests.harness import parts_report
+from tests.harness.counts import VARIABLE, counted
+from tests.harness.parts_report import Ran, tests_of
+
 ROOT = Path(__file__).parents[2]
-TOLD = ("--durations", "20", "-r", "s")
+HERE = ROOT / "tests"
+CEILINGS = Path(__file__).with_name("ceilings.toml")
+REAPER = Path(__file__).with_name("reaper.py")
 SIDE_BY_SIDE = str((os.cpu_count() or 1) + 1)
 """One more than there are cores, for a fifth of their time went by in waits with as many."""
-PARTS = (
-    ("-m", "not nodes and not alone and not proof", "-n", SIDE_BY_SIDE, "--dist", "worksteal"),
-    ("-m", "nodes and not proof", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
-    ("-m", "alone and not proof"),
-)
 FAILED = 1
 """pytest's exit status when all tests ran and some failed; others tell of what broke it off."""
+OVER = 1
+"""The exit status when a part started too much."""
 MOST_AGAIN = 10
 """More failures than this are no bad luck."""
 
 
-def run(parts: Sequence[Sequence[str]], *, again: bool, root: Path = ROOT) -> int:
+@dataclass(frozen=True)
+class Part:
+    """A part of the suite: pytest's words for where its tests are, and which of them."""
+
+    name: str
+    words: tuple[str, ...]
+
+
+def _places() -> tuple[list[str], list[str], list[str]]:
+    """Return the folders with nodes, and the files in them and elsewhere that run alone."""
+    measures = [HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names]
+    files = [file for folder in WHOLE_NODES for file in sorted(folder.rglob("test_*.py"))]
+    alone = [file for file in files if file in measures or "mark.alone" in file.read_text()]
+    ranks = [file for file in sorted((HERE / "runner").glob("test_*.py"))
+             if file.stem.startswith(RANKS)]  # fmt: skip
+    folders, measured, of_ranks = (
+        [str(path.relative_to(ROOT)) for path in paths] for paths in (WHOLE_NODES, alone, ranks)
+    )
+    return folders, measured, of_ranks
+
+
+def _ignored(paths: Sequence[str]) -> list[str]:
+    return [f"--ignore={path}" for path in paths]
+
+
+FOLDERS, MEASURED, OF_RANKS = _places()
+BESIDE = ("tests", *_ignored(FOLDERS), *_ignored(OF_RANKS))
+"""Where the tests are that may run side by side. A part collects only its own files: to collect
+all takes 18 s of a processor, in each process of pytest."""
+PARTS = (
+    Part("side", (*BESIDE, "-m", "not nodes and not alone and not proof",
+                  "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
+    Part("nodes", (*FOLDERS, *_ignored(MEASURED), "-m", "nodes and not proof",
+                   "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
+    Part("alone", (*MEASURED, *OF_RANKS, "-m", "alone and not proof")),
+)  # fmt: skip
+FAST = (
+    Part("fast", (*BESIDE, "-m", "not slow and not nodes and not alone and not proof",
+                  "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
+    Part("node", ("tests/first_answer.py",)),
+)  # fmt: skip
+
+
+def run(
+    parts: Sequence[Part],
+    *,
+    again: bool,
+    root: Path = ROOT,
+    ceilings: Mapping[str, Mapping[str, int]] | None = None,
+) -> int:
     """Run each part of the tests in `root`; with `again`, the failed ones a second time. Returns
-    the exit status: 0 when each test passed, in the end."""
+    the exit status: 0 when each test passed, in the end, and no part started too much."""
     _failures(root).unlink(missing_ok=True)
-    said = {_pytest(root, *part, *TOLD) for part in parts}
+    (root / ".pytest_cache").mkdir(exist_ok=True)
+    _passed_again(root).unlink(missing_ok=True)
+    ran = [_run(root, part) for part in parts]
     failed = _failed(root)
-    if not again or said - {0} != {FAILED} or not 0 < len(failed) <= MOST_AGAIN:
-        return next(iter(said - {0, FAILED}), max(said))
-    status = _pytest(root, "--last-failed", "--last-failed-no-failures", "none", "-r", "s")
-    twice = _failed(root)
-    print("Failed once, and run a second time:")
-    for name in failed:
-        print(f"  {'failed again' if name in twice else 'passed      '}  {name}")
-    return status
+    status = _status([one.status for one in ran])
+    lines: list[str] = []
+    if again and status == FAILED and 0 < len(failed) <= MOST_AGAIN:
+        twice = Part("again", tuple(failed))
+        ran.append(_run(root, twice))
+        status = ran[-1].status
+        lines = _told_again(root, failed)
+    over = too_many(ran, ceilings or {})
+    print("\n".join([*parts_report.report(ran), *lines, *over]), flush=True)
+    return status or (OVER if over else 0)
 
 
-def _pytest(root: Path, *words: str) -> int:
-    command = [sys.executable, "-m", "pytest", "tests", *words]
+def too_many(ran: Sequence[Ran], ceilings: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a line for each count that is above its ceiling."""
+    return [
+        f"too many {kind} in part {one.name}: {one.counts[kind]:,}; the limit is {most:,} "
+        f"({CEILINGS.name})"
+        for one in ran
+        for kind, most in ceilings.get(one.name, {}).items()
+        if one.counts[kind] > most
+    ]
+
+
+def _run(root: Path, part: Part) -> Ran:
+    """Run a part in processes that are counted; what it leaves is ended."""
+    folder = root / ".pytest_cache" / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = part.name.replace(" ", "-")
+    report, counts, junit = (folder / f"{stem}.{end}" for end in ("json", "counts", "xml"))
+    for file in (report, counts, junit):
+        file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", *part.words]
     print(shlex.join(command), flush=True)
-    return subprocess.run(command, cwd=root, check=False).returncode
+    began = time.monotonic()
+    status = subprocess.run(
+        [sys.executable, "-P", str(REAPER), str(report), *command, f"--junitxml={junit}"],
+        cwd=root,
+        env={**os.environ, VARIABLE: str(counts)},
+        check=False,
+    ).returncode
+    took_s = time.monotonic() - began
+    told = json.loads(report.read_text()) if report.exists() else {"cpu_s": None, "left": []}
+    found = tests_of(junit) if junit.exists() else ()
+    numbers: Counter[str] = counted(counts)
+    return Ran(part.name, status, took_s, told["cpu_s"], tuple(told["left"]), numbers, found)
+
+
+def _status(said: Sequence[int]) -> int:
+    """Return the one exit status that tells most: what broke a part off, else that tests failed."""
+    return next((one for one in said if one not in (0, FAILED)), max(said))
+
+
+def _told_again(root: Path, failed: Sequence[str]) -> list[str]:
+    """Write down which of the failed tests have passed now; return what to print of all."""
+    twice = _failed(root)
+    passed = [name for name in failed if name not in twice]
+    _passed_again(root).write_text("".join(f"{name}\n" for name in passed))
+    rows = [f"  {'failed again' if name in twice else 'passed      '}  {name}" for name in failed]
+    return ["Failed once, and run a second time:", *rows]
+
+
+def _passed_again(root: Path) -> Path:
+    return root / ".pytest_cache" / "again.txt"
 
 
 def _failures(root: Path) -> Path:
@@ -67,9 +180,13 @@ def _failed(root: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the tests, part after part.")
-    parser.add_argument("--again", action="store_true", help="run what failed a second time")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--again", action="store_true", help="run what failed a second time")
+    how.add_argument("--fast", action="store_true", help="run the quick tests and one node")
     asked = parser.parse_args()
-    sys.exit(run(PARTS, again=asked.again))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    ceilings = tomllib.loads(CEILINGS.read_text())
+    sys.exit(run(FAST if asked.fast else PARTS, again=asked.again, ceilings=ceilings))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from bus.wire.messages.wire import Message
 from conf.blas import prepared_blas
 from conf.paths import find_paths, make_folders
 from conf.settings import load_settings
+from tests.harness.counts import count
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ModelId("toy")
@@ -158,6 +159,7 @@ def started_slot(
         program = "tests.harness.scripted_runner"
     if supervised:
         environment["SUPERVISOR_ENABLED"] = "1"
+    count("runners")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", program],
         cwd=paths.run,

@@ -17,8 +17,10 @@ that a runner makes, credit above all, and prints one JSON line for each thing t
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +79,7 @@ WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")
 
 EMBEDDED = 32
 """Vectors in an entry."""
+EXIT_ORPHANED = 75
 
 
 def tell(event: str, **facts: object) -> None:
@@ -402,5 +405,17 @@ def numbered(entries: list[Entry]) -> list[Entry]:
     return [structs.replace(entry, seq=seq) for seq, entry in enumerate(entries)]
 
 
+def end_with_parent() -> None:
+    """End this process when the pipe on its standard input is closed, as by the end of a test."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(EXIT_ORPHANED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_parent()
     SyntheticRunner(sys.argv[1], InstanceId(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])).run()

@@ -1,0 +1,43 @@
+"""Counts what tests start, for `parts`: a line per start in the file that a variable names.
+
+Nodes and runners are counted when a node is closed, by what its supervisord has logged: whoever
+started them, and also what was started anew. Runners of a test without a node, calls of the command
+line and testbeds are counted where the harness starts them. Nodes of `shoal lab` are not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+VARIABLE = "PARTS_COUNTS"
+KINDS = ("nodes", "runners", "calls", "testbeds")
+NODE = re.compile(r"supervisord started with pid")
+RUNNER = re.compile(r"spawned: '\d+' with pid")
+
+
+def count(kind: str, number: int = 1) -> None:
+    """Note that a test starts so many of a kind; nothing where nobody counts."""
+    assert kind in KINDS, kind
+    file = os.environ.get(VARIABLE)
+    if file and number:
+        with open(file, "a") as lines:
+            lines.write(f"{kind} {number}\n")
+
+
+def count_node(logs: Path) -> None:
+    """Count the starts that the supervisord of a home has logged in this folder."""
+    text = "".join(path.read_text(errors="replace") for path in logs.glob("supervisord.log*"))
+    count("nodes", len(NODE.findall(text)))
+    count("runners", len(RUNNER.findall(text)))
+
+
+def counted(file: Path) -> Counter[str]:
+    """Return how many of each kind a file tells of."""
+    found = Counter[str]()
+    for line in file.read_text().splitlines() if file.exists() else ():
+        kind, number = line.split()
+        found[kind] += int(number)
+    return found

@@ -1,0 +1,36 @@
+"""Tests of the testbed itself: what it starts ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bus.process.endpoints import Endpoints
+from tests.harness.gateway_testbed import ROOT, Runner
+
+
+class Hasty(Runner):
+    patience_s = 0.0
+
+
+def test_a_runner_that_does_not_come_up_is_ended(tmp_path: Path) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(AssertionError, match="the synthetic runner is up"):
+        Hasty(Endpoints(str(tmp_path)).runner("00"), "inst-1", 1)
+    assert psutil.Process().children() == before
+
+
+def test_a_runner_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.harness.synthetic_runner"]
+    words = [Endpoints(str(tmp_path)).runner("00"), "inst-1", "1", "1"]
+    with subprocess.Popen(
+        [*program, *words], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as runner:
+        assert runner.stdout is not None and b"up" in runner.stdout.readline()
+        assert runner.stdin is not None
+        runner.stdin.close()
+        assert runner.wait() == 75
