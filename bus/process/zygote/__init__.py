@@ -1,0 +1,2 @@
+"""supervisord as the zygote of the services on Linux: it imports once what they share, and forks
+them (decision 0068)."""
