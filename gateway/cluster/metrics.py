@@ -1,7 +1,8 @@
 """Talks to Prometheus: our own counts, summed over HTTP processes, and the runners' readings.
 
 The client library's multiprocess mode keeps each process's values in files of one folder, which
-`keep_metrics_in` sets before the first `Metrics`. What a runner knows is told from its readings at the time of the scrape.
+`keep_metrics_in` sets before the first `Metrics`. What a runner knows is told from its readings at
+the time of the scrape.
 """
 
 # pyright: reportUnknownMemberType=false

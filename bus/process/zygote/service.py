@@ -36,6 +36,7 @@ def become(package: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetur
     code = 1
     try:
         gc.freeze()
+        setproctitle.getproctitle()  # finds where the title lies only while the environment is old
         set_environment(env)
         open_streams(unbuffered=bool(env.get("PYTHONUNBUFFERED")))
         sys.argv, sys.orig_argv = [""], list(argv)
@@ -70,14 +71,23 @@ def set_environment(env: Mapping[str, str]) -> None:
 
 
 def open_streams(*, unbuffered: bool) -> None:
-    """Open the standard streams anew, as `python` does at its start (`unbuffered`: `python -u`)."""
-    _KEPT.extend([sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__])
-    encoding = sys.stdout.encoding
-    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False), encoding, "strict")  # noqa: SIM115
-    sys.stdout = _writer(1, encoding, "strict", unbuffered=unbuffered)
-    sys.stderr = _writer(2, encoding, "backslashreplace", unbuffered=unbuffered)
-    for name in ("stdin", "stdout", "stderr"):
-        setattr(sys, f"__{name}__", getattr(sys, name))
+    """Open the standard streams anew, as `python` does at its start (`unbuffered`: `python -u`),
+    with the encodings that this interpreter began with."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old: TextIO = getattr(sys, f"__{name}__")
+        _KEPT.extend([old, getattr(sys, name)])
+        fresh = io.TextIOWrapper(
+            open(  # noqa: SIM115 - it stays open
+                number, "wb" if number else "rb", 0 if unbuffered and number else -1, closefd=False
+            ),
+            old.encoding,
+            old.errors,
+            newline="\n" if number else None,
+            line_buffering=not unbuffered and os.isatty(number),
+            write_through=unbuffered,
+        )
+        setattr(sys, name, fresh)
+        setattr(sys, f"__{name}__", fresh)
 
 
 def run(package: str) -> int:
@@ -101,15 +111,3 @@ def finish() -> None:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-
-
-def _writer(number: int, encoding: str, errors: str, *, unbuffered: bool) -> TextIO:
-    raw = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
-    return io.TextIOWrapper(
-        raw,
-        encoding,
-        errors,
-        newline="\n",
-        line_buffering=not unbuffered and os.isatty(number),
-        write_through=unbuffered,
-    )
