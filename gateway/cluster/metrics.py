@@ -1,15 +1,14 @@
 """Talks to Prometheus: our own counts, summed over HTTP processes, and the runners' readings.
 
-The client library's multiprocess mode keeps each process's values in files of one folder, which
-`keep_metrics_in` sets before the first `Metrics`. What a runner knows is told from its readings at
-the time of the scrape.
+The client library's multiprocess mode keeps each process's values in files of one folder, which is
+chosen (`earlier_counts`) before the first `Metrics`. What a runner knows is told from its readings
+at the time of the scrape.
 """
 
 # pyright: reportUnknownMemberType=false
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
-import os
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -38,13 +37,6 @@ from gateway.cluster.counters import ITL_BOUNDS_S, Counters, HistogramTotals, No
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
-
-
-def keep_metrics_in(folder: str) -> None:
-    """Have the values of this process and of those that it forks kept in files of a folder."""
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-    # the library chooses when it is imported, which was before the folder was known
-    values.ValueClass = values.get_value_class()
 
 
 class BulkHistogram(Histogram):

@@ -29,7 +29,6 @@ from bus.links.tls_files import forget_served
 from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
-from gateway.cluster.metrics import keep_metrics_in
 from gateway.cluster.options import Options
 from gateway.http.app import build_app
 from gateway.http.connection import Connection
@@ -213,7 +212,6 @@ def serve(options: Options) -> None:
     """Serve until told to stop. Raises Unavailable when the port is taken, ConfigError when the
     pair of HTTPS is no good."""
     served = served_pair(options)
-    keep_metrics_in(options.metrics_folder)
     go_on(Path(options.metrics_folder), options.version)
     listener = (
         open_listener(options.host, options.port)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from supervisor.options import ServerOptions
 
 from bus.process.logs import Log
-from bus.process.zygote.loaded import Loaded
+from bus.process.zygote.loaded import LoadedCode
 from bus.process.zygote.service import become, reset_signals
 
 INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
@@ -32,7 +32,7 @@ HEEDED = frozenset({"PYTHONUNBUFFERED"})
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ServiceStart:
     """How a command is started: the package that a forked child runs, empty: by `execve`. `why` is
     worth a line in the log."""
 
@@ -40,18 +40,20 @@ class Way:
     why: str = ""
 
 
-def way_of(argv: Sequence[str], env: Mapping[str, str], loaded: Loaded, *, threads: int) -> Way:
+def way_of(
+    argv: Sequence[str], env: Mapping[str, str], loaded: LoadedCode, *, threads: int
+) -> ServiceStart:
     """Decide how a command is started in a process of so many threads."""
     package = argv[3] if list(argv[:3]) == [sys.executable, "-P", "-m"] and len(argv) == 4 else ""
     if package not in loaded.packages:
-        return Way()
+        return ServiceStart()
     if other := next((name for name in sorted({*env, *os.environ}) if _differs(name, env)), ""):
-        return Way(why=f"{other} differs from supervisord's")
+        return ServiceStart(why=f"{other} differs from supervisord's")
     if threads != 1:
-        return Way(why=f"supervisord has {threads} threads")
+        return ServiceStart(why=f"supervisord has {threads} threads")
     if changed := loaded.changed():
-        return Way(why=f"{changed} has changed since supervisord started")
-    return Way(package)
+        return ServiceStart(why=f"{changed} has changed since supervisord started")
+    return ServiceStart(package)
 
 
 def _differs(name: str, env: Mapping[str, str]) -> bool:
@@ -62,7 +64,7 @@ def _differs(name: str, env: Mapping[str, str]) -> bool:
 class ForkingOptions(ServerOptions):
     """supervisord's options, with the services of `loaded` forked."""
 
-    loaded: ClassVar[Loaded] = Loaded()
+    loaded: ClassVar[LoadedCode] = LoadedCode()
     _mask: set[signal.Signals]
     _threads = 0
 

@@ -25,7 +25,7 @@ Mark = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCode:
     """The packages that may be forked, and the marks of the files that they were loaded from.
     `trouble`: why there are none."""
 
@@ -43,7 +43,7 @@ class Loaded:
         return next(differs, "") or next(others, "")
 
 
-def load(packages: Iterable[str], modules: Iterable[str] = (), *, root: Path = ROOT) -> Loaded:
+def load(packages: Iterable[str], modules: Iterable[str] = (), *, root: Path = ROOT) -> LoadedCode:
     """Import `__main__` of each package, and more modules. Where that fails nothing may be forked;
     it raises nothing."""
     wanted = tuple(packages)
@@ -56,18 +56,18 @@ def load(packages: Iterable[str], modules: Iterable[str] = (), *, root: Path = R
             importlib.import_module(module)
         running_code()
     except (Exception, SystemExit) as error:
-        return Loaded(trouble=f"{type(error).__name__}: {error}")
+        return LoadedCode(trouble=f"{type(error).__name__}: {error}")
     finally:
         for package in wanted:
-            _forget_main(package)
+            _unload_main(package)
         gc.enable()
     tree, others = tree_marks(root), dict(_marks(_other_files()))
     for path in (*tree, *others):
         if _written_since(path, began_ns):
-            return Loaded(trouble=f"{path} was written while it was imported")
+            return LoadedCode(trouble=f"{path} was written while it was imported")
     gc.collect()
     gc.freeze()
-    return Loaded(frozenset(wanted), root, tree, others)
+    return LoadedCode(frozenset(wanted), root, tree, others)
 
 
 def tree_marks(root: Path) -> dict[str, Mark]:
@@ -87,8 +87,8 @@ def tree_marks(root: Path) -> dict[str, Mark]:
     return found
 
 
-def _forget_main(package: str) -> None:
-    """Have `python -m` of a package, later, run a `__main__` that nobody has imported."""
+def _unload_main(package: str) -> None:
+    """Have `python -m` of a package, later, run a `__main__` that was not imported before."""
     name = f"{package}.__main__"
     if sys.modules.pop(name, None) is not None and package in sys.modules:
         vars(sys.modules[package]).pop("__main__", None)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from bus.process.tree import ROOT
-from bus.process.zygote.forking import Way, way_of
-from bus.process.zygote.loaded import Loaded, tree_marks
+from bus.process.zygote import LoadedCode
+from bus.process.zygote.forking import ServiceStart, way_of
+from bus.process.zygote.loaded import tree_marks
 from conf.settings import load_settings
 from conf.supervisord import SERVICES, supervisord_command
 
@@ -176,7 +177,7 @@ def test_what_is_loaded_before_a_fork_has_no_threads_sockets_loops_or_files() ->
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> Loaded:
+def loaded(tmp_path: Path) -> LoadedCode:
     """The bus, loaded from a tree of two files and a library of one."""
     (tmp_path / "tree" / "bus" / "wire").mkdir(parents=True)
     for name in ("bus/__init__.py", "bus/wire/codec.py"):
@@ -186,13 +187,13 @@ def loaded(tmp_path: Path) -> Loaded:
     found = library.stat()
     marks = {str(library): (found.st_mtime_ns, found.st_size, found.st_ino)}
     root = tmp_path / "tree"
-    return Loaded(frozenset({"bus"}), root, tree_marks(root), marks)
+    return LoadedCode(frozenset({"bus"}), root, tree_marks(root), marks)
 
 
-def test_the_command_of_a_loaded_package_is_forked(loaded: Loaded) -> None:
-    assert way_of(COMMAND, dict(os.environ), loaded, threads=1) == Way("bus")
+def test_the_command_of_a_loaded_package_is_forked(loaded: LoadedCode) -> None:
+    assert way_of(COMMAND, dict(os.environ), loaded, threads=1) == ServiceStart("bus")
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "SHOAL_LOG_LEVEL": "debug"}
-    assert way_of(COMMAND, env, loaded, threads=1) == Way("bus")
+    assert way_of(COMMAND, env, loaded, threads=1) == ServiceStart("bus")
 
 
 @pytest.mark.parametrize(
@@ -205,22 +206,22 @@ def test_the_command_of_a_loaded_package_is_forked(loaded: Loaded) -> None:
         ["cat"],
     ],
 )
-def test_any_other_command_is_executed_without_a_word(loaded: Loaded, argv: list[str]) -> None:
-    assert way_of(argv, dict(os.environ), loaded, threads=1) == Way()
+def test_any_other_command_is_executed_without_a_word(loaded: LoadedCode, argv: list[str]) -> None:
+    assert way_of(argv, dict(os.environ), loaded, threads=1) == ServiceStart()
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"])
-def test_another_interpreter_is_executed(loaded: Loaded, name: str) -> None:
+def test_another_interpreter_is_executed(loaded: LoadedCode, name: str) -> None:
     way = way_of(COMMAND, {**os.environ, name: "other"}, loaded, threads=1)
-    assert way == Way(why=f"{name} differs from supervisord's")
+    assert way == ServiceStart(why=f"{name} differs from supervisord's")
 
 
-def test_a_process_with_threads_does_not_fork_services(loaded: Loaded) -> None:
+def test_a_process_with_threads_does_not_fork_services(loaded: LoadedCode) -> None:
     assert way_of(COMMAND, dict(os.environ), loaded, threads=2).why == "supervisord has 2 threads"
 
 
 @pytest.mark.parametrize("what", ["changed", "new", "gone", "library"])
-def test_code_that_has_changed_is_executed(loaded: Loaded, what: str) -> None:
+def test_code_that_has_changed_is_executed(loaded: LoadedCode, what: str) -> None:
     path = loaded.root / "bus/wire/codec.py"
     if what == "library":
         path = Path(next(iter(loaded.others)))
@@ -230,7 +231,7 @@ def test_code_that_has_changed_is_executed(loaded: Loaded, what: str) -> None:
         path.unlink()
     else:
         path.write_text("TWO = 22\n")
-    assert way_of(COMMAND, dict(os.environ), loaded, threads=1) == Way(
+    assert way_of(COMMAND, dict(os.environ), loaded, threads=1) == ServiceStart(
         why=f"{path} has changed since supervisord started"
     )
 
