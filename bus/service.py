@@ -169,7 +169,7 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
     """
     path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(path, "a+") as file, _unswept(path.parent):
+    with open(path, "a+") as file, _unswept(path.parent), _unswept(path.parent.parent):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -189,7 +189,8 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
 @contextlib.contextmanager
 def _unswept(folder: Path) -> Generator[None]:
     """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
-    a folder that is locked."""
+    a folder that is locked, and all that is in it. The folder above has the files that all of the
+    user's homes share, those that are preloaded into runners among them."""
     held = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

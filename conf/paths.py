@@ -72,8 +72,9 @@ class Paths:
 
     @property
     def preloads(self) -> Path:
-        """Return the folder of what is compiled here and preloaded into runners."""
-        return self.state / "preloads"
+        """Return the folder of libraries that are compiled here and preloaded into runners. All of
+        the user's homes share it, for compiling takes a second."""
+        return self.runtime.parent / "preloads"
 
     @property
     def logs(self) -> Path:
@@ -169,7 +170,8 @@ def find_paths(home: Path | None = None) -> Paths:
 def make_folders(paths: Paths) -> None:
     """Make every folder, private to this user. Raises ConfigError when the runtime folder
     belongs to another user (every user may make names under /tmp)."""
-    for folder in (paths.runtime.parent, paths.runtime, paths.kernels, paths.measured):
+    shared = (paths.runtime.parent, paths.kernels, paths.measured, paths.preloads)
+    for folder in (*shared, paths.runtime):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -119,10 +119,15 @@ def remember_start(settings: Settings) -> None:
     _write(paths.up_file, json.dumps(dict(settings.flags), default=str))
 
 
-def supervisord_command(settings: Settings, *extra: str) -> list[str]:
-    """Return the command that starts supervisord, in the background (`-n`: in the foreground)."""
+def supervisord_command(settings: Settings, *extra: str, platform: str = sys.platform) -> list[str]:
+    """Return the command that starts supervisord, in the background (`-n`: in the foreground).
+
+    On Linux it forks the services from itself (decision 0068). On macOS a process that was forked
+    and not executed may not use Metal and other frameworks, so there it executes them.
+    """
+    module = "bus.process.zygote" if platform == "linux" else "supervisor.supervisord"
     conf = str(settings.paths.supervisord_conf)
-    return [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", conf, *extra]
+    return [sys.executable, "-P", "-m", module, "-c", conf, *extra]
 
 
 def _service(

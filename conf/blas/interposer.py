@@ -3,11 +3,13 @@
 `ONE_ROW` sends one row to `cblas_sgemv`; `exponential()` is MLX's own `exp`, compiled for this
 processor. What lies there is loaded as code into every runner. So it lies in a folder of this user
 alone, has the hash of what it is made from in its name, and is taken only where no other user could
-have written it.
+have written it. All of the user's homes share the folder, those of other versions of shoal too: a
+file is removed only when no node was started with it for half a year.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -16,6 +18,7 @@ import platform
 import shutil
 import stat
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from conf.blas.libraries import processor
 
 HERE = Path(__file__).parent
 COMPILE_S = 20.0
+UNUSED_S = 180 * 86400.0
 INSTALL_HINT = "install a C compiler (gcc, clang), then `shoal down` and `shoal up`"
 
 
@@ -99,8 +103,7 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     compiler = next(filter(None, map(shutil.which, wanted.compilers)), None)
     if compiler is None:
         raise NoInterposer(f"there is no {wanted.language} compiler", INSTALL_HINT)
-    for old in folder.glob(f"{wanted.name}-*"):
-        old.unlink(missing_ok=True)
+    _remove_unused(folder, wanted.name)
     draft = folder / f"{wanted.name}-draft-{os.getpid()}.so"
     command = [compiler, "-o", str(draft), str(wanted.source), *wanted.options]
     try:
@@ -118,3 +121,16 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     if made is None:
         raise NoInterposer(f"{folder} does not keep what is written there", f"look at {folder}")
     return made
+
+
+def note_use(path: Path) -> None:
+    """Note that a node is started with a file, which keeps it."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def _remove_unused(folder: Path, name: str) -> None:
+    for old in folder.glob(f"{name}-*"):
+        with contextlib.suppress(OSError):
+            if old.stat().st_mtime < time.time() - UNUSED_S:
+                old.unlink()

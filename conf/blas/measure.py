@@ -41,6 +41,7 @@ from conf.blas.interposer import (
     exponential,
     interposer_in,
     make_interposer,
+    note_use,
 )
 from conf.blas.libraries import find_libraries, fingerprint, processor, usable_cores
 from conf.settings import Settings
@@ -235,15 +236,17 @@ def _chosen(
 
 
 def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
-    """Return an interposer; one that was just made, when products through it are right. Raises
-    NoInterposer."""
-    ready = interposer_in(folder, wanted)
-    if ready is None:
-        ready = make_interposer(folder, wanted)
-        told = variables(choice, str(ready))
-        if _asked("", told, (), "", time.monotonic() + DEADLINE_S) is None:
-            ready.unlink()
-            raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
+    """Return an interposer; one that was just made, when products through it are right. Nodes that
+    start now wait for it. Raises NoInterposer."""
+    with _alone(folder / wanted.file_name):
+        ready = interposer_in(folder, wanted)
+        if ready is None:
+            ready = make_interposer(folder, wanted)
+            told = variables(choice, str(ready))
+            if _asked("", told, (), "", time.monotonic() + DEADLINE_S) is None:
+                ready.unlink()
+                raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
+    note_use(ready)
     return ready
 
 
@@ -259,7 +262,7 @@ def _table_file(settings: Settings, libraries: Sequence[Library]) -> Path:
 
 @contextmanager
 def _alone(file: Path) -> Generator[None]:
-    """Keep other nodes that start now from measuring at the same time."""
+    """Keep other nodes that start now from making the same file at the same time."""
     with open(file.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,8 +1,8 @@
 """Talks to Prometheus: our own counts, summed over HTTP processes, and the runners' readings.
 
-The client library's multiprocess mode keeps each process's values in files of one folder;
-`PROMETHEUS_MULTIPROC_DIR` must name it before this module is first imported (the composition root
-does). What a runner knows is told from its readings at the time of the scrape.
+The client library's multiprocess mode keeps each process's values in files of one folder, which is
+chosen (`earlier_counts`) before the first `Metrics`. What a runner knows is told from its readings
+at the time of the scrape.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -30,6 +30,7 @@ from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
+from gateway.http.app import build_app
 from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listener, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
@@ -191,10 +192,8 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return the application; imported here, after the fork, because the metrics' library looks
-        for its folder when it is imported and because no socket may be older than the fork."""
-        from gateway.http.app import build_app
-
+        """Return the application. It is built after the fork, for no socket may be older; its
+        modules are imported before, once for all HTTP processes."""
         return build_app(self.options)
 
 
@@ -213,7 +212,6 @@ def serve(options: Options) -> None:
     """Serve until told to stop. Raises Unavailable when the port is taken, ConfigError when the
     pair of HTTPS is no good."""
     served = served_pair(options)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = options.metrics_folder
     go_on(Path(options.metrics_folder), options.version)
     listener = (
         open_listener(options.host, options.port)

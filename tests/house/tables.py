@@ -33,6 +33,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.requests.tracing",
     "gateway.requests.otlp",
     "gateway.cluster.earlier_counts",
+    "bus.process.zygote",
     "conf.collectors",
     "master.consensus",
     "master.decisions",

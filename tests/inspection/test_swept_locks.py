@@ -13,9 +13,11 @@ from tests.harness.nodes import Node
 pytestmark = pytest.mark.proof
 
 
-def test_c17_a_sweeper_passes_by_the_folder_of_a_running_nodes_locks(node: Node) -> None:
-    folder = load_settings(home=node.home).paths.runtime
-    assert list(folder.glob("*.role"))
+@pytest.mark.parametrize("above", [False, True])
+def test_c17_a_sweeper_passes_by_the_folders_of_a_running_node(node: Node, above: bool) -> None:
+    paths = load_settings(home=node.home).paths
+    folder = paths.runtime.parent if above else paths.runtime
+    assert paths.preloads.parent == folder if above else list(folder.glob("*.role"))
     held = os.open(folder, os.O_RDONLY)
     try:
         # systemd-tmpfiles does this to each folder, and leaves alone the one that it cannot lock

@@ -12,6 +12,7 @@ import pytest
 
 from conf.blas.interposer import ONE_ROW
 from conf.blas.libraries import find_libraries
+from conf.settings import load_settings
 from tests.harness.nodes import Node, running_node, shoal
 
 FOUND = find_libraries("auto")
@@ -58,7 +59,7 @@ def test_with_fast_one_row_goes_its_own_way_and_answers_stay_right() -> None:
     with running_node(SHOAL_RUNNER__PARITY="fast") as node:
         preloaded, finding, files = variables(node)["LD_PRELOAD"], doctor(node), mapped(node)
         fast = node.chat(count, max_tokens=24).json()["choices"][0]["message"]["content"]
-        own = node.home / "state" / "preloads"
+        own = load_settings(home=node.home).paths.preloads
     assert ("one row by sgemv" in finding["found"]) == ("one-row-" in preloaded), finding
     if "one-row-" in preloaded:
         interposers = preloaded.split(":")[:-1]

@@ -8,9 +8,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
+from conf.settings import load_settings
 from tests.harness.nodes import ROOT, Node, eventually, kill
 
 
@@ -30,6 +33,33 @@ def test_the_doctor_finds_a_live_nodes_door_open(node: Node) -> None:
     for name in ("addresses", "cluster key", "cluster port"):
         assert checks[name]["level"] == "ok", checks[name]
     assert str(node.base_port + 4) in checks["cluster port"]["found"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS executes every service")
+def test_services_are_forked_from_supervisord_and_started_anew_by_supervisorctl(node: Node) -> None:
+    supervisord = int((node.home / "state" / "supervisord.pid").read_text())
+    before = node.pid("telemetry")
+    conf = str(load_settings(home=node.home).paths.supervisord_conf)
+    words = ("-m", "supervisor.supervisorctl", "-c", conf, "restart", "telemetry")
+    done = subprocess.run(
+        [sys.executable, "-P", *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "telemetry: stopped\ntelemetry: started\n")
+    pid = node.pid("telemetry")
+    assert pid != before and psutil.Process(pid).ppid() == supervisord
+    eventually(lambda: psutil.Process(pid).cmdline()[0].startswith("shoal telemetry"), 30, "title")
+    assert not [one for one in node.log_lines("telemetry") if "from the disk" in one["message"]]
+    assert first_mapping(pid) == first_mapping(supervisord), "it was executed"
+    eventually(
+        lambda: node.http.get("/v1/diagnostics/node/processes/telemetry/stacks").is_success,
+        30,
+        "answers",
+    )
+
+
+def first_mapping(pid: int) -> str:
+    """Where the program lies in a process's memory: at random, but for its forks."""
+    return Path(f"/proc/{pid}/maps").read_text().split("-")[0]
 
 
 @pytest.fixture

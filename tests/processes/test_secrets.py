@@ -157,7 +157,7 @@ class Site:
         yield self.folder
         for node in self.cluster.nodes:
             paths = find_paths(node.home)
-            yield from (node.home, paths.runtime, paths.kernels, paths.measured)
+            yield from (node.home, paths.runtime, paths.kernels, paths.measured, paths.preloads)
         yield Path("/dev/shm")
 
     def search(self) -> SecretSearch:

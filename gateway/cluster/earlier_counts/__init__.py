@@ -11,10 +11,14 @@ still. Counts of another version of shoal may mean something else, and are let g
 # (prometheus_client is not typed throughout)
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from collections import defaultdict
 from pathlib import Path
+
+from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
 
 __all__ = ["go_on"]
 
@@ -23,25 +27,24 @@ _KINDS = ("counter", "histogram")
 
 
 def go_on(folder: Path, version: str) -> None:
-    """Have the counts of a folder go on, which is made where it is missing. What cannot be read is
-    let go. `PROMETHEUS_MULTIPROC_DIR` must name the folder already."""
-    from prometheus_client.mmap_dict import MmapedDict
-
+    """Keep the counts of this process, and of those that it forks, in a folder, and have the counts
+    in it go on. The folder is made where it is missing. What cannot be read is let go."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    # the library chose when it was imported, which may have been before the folder was known
+    values.ValueClass = values.get_value_class()
     counted = _counted(folder, version)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     (folder / VERSION_FILE).write_text(version)
-    for kind, values in counted.items():
+    for kind, sums in counted.items():
         # processes are called by their numbers there
         file = MmapedDict(str(folder / f"{kind}_earlier.db"))
-        for key, value in values.items():
+        for key, value in sums.items():
             file.write_value(key, value, 0.0)
         file.close()
 
 
 def _counted(folder: Path, version: str) -> dict[str, dict[str, float]]:
-    from prometheus_client.mmap_dict import MmapedDict
-
     found: dict[str, dict[str, float]] = {}
     try:
         if (folder / VERSION_FILE).read_text() != version:
@@ -52,10 +55,10 @@ def _counted(folder: Path, version: str) -> dict[str, dict[str, float]]:
         sums: defaultdict[str, float] = defaultdict(float)
         for file in folder.glob(f"{kind}_*.db"):
             try:
-                values = list(MmapedDict.read_all_values_from_file(str(file)))
+                rows = list(MmapedDict.read_all_values_from_file(str(file)))
             except (OSError, ValueError, RuntimeError, struct.error):
                 continue  # its process was killed as it made the file
-            for key, value, *_ in values:
+            for key, value, *_ in rows:
                 sums[key] += value
         if sums:
             found[kind] = sums

@@ -77,9 +77,10 @@ def settings_for(
     given = {f"runner.{name}": value for name, value in flags.items()}
     settings = load_settings(home=home, flags={"runner.blas": library.path, **given})
     make_folders(settings.paths)
-    measured = home / "measured"
-    measured.mkdir(exist_ok=True)
-    monkeypatch.setattr(type(settings.paths), "measured", property(lambda _: measured))
+    for name in ("measured", "preloads"):
+        folder = home / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        monkeypatch.setattr(type(settings.paths), name, property(lambda _, at=folder: at))
     return settings
 
 

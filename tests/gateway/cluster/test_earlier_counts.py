@@ -12,10 +12,9 @@ GATEWAY = """
 import os, sys
 from pathlib import Path
 from gateway.cluster.earlier_counts import go_on
-folder, version = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]), sys.argv[1]
-go_on(folder, version)
 from gateway.cluster.counters import Counters
 from gateway.cluster.metrics import Metrics, read_totals
+go_on(Path(sys.argv[1]), sys.argv[2])
 metrics = Metrics(Counters())
 metrics.ended("m", "finished", 7, 0.02, 0.3)
 metrics.fault(404)
@@ -29,8 +28,8 @@ os.kill(os.getpid(), 9)
 def gateway(folder: Path, version: str) -> list[int]:
     """What the counts are after one more request of a gateway that is killed then."""
     done = subprocess.run(
-        [sys.executable, "-P", "-u", "-c", GATEWAY, version],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        [sys.executable, "-P", "-u", "-c", GATEWAY, str(folder), version],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

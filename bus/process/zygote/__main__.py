@@ -1,0 +1,35 @@
+"""Talks to supervisord: starts it (`python -P -m bus.process.zygote -c FILE`), with what services
+share loaded before it forks them.
+
+supervisord reads its file, takes its flags and answers supervisorctl as ever.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (supervisor carries no type information)
+from __future__ import annotations
+
+import sys
+
+from supervisor import supervisord
+
+from bus.process.logs import Log
+from bus.process.zygote.forking import ForkingOptions
+from bus.process.zygote.loaded import load
+
+SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
+MORE = ("uvloop",)
+"""Imported when a service runs, and not by its modules."""
+
+
+def main() -> None:
+    """Run supervisord until it is told to stop."""
+    ForkingOptions.loaded = loaded = load(SERVICES, MORE)
+    if loaded.trouble:
+        log = Log(node="", process="supervisord")
+        log.warning("services start from the disk", why=loaded.trouble)
+    setattr(supervisord, "ServerOptions", ForkingOptions)  # noqa: B010 - what its `main` makes
+    supervisord.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Talks to supervisord: where it would execute the command of a service, the child that it forked
+becomes that service.
+
+supervisord's options are its door to the system: `fork` and `execve` of them are replaced, and
+nothing else. What is not exactly the command of a loaded package is executed as ever: a runner's
+slot, a package whose code has changed on the disk, one whose environment would make another
+interpreter.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUntypedBaseClass=false, reportUnknownVariableType=false
+# (supervisor carries no type information)
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from supervisor.options import ServerOptions
+
+from bus.process.logs import Log
+from bus.process.zygote.loaded import LoadedCode
+from bus.process.zygote.service import become, reset_signals
+
+INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+"""Variables that an interpreter, its loader or its C library reads when it starts."""
+HEEDED = frozenset({"PYTHONUNBUFFERED"})
+"""Those of them that a forked service heeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStart:
+    """How a command is started: the package that a forked child runs, empty: by `execve`. `why` is
+    worth a line in the log."""
+
+    package: str = ""
+    why: str = ""
+
+
+def way_of(
+    argv: Sequence[str], env: Mapping[str, str], loaded: LoadedCode, *, threads: int
+) -> ServiceStart:
+    """Decide how a command is started in a process of so many threads."""
+    package = argv[3] if list(argv[:3]) == [sys.executable, "-P", "-m"] and len(argv) == 4 else ""
+    if package not in loaded.packages:
+        return ServiceStart()
+    if other := next((name for name in sorted({*env, *os.environ}) if _differs(name, env)), ""):
+        return ServiceStart(why=f"{other} differs from supervisord's")
+    if threads != 1:
+        return ServiceStart(why=f"supervisord has {threads} threads")
+    if changed := loaded.changed():
+        return ServiceStart(why=f"{changed} has changed since supervisord started")
+    return ServiceStart(package)
+
+
+def _differs(name: str, env: Mapping[str, str]) -> bool:
+    read = name.startswith(INTERPRETER) and name not in HEEDED
+    return read and env.get(name) != os.environ.get(name)
+
+
+class ForkingOptions(ServerOptions):
+    """supervisord's options, with the services of `loaded` forked."""
+
+    loaded: ClassVar[LoadedCode] = LoadedCode()
+    _mask: set[signal.Signals]
+    _threads = 0
+
+    def fork(self) -> int:
+        """Fork; the child has all signals blocked, so that none is lost before it is ready."""
+        self._threads = len(os.listdir("/proc/self/task"))
+        mask = self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # pyright: ignore
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return pid
+
+    def execve(self, filename: str, argv: list[str], env: dict[str, str]) -> Any:
+        """Become the service of a command, or execute it. Runs in the child, and never returns."""
+        reset_signals(self._mask)
+        way = way_of(argv, env, self.loaded, threads=self._threads)
+        if way.package:
+            become(way.package, argv, env)
+        if way.why:
+            Log(node="", process=argv[-1]).info("started from the disk", why=way.why)
+        return super().execve(filename, argv, env)

@@ -1,0 +1,128 @@
+"""Talks to the disk: imports what services share, and tells whether the disk still holds it.
+
+A file counts as changed by its time, size or inode. Every file of our packages counts, for a
+process reports the fingerprint of all of them; of other distributions those that are loaded, and
+the folders in which pip works. Imports start no thread and open nothing that a fork would share:
+tests hold that.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus.process.tree import PACKAGES, ROOT, SUFFIXES, running_code
+
+Mark = tuple[int, int, int]
+"""Modification time in ns, size, inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCode:
+    """The packages that may be forked, and the marks of the files that they were loaded from.
+    `trouble`: why there are none."""
+
+    packages: frozenset[str] = frozenset()
+    root: Path = ROOT
+    tree: Mapping[str, Mark] = field(default_factory=dict[str, Mark])
+    others: Mapping[str, Mark] = field(default_factory=dict[str, Mark])
+    trouble: str = ""
+
+    def changed(self) -> str:
+        """Return a file that differs from what was loaded, empty without one. Some milliseconds."""
+        now = tree_marks(self.root)
+        differs = (path for path in {**self.tree, **now} if self.tree.get(path) != now.get(path))
+        others = (path for path, mark in self.others.items() if _mark(path) != mark)
+        return next(differs, "") or next(others, "")
+
+
+def load(packages: Iterable[str], modules: Iterable[str] = (), *, root: Path = ROOT) -> LoadedCode:
+    """Import `__main__` of each package, and more modules. Where that fails nothing may be forked;
+    it raises nothing."""
+    wanted = tuple(packages)
+    began_ns = time.time_ns()
+    gc.disable()
+    try:
+        for package in wanted:
+            importlib.import_module(f"{package}.__main__")
+        for module in modules:
+            importlib.import_module(module)
+        running_code()
+    except (Exception, SystemExit) as error:
+        return LoadedCode(trouble=f"{type(error).__name__}: {error}")
+    finally:
+        for package in wanted:
+            _unload_main(package)
+        gc.enable()
+    tree, others = tree_marks(root), dict(_marks(_other_files()))
+    for path in (*tree, *others):
+        if _written_since(path, began_ns):
+            return LoadedCode(trouble=f"{path} was written while it was imported")
+    gc.collect()
+    gc.freeze()
+    return LoadedCode(frozenset(wanted), root, tree, others)
+
+
+def tree_marks(root: Path) -> dict[str, Mark]:
+    """Return the marks of the files of our packages in a folder."""
+    found: dict[str, Mark] = {}
+    folders = [str(root / package) for package in PACKAGES]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:
+            continue  # the files that were in it are missing then
+        for entry in entries:
+            if entry.name.endswith(SUFFIXES):
+                found.update(_marks([entry.path]))
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+    return found
+
+
+def _unload_main(package: str) -> None:
+    """Have `python -m` of a package, later, run a `__main__` that was not imported before."""
+    name = f"{package}.__main__"
+    if sys.modules.pop(name, None) is not None and package in sys.modules:
+        vars(sys.modules[package]).pop("__main__", None)
+
+
+def _other_files() -> Iterator[str]:
+    """Yield the files of what is loaded, and the folders of distributions."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield file
+    yield sys.executable
+    for kind in ("purelib", "platlib"):
+        yield sysconfig.get_path(kind)
+
+
+def _marks(paths: Iterable[str]) -> Iterator[tuple[str, Mark]]:
+    for path in paths:
+        mark = _mark(path)
+        if mark is not None:
+            yield path, mark
+
+
+def _mark(path: str) -> Mark | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _written_since(path: str, at_ns: int) -> bool:
+    """Return whether a file may have changed since; its time of change cannot be set back."""
+    try:
+        return os.stat(path).st_ctime_ns >= at_ns
+    except OSError:
+        return True
