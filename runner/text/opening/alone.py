@@ -105,8 +105,9 @@ def _backend(
     """Return the tokenizer in a file with the tokens that the settings add, and the special tokens
     by their names, as the settings or the file describe them."""
     backend = Tokenizer.from_file(str(path))
+    if backend.padding is not None:
+        raise Unsure("tokenizer.json fills up what is short, and names a token for that")
     backend.no_truncation()
-    backend.no_padding()
     present = cast(dict[int, AddedToken], backend.get_added_tokens_decoder())
     described = present if settings.added is None else settings.added
     by_text = {token.content: token for _, token in sorted(described.items())}
