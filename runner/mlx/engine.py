@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from bus.process.memory import give_back, hold
 from bus.wire.kv import KvKind
@@ -39,6 +38,7 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import NOT_EVERYWHERE, RankContext, RankFacts
+from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank, adapter_folders, load_adapters
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated

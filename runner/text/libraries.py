@@ -1,4 +1,4 @@
-"""Import beforehand the library whose import takes longest."""
+"""Import beforehand the libraries that read text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from importlib import import_module
 
 
 def import_libraries() -> None:
-    """Import transformers, and what of it mlx-lm's tokenizers take, a second or two: not MLX, which
-    the thread that is to own it imports first. What is missing is told by who needs it."""
-    with contextlib.suppress(ImportError):
-        transformers = import_module("transformers")
-        for name in ("AutoTokenizer", "PreTrainedTokenizerFast"):
-            getattr(transformers, name)
+    """Import the libraries of tokenizers and grammars: not MLX, which the thread that is to own it
+    imports first. What is missing is told by who needs it."""
+    for name in ("tokenizers", "llguidance"):
+        with contextlib.suppress(ImportError):
+            import_module(name)

@@ -1,13 +1,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# (transformers and mlx-lm's wrapper are untyped; this file is their one home on the text side.)
+# (tokenizers' and llguidance's functions are partly untyped)
 """Talks to the tokenizer files of one model directory, once, when it is opened.
 
-The one home of mlx-lm's `TokenizerWrapper` outside `runner.mlx`. What it gives out is
-ours: encode, render a chat template, the bytes of every token, the markers of thinking and
-of tool calls, the end-of-sequence ids, and llguidance's view of the same vocabulary. No code from
-the model directory is ever run here; its templates are, by `runner.text.rendering`, in a process of
-their own. After opening nothing else here changes, so that any thread may ask.
+`runner.text.opening` reads them. What it gives out is ours: encode, render a chat template, the
+bytes of every token, the markers of thinking and of tool calls, the end-of-sequence ids, and
+llguidance's view of the same vocabulary. No code from the model directory is ever run here; its
+templates are, by `runner.text.rendering`, in a process of their own. After opening nothing else
+here changes, so that any thread may ask.
 """
 
 from __future__ import annotations
@@ -19,28 +19,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from llguidance import LLTokenizer
-from mlx_lm.utils import load_tokenizer
-from transformers import PreTrainedTokenizerBase
 
-from bus.wire.errors import ShoalError
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
 from runner.text.families import (
     FOUND,
     Family,
-    LibraryMarks,
-    Marks,
     Parsers,
     effort_levels,
     family_of,
 )
+from runner.text.opening import TokenizerError, open_tokenizer, template_for
 from runner.text.rendering import Renderer
 from runner.text.template import marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
-
-
-class TokenizerError(ShoalError):
-    """The model directory holds no tokenizer that can be used here; the text says what is wrong."""
 
 
 class ModelTokenizer:
@@ -60,35 +52,24 @@ class ModelTokenizer:
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         eos = generation.get("eos_token_id", config.get("eos_token_id"))
-        try:
-            self._wrapper: Any = load_tokenizer(
-                path,
-                {"trust_remote_code": False, "local_files_only": True, **_told(parsers)},
-                eos_token_ids=_ids(eos) or None,
-            )
-        except Exception as problem:  # foreign code, any of whose errors mean the same here
-            raise TokenizerError(f"cannot open the tokenizer in {path}: {problem}") from problem
-        hf: Any = self._wrapper._tokenizer
-        if not hasattr(hf, "backend_tokenizer"):
-            raise TokenizerError(f"{path}: only tokenizers with a tokenizer.json are supported")
-        self._hf = hf
-        self._backend: Any = hf.backend_tokenizer
+        self._opened = open_tokenizer(path, _told(parsers), _ids(eos))
+        self._backend: Any = self._opened.backend
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
         self._contents = {index: str(token.content) for index, token in self._added.items()}
         self.added_ids = {text: index for index, text in self._contents.items()}
         stated = vocabulary or _vocabulary(config)
-        self.vocabulary: int = stated or len(hf)
+        self._tokens: int = self._backend.get_vocab_size(with_added_tokens=True)
+        self.vocabulary: int = stated or self._tokens
         self.eos_token_ids: frozenset[int] = frozenset(
-            index for index in self._wrapper.eos_token_ids if 0 <= index < self.vocabulary
+            index for index in self._opened.end_ids if 0 <= index < self.vocabulary
         )
-        self.has_template = bool(self._wrapper.has_chat_template)
+        self.has_template = self._opened.has_template
         self._renderer = Renderer()
-        self._special = {name: _plain(value) for name, value in hf.special_tokens_map.items()}
-        found = hf.chat_template
-        templates = [*found.values()] if isinstance(found, dict) else [found or ""]
+        found = self._opened.templates
+        templates = [*found.values()] if isinstance(found, Mapping) else [found or ""]
         _check_templates(sum(map(len, templates)), path)
         self.family: Family = family_of(
-            "\n".join(templates), self.added_ids, self._found(), parsers
+            "\n".join(templates), self.added_ids, self._opened.marks, parsers
         )
         self.efforts = effort_levels("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
@@ -100,7 +81,7 @@ class ModelTokenizer:
         """Return the token ids of `text`; markup of added tokens in it becomes those tokens.
         `special` adds what the tokenizer puts around a raw prompt (a beginning-of-sequence
         token)."""
-        return cast(list[int], self._hf.encode(text, add_special_tokens=special))
+        return self._opened.encode(text, special)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, special tokens by their names; parts of characters are
@@ -120,18 +101,26 @@ class ModelTokenizer:
         knows none). Raises TemplateError and TemplateStopped of
         `runner.text.rendering`, and ValueError where there is no template for this."""
         given = [dict(tool) for tool in tools] or None
-        if self._renders_itself:
-            return self._by_library(messages, given, thinking, continue_final)
+        if self._opened.own_prompt is not None:
+            return self._opened.own_prompt(
+                [dict(message) for message in messages],
+                tools=given,
+                add_generation_prompt=not continue_final,
+                continue_final_message=continue_final,
+                enable_thinking=thinking,
+                tokenize=False,
+            )
         told = {
             **(variables or {}),
-            **self._special,
-            self._wrapper._thinking_kwarg: thinking,
+            **self._opened.special_tokens,
+            self._opened.thinking_variable: thinking,
             "messages": self.family.messages(marked(messages) if continue_final else messages),
             "tools": given,
             "documents": None,
             "add_generation_prompt": not continue_final,
         }
-        text = self._renderer.render(self._hf.get_chat_template(None, given), told)
+        template = template_for(self._opened.templates, tools=given is not None)
+        text = self._renderer.render(template, told)
         return up_to_mark(text, messages[-1]["content"]) if continue_final else text
 
     def fill(self, template: str, told: Mapping[str, Any]) -> str:
@@ -140,35 +129,10 @@ class ModelTokenizer:
         return self._renderer.render(template, told, language="go")
 
     @property
-    def _renders_itself(self) -> bool:
-        """Return whether a library's own code writes this model's prompts, and no template."""
-        own = type(self._hf).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template
-        return own or self._wrapper._chat_template is not None
-
-    def _by_library(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: list[dict[str, Any]] | None,
-        thinking: bool,
-        continue_final: bool,
-    ) -> str:
-        return cast(
-            str,
-            self._wrapper.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=tools,
-                add_generation_prompt=not continue_final,
-                continue_final_message=continue_final,
-                enable_thinking=thinking,
-                tokenize=False,
-            ),
-        )
-
-    @property
     def bos_token_id(self) -> int | None:
         """Return the token that marks the beginning of a text; None where there is none."""
-        name = self._special.get("bos_token")
-        return self.token_id(name) if isinstance(name, str) else None
+        name = self._opened.special_tokens.get("bos_token")
+        return None if name is None else self.token_id(name)
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the added token that is exactly `text`, if there is one."""
@@ -181,7 +145,7 @@ class ModelTokenizer:
         if named is not None:
             return named
         if self.table is None:
-            return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+            return self._opened.decode([token]) if token < self._tokens else ""
         known = self.table.bytes_of
         return known[token].decode("utf-8", "replace") if token < len(known) else ""
 
@@ -190,7 +154,7 @@ class ModelTokenizer:
         what it says is a text of its own, not the rest of one."""
         if self.table is not None:
             return self.table.detokeniser(begins=begins)
-        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden())
+        return WholeTextDetokeniser(self._opened.streaming(), self._hidden())
 
     @cached_property
     def guide(self) -> LLTokenizer:
@@ -205,16 +169,6 @@ class ModelTokenizer:
         except Exception as problem:
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
 
-    def _found(self) -> LibraryMarks:
-        """Return what mlx-lm has found out about this model's output."""
-        wrapper: Any = self._wrapper
-        return LibraryMarks(
-            think=_marks(wrapper.think_start, wrapper.think_end),
-            calls=_marks(wrapper.tool_call_start, wrapper.tool_call_end),
-            format=self._hf.init_kwargs.get("tool_parser_type"),
-            parse=lambda text, tools: wrapper.tool_parser(text, list(tools) or None),
-        )
-
     def _hidden(self) -> frozenset[int]:
         """Return special tokens whose text is never shown; markers that are read as text are
         kept."""
@@ -226,7 +180,8 @@ class ModelTokenizer:
         )
 
     def _token_table(self) -> TokenTable | None:
-        decoder: Any = json.loads(self._backend.to_str()).get("decoder")
+        found: Any = self._backend.decoder
+        decoder: Any = None if found is None else json.loads(found.__getstate__())
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         names = [""] * (max(vocab.values(), default=-1) + 1)
         for name, index in vocab.items():
@@ -266,15 +221,6 @@ def _vocabulary(config: Mapping[str, Any]) -> int | None:
         if isinstance(place, Mapping) and isinstance(place.get("vocab_size"), int):
             return cast(int, place["vocab_size"])
     return None
-
-
-def _marks(start: str | None, end: str | None) -> Marks | None:
-    return None if start is None else Marks(start, end or "")
-
-
-def _plain(value: Any) -> Any:
-    """Return a special token, or a list of such, without the types of its library."""
-    return [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
 
 
 def _check_templates(characters: int, path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import _get_classes, load_model  # pyright: ignore[reportPrivateUsage]
+
+from runner.library import load_model, make_prompt_cache, model_classes
 
 CHUNK_TOKENS = 1024
 
@@ -48,7 +48,7 @@ def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
 
     def classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
         """Return the family's classes, of which the model bears a lack of its head."""
-        known, arguments = _get_classes(config)
+        known, arguments = model_classes(config)
 
         class Tolerant(known):
             """The model, whose weights may lack the head and the name of the body."""

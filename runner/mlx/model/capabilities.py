@@ -18,10 +18,10 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
 from bus.wire.kv import SINKS, KvKind, window_of
 from runner.engine import RowId
+from runner.library import CacheList, KVCache, make_prompt_cache
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import (
     FULL_WIDTH,

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from mlx_lm.utils import MODEL_REMAPPING
+from runner.library import MODEL_REMAPPING
 
 MAX_HEADER_BYTES = 100 << 20
 LENGTH_BYTES = 8

@@ -18,9 +18,9 @@ from typing import Any, Literal, cast
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
+from runner.library import load_model
 from runner.mlx.model import cpu_math
 from runner.mlx.model.device import on_gpu
 from runner.mlx.model.files import problem_of, unknown_family

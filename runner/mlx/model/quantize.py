@@ -26,7 +26,6 @@ from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import quantize_model, save_config
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import (
@@ -37,6 +36,7 @@ from bus.wire.messages.weights import (
     Quantizing,
 )
 from runner.engine import EngineMemory, LoadProgress, NotMade
+from runner.library import quantize_model, save_config
 from runner.mlx.model.load import UnloadableModel, open_model
 
 FILE_BYTES = 1 << 30

@@ -22,7 +22,8 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import make_prompt_cache
+
+from runner.library import make_prompt_cache
 
 Key = int | str
 """Of an argument: its place, or its name."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import CacheList, make_prompt_cache
 
+from runner.library import CacheList, make_prompt_cache
 from runner.mlx.ranks import layer_probe
 from runner.mlx.ranks.comm import GroupComm
 

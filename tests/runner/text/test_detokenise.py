@@ -125,7 +125,7 @@ def test_other_decoders_have_no_table() -> None:
 @given(st.text(alphabet="the quick brown ünï 🐟\n", max_size=40))
 def test_the_fallback_reads_the_same_text(text: str) -> None:
     tokenizer = toy_tokenizer()
-    fallback = WholeTextDetokeniser(tokenizer._wrapper.detokenizer, tokenizer._hidden())
+    fallback = WholeTextDetokeniser(tokenizer._opened.streaming(), tokenizer._hidden())
     tokens = tokenizer.encode(text)
     said = "".join(fallback.add(token) for token in tokens) + fallback.flush()
     assert said.lstrip(" ") == text.lstrip(" ")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 from transformers.utils import chat_template_utils
 
 from runner.text import ModelTokenizer
@@ -82,7 +83,14 @@ def test_a_prompt_is_what_transformers_would_make(
 ) -> None:
     save_toy(tmp_path, template=template)
     tokenizer = ModelTokenizer(tmp_path)
-    theirs = tokenizer._by_library(TALK, tools or None, True, continues)
+    theirs = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        TALK,
+        tools=tools or None,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+        enable_thinking=True,
+        tokenize=False,
+    )
     assert tokenizer.render(TALK, tools, thinking=True, continue_final=continues) == theirs
 
 

@@ -1,0 +1,149 @@
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# (the arguments of some functions of tokenizers' and mlx-lm's are untyped)
+"""Talks to the disk: reads a tokenizer's files with `tokenizers` alone, as transformers would.
+
+Where it is not certain that transformers would come to the same, nothing is read (`settings`).
+What mlx-lm finds out about a tokenizer is found out by its own functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from runner.library import tokenizer_defaults, tokenizer_utils
+from runner.text.families import LibraryMarks
+from runner.text.opening.opened import OpenedTokenizer, Templates, marks
+from runner.text.opening.settings import (
+    TokenizerSettings,
+    Unsure,
+    check_family,
+    missing_tokens,
+    read_settings,
+    templates_of,
+)
+
+OTHER_FILES = ("tekken.json",)
+"""Files with which transformers may take another class."""
+WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
+"""Files that transformers reads where `tokenizer_config.json` does not list the added tokens."""
+
+
+def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
+    """Return what the files in `path` say. `told` goes before what they say of mlx-lm's parsers.
+    Raises Unsure where transformers might say something else, and any error of broken files."""
+    raw = _object(path / "tokenizer_config.json")
+    check_family(_object(path / "config.json"), raw)
+    settings = read_settings(raw)
+    others = OTHER_FILES if settings.added is not None else OTHER_FILES + WITHOUT_ADDED
+    if other := next((name for name in others if (path / name).exists()), None):
+        raise Unsure(f"there is {other}")
+    if tokenizer_defaults(path):
+        raise Unsure("mlx-lm has settings of its own for this family")
+    backend, special = _backend(path / "tokenizer.json", settings)
+    if settings.cleans_spaces and type(backend.model).__name__ != "BPE":
+        raise Unsure("spaces are taken out of its text")
+    plain = _Plain(backend, _templates(path, settings))
+    ends = {*end_ids, *([plain.token_id(special["eos_token"])] if "eos_token" in special else [])}
+    return OpenedTokenizer(
+        backend=backend,
+        encode=lambda text, special: plain.encode(text, add_special_tokens=special),
+        decode=plain.decode,
+        special_tokens={name: str(token) for name, token in special.items()},
+        end_ids=frozenset(ends),
+        templates=plain.chat_template,
+        has_template=plain.chat_template is not None,
+        marks=_marks(plain, told.get("tool_parser_type", settings.parser)),
+        streaming=lambda: tokenizer_utils.NaiveStreamingDetokenizer(plain),
+    )
+
+
+class _Plain:
+    """A tokenizer with the methods of transformers' that mlx-lm's functions call."""
+
+    def __init__(self, backend: Tokenizer, chat_template: Templates) -> None:
+        self._backend = backend
+        self.chat_template = chat_template
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the ids of a text. Other threads run meanwhile."""
+        found = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return found[0].ids
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of token ids, special tokens by their names."""
+        return self._backend.decode(tokens, skip_special_tokens=False)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids of all tokens, added ones included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    def token_id(self, token: str | AddedToken) -> int:
+        """Return the id of a special token. Raises Unsure where it has none."""
+        found = self._backend.token_to_id(str(token))
+        if found is None:
+            raise Unsure(f"{token} has no id")
+        return found
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Return the object in a file. Raises OSError, ValueError and Unsure."""
+    found: object = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise Unsure(f"{path.name} is no object")
+    return cast(dict[str, Any], found)
+
+
+def _backend(
+    path: Path, settings: TokenizerSettings
+) -> tuple[Tokenizer, dict[str, str | AddedToken]]:
+    """Return the tokenizer in a file with the tokens that the settings add, and the special tokens
+    by their names, as the settings or the file describe them."""
+    backend = Tokenizer.from_file(str(path))
+    if backend.padding is not None:
+        raise Unsure("tokenizer.json fills up what is short, and names a token for that")
+    backend.no_truncation()
+    present = cast(dict[int, AddedToken], backend.get_added_tokens_decoder())
+    described = present if settings.added is None else settings.added
+    by_text = {token.content: token for _, token in sorted(described.items())}
+    special = {name: by_text.get(str(token), token) for name, token in settings.special.items()}
+    missing = missing_tokens(settings, special, present.values())
+    if missing:
+        backend.add_tokens(missing)
+    if backend.post_processor is None:
+        bare = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
+        cast(Any, backend).post_processor = bare
+    return backend, special
+
+
+def _templates(path: Path, settings: TokenizerSettings) -> Templates:
+    """Return the chat templates: those in files of their own go before the settings'."""
+    files: dict[str, Path] = {}
+    if (path / "chat_template.jinja").is_file():
+        files["default"] = path / "chat_template.jinja"
+    for file in (path / "additional_chat_templates").glob("*.jinja"):
+        files[file.name.removesuffix(".jinja")] = file
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    if texts.keys() == {"default"}:
+        return texts["default"]
+    return texts or templates_of(settings.chat_template)
+
+
+def _marks(plain: _Plain, form: str | None) -> LibraryMarks:
+    """Return what mlx-lm finds out about a tokenizer's output. `form` names the form of calls."""
+    start, end, *_ = tokenizer_utils._infer_thinking(plain)
+    form = tokenizer_utils._infer_tool_parser(plain) if form is None else form
+    if form is None:
+        return LibraryMarks(think=marks(start, end))
+    parser = import_module(f"mlx_lm.tool_parsers.{form}")
+    return LibraryMarks(
+        think=marks(start, end),
+        calls=marks(parser.tool_call_start, parser.tool_call_end),
+        format=form,
+        parse=lambda text, tools: parser.parse_tool_call(text, list(tools) or None),
+    )
