@@ -7,7 +7,7 @@ of error in the console, an exception, a report of the page's own policy.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -99,3 +99,18 @@ def opened(
         yield tab
     finally:
         context.close()
+
+
+def reach(page: Page, found: Callable[[], bool], what: str, most: int = 40) -> None:
+    """Press Tab until the focus is where it is wanted."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if found():
+            return
+    raise AssertionError(f"the keyboard does not come to {what}")
+
+
+def focused(page: Page) -> str:
+    return page.evaluate(
+        "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    )

@@ -9,11 +9,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
 from tests.harness.nodes import MODEL, Node, eventually, kill
-
-__all__ = ["axe"]
 
 
 @pytest.fixture
@@ -41,6 +38,7 @@ def unload(node: Node) -> None:
 
 def test_a_load_shows_up_as_it_happens(tab: Tab, node: Node) -> None:
     page = tab.page
+    unload(node)
     events = section(page, "Events of the log")
     expect(events.locator("tbody tr").first).to_be_visible()
     done = node.shoal("load", MODEL)

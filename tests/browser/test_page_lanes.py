@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import eventually
-
-__all__ = ["axe"]
 
 Told = dict[str, Any]
 WHY = "it told nothing in time"

@@ -15,10 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
 from tests.harness.nodes import ROOT, Node, eventually, kill, running_node
-
-__all__ = ["axe"]
 
 
 @pytest.fixture(scope="module")

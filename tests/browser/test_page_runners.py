@@ -13,11 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, kill
-
-__all__ = ["axe"]
 
 KEPT_MS = 120_000
 """A frozen runner is ended after some 10 s, and the page asks each 5 s."""

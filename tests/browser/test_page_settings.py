@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
 from tests.harness.nodes import Node, eventually
 
-__all__ = ["axe"]
 REFUSED = "status of 400"
 """What the browser itself writes into the console for an answer that refuses."""
 

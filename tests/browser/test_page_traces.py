@@ -10,11 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
 from tests.harness.nodes import Node, eventually
 from tests.harness.traces import check_trace
-
-__all__ = ["axe"]
 
 
 def turned(page: Page, node: Node, button: str, on: bool) -> None:

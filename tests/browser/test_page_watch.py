@@ -9,10 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
 from tests.harness.nodes import Node, eventually
-
-__all__ = ["axe"]
 
 
 @pytest.fixture
