@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 30_000
 WIDE, PHONE = (1440, 900), (390, 844)
+"""Sizes of the screen; `test_page.py` looks at every view in both."""
 _REPORTS = """
 window.reports = [];
 addEventListener("securitypolicyviolation", (event) =>
@@ -114,3 +116,16 @@ def focused(page: Page) -> str:
     return page.evaluate(
         "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
     )
+
+
+def wide(*more: Any) -> Any:
+    """A parameter set of a desk's size, which only `make prove` looks at beyond `test_page.py`."""
+    return pytest.param(WIDE, *more, id="wide", marks=pytest.mark.proof)
+
+
+def phone(*more: Any) -> Any:
+    """A parameter set of a phone's size."""
+    return pytest.param(PHONE, *more, id="phone")
+
+
+SIZES = [wide(), phone()]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
+from tests.browser.browsing import Tab, focused, opened, phone, reach, wide
 from tests.harness.nodes import MODEL, Node, eventually, kill
 
 
@@ -81,7 +81,7 @@ def test_what_a_process_logs_is_shown(tab: Tab, node: Node) -> None:
     expect(lines).to_have_count(0)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(("size", "scheme"), [wide("light"), phone("dark")])
 def test_axe_finds_nothing_in_events_and_a_log(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
 ) -> None:

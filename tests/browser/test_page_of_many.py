@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
+from tests.browser.browsing import SIZES, Tab, focused, opened, reach
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, Node, eventually
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:
     expect(plan.get_by_role("button", name="Load it")).to_be_enabled()
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_links_and_in_a_placement_by_hand(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
+from tests.browser.browsing import SIZES, Tab, opened
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, kill
 
@@ -96,7 +96,7 @@ def test_a_process_of_the_other_node_is_looked_into(tab: Tab, cluster: Cluster) 
     expect(page.locator(".flame svg")).to_be_visible()
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_what_runners_did(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]
 ) -> None:
