@@ -31,6 +31,11 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     SHARED.close_when_left(nextitem, lambda path: path.is_relative_to(HERE))
 
 
+def pytest_sessionfinish() -> None:
+    """Close what is shared where the tests were broken off."""
+    SHARED.close()
+
+
 @contextmanager
 def a_browser() -> Iterator[Browser]:
     """Chromium; where there is none, it is said in words."""
