@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import count
 
 import httpx
 import pytest
@@ -20,9 +19,9 @@ from tests.harness.gateway_testbed import (
     gateway_testbed,
 )
 from tests.harness.http_clients import Reader, chat, ready
+from tests.harness.shared_testbeds import new_name, turn_at
 
 pytestmark = pytest.mark.slow
-_numbers = count(1)
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +32,13 @@ def shared() -> Iterator[GatewayTestbed]:
 
 @pytest.fixture
 def made(shared: GatewayTestbed) -> Iterator[GatewayTestbed]:
-    """The shared gateway, without an instance before and after."""
-    had = len(shared.runners)
-    yield shared
-    state = shared.do(lambda: shared.holder.state)
-    for name in state.instances:
-        shared.happen(InstanceRemoved(instance=name, why="the test is over"))
-    for runner in shared.runners[had:]:
-        runner.end()
-    eventually(lambda: not ready(shared), 10, "no instance is left")
+    with turn_at(shared) as testbed:
+        yield testbed
 
 
 def placed(made: GatewayTestbed) -> Runner:
     """A runner with an instance of its own name, which the gateway may ask."""
-    runner = made.runner(f"inst-{next(_numbers)}")
+    runner = made.runner(new_name())
     eventually(lambda: ready(made), 10, "the instance is ready")
     return runner
 
@@ -66,7 +58,7 @@ def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_re
     )
     assert demand[0].model == MODEL
     eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
-    made.runner(f"inst-{next(_numbers)}")
+    made.runner(new_name())
     reader.wait_end(10)
     assert len(reader.text.split()) == 5
     eventually(lambda: not made.holder.demands[-1].models, 5, "the demand is withdrawn")
@@ -185,7 +177,7 @@ def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder(
     running.wait_end(20)
     assert running.error is None and len(running.text.split()) == 300
     eventually(lambda: made.holder.demands, 10, "the new holder hears the demand")
-    other = made.runner(f"inst-{next(_numbers)}", place=False)
+    other = made.runner(new_name(), place=False)
     made.place(other, ModelId("org/other"))
     waiting.wait_end(20)
     assert waiting.error is None and len(waiting.text.split()) == 5
