@@ -31,7 +31,7 @@ MEASURES = {
     ),
 }  # fmt: skip
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
-LONGEST = ("cluster_meeting", "crash_loops", "client_stories", "javascript_clients", "lm_eval")
+LONGEST = ("cluster_meeting", "crash_loops")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
 
 

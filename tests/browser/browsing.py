@@ -7,16 +7,18 @@ of error in the console, an exception, a report of the page's own policy.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 30_000
 WIDE, PHONE = (1440, 900), (390, 844)
+"""Sizes of the screen; `test_page.py` looks at every view in both."""
 _REPORTS = """
 window.reports = [];
 addEventListener("securitypolicyviolation", (event) =>
@@ -99,3 +101,31 @@ def opened(
         yield tab
     finally:
         context.close()
+
+
+def reach(page: Page, found: Callable[[], bool], what: str, most: int = 40) -> None:
+    """Press Tab until the focus is where it is wanted."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if found():
+            return
+    raise AssertionError(f"the keyboard does not come to {what}")
+
+
+def focused(page: Page) -> str:
+    return page.evaluate(
+        "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    )
+
+
+def wide(*more: Any) -> Any:
+    """A parameter set of a desk's size, which only `make prove` looks at beyond `test_page.py`."""
+    return pytest.param(WIDE, *more, id="wide", marks=pytest.mark.proof)
+
+
+def phone(*more: Any) -> Any:
+    """A parameter set of a phone's size."""
+    return pytest.param(PHONE, *more, id="phone")
+
+
+SIZES = [wide(), phone()]

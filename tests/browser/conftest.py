@@ -1,24 +1,43 @@
-"""A browser for each module, and where it goes: nodes of the tests' own.
+"""A browser, a node and a cluster that the page's tests share; each file may have nodes of its own.
 
-Not for longer: while Playwright runs, its event loop is that of the thread, and no other can be run
-there.
+They are closed before a test of another folder begins: while Playwright runs, its event loop is
+that of the thread, and no other can be run there. Shared nodes are left as they were found; tests
+that kill one start it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.browsing import PATIENCE_MS, NoBrowser, Tab, launched, opened
 from tests.harness.clusters import Cluster
+from tests.harness.javascript import Installed, NotInstalled, installed
 from tests.harness.missing import missing
 from tests.harness.nodes import Node, running_node
+from tests.harness.shared_things import SharedThings
+
+HERE = Path(__file__).parent
+SHARED = SharedThings()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close what is shared after the folder's last test."""
+    SHARED.close_when_left(nextitem, lambda path: path.is_relative_to(HERE))
+
+
+def pytest_sessionfinish() -> None:
+    """Close what is shared where the tests were broken off."""
+    SHARED.close()
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
     """Chromium; where there is none, it is said in words."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -30,11 +49,31 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="module")
-def node(browser: Browser) -> Iterator[Node]:
-    """A node that loads the bundled model when it is asked for; none without a browser."""
-    with running_node(SHOAL_NODE_NAME="reef", SHOAL_PRELOAD="") as made:
+@contextmanager
+def a_pair() -> Iterator[Cluster]:
+    """Two nodes, `reef` and `kelp`, the first asked, each with two HTTP processes."""
+    made = Cluster(2)
+    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
+        node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
+    try:
+        made.up()
         yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    return SHARED.get("browser", a_browser)
+
+
+@pytest.fixture(scope="module")
+def node(browser: Browser) -> Node:
+    """A node that loads the bundled model when it is asked for, and that serves; none without a
+    browser."""
+    made = SHARED.get("node", lambda: running_node(SHOAL_NODE_NAME="reef", SHOAL_PRELOAD=""))
+    assert made.http.get("/health").status_code == 200, made.logs()
+    return made
 
 
 @pytest.fixture
@@ -47,14 +86,19 @@ def tab(browser: Browser, node: Node) -> Iterator[Tab]:
 
 
 @pytest.fixture(scope="module")
-def cluster(browser: Browser) -> Iterator[Cluster]:
-    """Two nodes, `reef` and `kelp`, the first asked, each with two HTTP processes; none without a
-    browser."""
-    made = Cluster(2)
-    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
-        node.env |= {"SHOAL_NODE_NAME": name, "SHOAL_HTTP_PROCESSES": "2"}
+def cluster(browser: Browser) -> Cluster:
+    """The shared pair, with nothing placed; none without a browser."""
+    made = SHARED.get("pair", a_pair)
+    assert made.formed(), "an earlier test left a node behind that does not serve"
+    made.clear()
+    return made
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core; where it cannot be had, it is said in words."""
     try:
-        made.up()
-        yield made
-    finally:
-        made.close()
+        environment: Installed = installed("browser")
+    except NotInstalled as problem:
+        missing(problem)
+    return (environment.folder / "node_modules" / "axe-core" / "axe.min.js").read_text()

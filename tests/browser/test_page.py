@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.harness.javascript import Installed, NotInstalled, installed
-from tests.harness.missing import missing
+from tests.browser.browsing import PHONE, WIDE, Tab, focused, opened, reach
 from tests.harness.nodes import MODEL, Node, eventually, kill
 
 VIEWS = ("chat", "cluster", "models", "pool", "requests", "watch", "settings")
@@ -33,16 +30,6 @@ WEATHER = [
 ]
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The source of axe-core; where it cannot be had, it is said in words."""
-    try:
-        environment: Installed = installed("browser")
-    except NotInstalled as problem:
-        missing(problem)
-    return (environment.folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
-
-
 def asks_with(page: Page, **fields: Any) -> None:
     """Have what the page asks of a model carry further fields."""
 
@@ -60,21 +47,6 @@ def ask(page: Page, text: str) -> None:
 
 def ended(page: Page) -> None:
     page.wait_for_selector("article.answer:last-child .acts")
-
-
-def reach(page: Page, found: Callable[[], bool], what: str, most: int = 40) -> None:
-    """Press Tab until the focus is where it is wanted."""
-    for _ in range(most):
-        page.keyboard.press("Tab")
-        if found():
-            return
-    raise AssertionError(f"the keyboard does not come to {what}")
-
-
-def focused(page: Page) -> str:
-    return page.evaluate(
-        "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
-    )
 
 
 def test_a_first_visit_comes_to_a_streamed_answer_in_three_actions(

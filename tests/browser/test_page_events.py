@@ -9,11 +9,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import Tab, focused, opened, phone, reach, wide
 from tests.harness.nodes import MODEL, Node, eventually, kill
-
-__all__ = ["axe"]
 
 
 @pytest.fixture
@@ -41,6 +38,7 @@ def unload(node: Node) -> None:
 
 def test_a_load_shows_up_as_it_happens(tab: Tab, node: Node) -> None:
     page = tab.page
+    unload(node)
     events = section(page, "Events of the log")
     expect(events.locator("tbody tr").first).to_be_visible()
     done = node.shoal("load", MODEL)
@@ -83,7 +81,7 @@ def test_what_a_process_logs_is_shown(tab: Tab, node: Node) -> None:
     expect(lines).to_have_count(0)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(("size", "scheme"), [wide("light"), phone("dark")])
 def test_axe_finds_nothing_in_events_and_a_log(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
 ) -> None:

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import WIDE, Tab, focused, opened, phone, reach, wide
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import eventually
-
-__all__ = ["axe"]
 
 Told = dict[str, Any]
 WHY = "it told nothing in time"
@@ -182,7 +179,7 @@ def test_a_rank_that_told_nothing_is_named_with_the_reason(tab: Tab, traced: Tol
     assert described is not None and "1 told nothing" in described
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "dark"), (PHONE, "light")])
+@pytest.mark.parametrize(("size", "scheme"), [wide("dark"), phone("light")])
 def test_axe_finds_nothing_in_lanes(
     browser: Browser,
     cluster: Cluster,

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import SIZES, Tab, focused, opened, reach
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, Node, eventually
 
-__all__ = ["axe"]
 REFUSED = "Failed to load resource"
 MEASURED_S = 120.0
 
@@ -223,7 +221,7 @@ def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:
     expect(plan.get_by_role("button", name="Load it")).to_be_enabled()
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_links_and_in_a_placement_by_hand(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]
 ) -> None:
@@ -288,18 +286,3 @@ def test_a_setting_is_changed_on_every_node_and_those_that_differ_are_named(
     page.get_by_role("button", name="Use the default").click()
     expect(page.get_by_text("keep_alive_s has its default again on reef, kelp.")).to_be_visible()
     assert everywhere(cluster, lambda file: "keep_alive_s" not in file)
-
-
-def test_a_node_that_could_not_be_changed_is_named(tab: Tab, cluster: Cluster) -> None:
-    """Kills kelp: the last test of this module."""
-    page = tab.page
-    tab.view("settings")
-    open_setting(page, "keep_alive_s")
-    cluster.nodes[1].kill()
-    expect(page.locator(".pulse")).to_contain_text("kelp is silent")
-    page.get_by_label("keep_alive_s", exact=True).fill("79")
-    page.get_by_label("On every node of the cluster").check()
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("keep_alive_s is saved on reef.")).to_be_visible()
-    expect(page.get_by_role("alert")).to_contain_text("Not changed on kelp: node kelp")
-    assert written(cluster.nodes[0])["keep_alive_s"] == 79.0

@@ -14,11 +14,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
+from tests.browser.browsing import Tab, opened, phone, wide
 from tests.harness.nodes import ROOT, Node, eventually, kill, running_node
-
-__all__ = ["axe"]
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +181,7 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
-@pytest.mark.parametrize(
-    ("size", "scheme"), [pytest.param(WIDE, "light", marks=pytest.mark.proof), (PHONE, "dark")]
-)
+@pytest.mark.parametrize(("size", "scheme"), [wide("light"), phone("dark")])
 def test_axe_finds_nothing_in_a_pool_at_work(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
 ) -> None:

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
+from tests.browser.browsing import SIZES, Tab, opened
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, kill
-
-__all__ = ["axe"]
 
 KEPT_MS = 120_000
 """A frozen runner is ended after some 10 s, and the page asks each 5 s."""
@@ -99,7 +96,7 @@ def test_a_process_of_the_other_node_is_looked_into(tab: Tab, cluster: Cluster) 
     expect(page.locator(".flame svg")).to_be_visible()
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_what_runners_did(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]
 ) -> None:

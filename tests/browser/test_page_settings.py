@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe, focused, reach
+from tests.browser.browsing import SIZES, Tab, focused, opened, reach
 from tests.harness.nodes import Node, eventually
 
-__all__ = ["axe"]
 REFUSED = "status of 400"
 """What the browser itself writes into the console for an answer that refuses."""
 
@@ -99,7 +97,7 @@ def test_what_is_changed_on_the_machine_alone_says_how(tab: Tab) -> None:
     expect(row).to_contain_text("shoal config set http_host VALUE")
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_a_setting_that_is_changed(
     browser: Browser, node: Node, axe: str, size: tuple[int, int]
 ) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
+from tests.browser.browsing import Tab, opened, phone, wide
 from tests.harness.nodes import Node, eventually
 from tests.harness.traces import check_trace
-
-__all__ = ["axe"]
 
 
 def turned(page: Page, node: Node, button: str, on: bool) -> None:
@@ -71,7 +68,7 @@ def test_a_traced_request_is_followed_through_its_waterfall(
     expect(page.locator(".waterfall")).to_have_count(0)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "dark"), (PHONE, "light")])
+@pytest.mark.parametrize(("size", "scheme"), [wide("dark"), phone("light")])
 def test_axe_finds_nothing_in_a_waterfall(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: str
 ) -> None:

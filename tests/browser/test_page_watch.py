@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.browsing import PHONE, WIDE, Tab, opened
-from tests.browser.test_page import axe
+from tests.browser.browsing import SIZES, Tab, opened
 from tests.harness.nodes import Node, eventually
-
-__all__ = ["axe"]
 
 
 @pytest.fixture
@@ -86,7 +83,7 @@ def test_five_minutes_begin_with_what_the_node_has_noted_of_them(tab: Tab, node:
     expect(curve).to_have_attribute("d", re.compile("M.*L"))
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_a_flame_graph(
     browser: Browser, node: Node, axe: str, size: tuple[int, int]
 ) -> None:

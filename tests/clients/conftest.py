@@ -1,4 +1,4 @@
-"""Where the official clients find a node: `SHOAL_TEST_URL`, or one of this session's own."""
+"""Where the official clients find a node: `SHOAL_TEST_URL`, or one that the files here share."""
 
 from __future__ import annotations
 
@@ -17,24 +17,36 @@ from tests.harness.client_results import HEADS, by_client, cells, keep
 from tests.harness.client_stories import Row, tell_story
 from tests.harness.missing import missing
 from tests.harness.nodes import ROOT, Node, running_node
+from tests.harness.shared_things import SharedThings
 
+HERE = Path(__file__).parent
+SHARED = SharedThings()
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 Tell = Callable[..., list[Row]]
 
 
-@pytest.fixture(scope="session")
-def node() -> Iterator[Node | None]:
-    """A node of this session's own; None where `SHOAL_TEST_URL` names another."""
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close what is shared after the folder's last test."""
+    SHARED.close_when_left(nextitem, lambda path: path.is_relative_to(HERE))
+
+
+def pytest_sessionfinish() -> None:
+    """Close what is shared where the tests were broken off."""
+    SHARED.close()
+
+
+@pytest.fixture(scope="module")
+def node() -> Node | None:
+    """The node that the files share; None where `SHOAL_TEST_URL` names another."""
     if os.environ.get("SHOAL_TEST_URL"):
-        yield None
-        return
+        return None
     if not any((ROOT / "conf").rglob("*.safetensors")):
         pytest.skip("the bundled model is not here; SHOAL_TEST_URL can name a node that has one")
-    with running_node() as made:
-        yield made
+    return SHARED.get("node", running_node)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node_url(node: Node | None) -> str:
     """The root of a running node that serves `model`, without a slash at its end."""
     return os.environ["SHOAL_TEST_URL"].rstrip("/") if node is None else node.url
@@ -46,13 +58,13 @@ def model() -> str:
     return os.environ.get("SHOAL_TEST_MODEL", "shoal-tiny")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(node_url: str) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{node_url}/v1", api_key="none", max_retries=0, timeout=90) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ask(client: OpenAI, model: str) -> Callable[..., Any]:
     """A chat completion of one question, greedy and without thinking unless told otherwise."""
 
@@ -80,7 +92,7 @@ def client_calls() -> Iterator[list[Row]]:
         Console(width=170).print(table)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tell(node_url: str, model: str, client_calls: list[Row]) -> Tell:
     """Tell a client's story in a folder to the node, or to another URL; `missing` where the
     client cannot be installed here."""

@@ -26,7 +26,12 @@ def agents_can_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["claude", "codex", pytest.param("codex-oss", marks=pytest.mark.proof)]
+    "name",
+    [
+        "claude",
+        pytest.param("codex", marks=pytest.mark.proof),
+        pytest.param("codex-oss", marks=pytest.mark.proof),
+    ],
 )
 def test_an_agent_works_through_a_gateway(name: str) -> None:
     calls = told(name, seconds=300)

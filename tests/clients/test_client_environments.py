@@ -35,6 +35,7 @@ def test_an_environment_that_two_make_at_once_is_one_and_works(locks: Path) -> N
     assert [path.name for path in cache_folder().iterdir()] == [first.parents[1].name]
 
 
+@pytest.mark.proof
 def test_another_lock_is_another_environment(locks: Path) -> None:
     (locks / "plain.txt").write_text("")
     first = client_python("plain", locks)
@@ -49,6 +50,7 @@ def test_an_index_that_cannot_be_reached_is_told_and_nothing_is_left(locks: Path
     assert list(cache_folder().iterdir()) == []
 
 
+@pytest.mark.proof
 def test_a_lock_that_is_broken_is_a_failure_and_no_skip(locks: Path) -> None:
     (locks / "broken.txt").write_text("six===>\n")
     with pytest.raises(RuntimeError, match="broken"):

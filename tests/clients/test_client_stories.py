@@ -23,7 +23,7 @@ CALLS = {
     "aider": 4,
 }
 """How many calls each story makes: one that is lost is seen."""
-BRIEF = ("openai-agents", "litellm")
+BRIEF = ("openai-agents",)
 """Which are told in each test run; `make prove-clients` tells all."""
 
 

@@ -10,6 +10,8 @@ from tests.harness.missing import missing
 
 STORIES = {"openai": 18, "anthropic": 9, "ollama": 10, "ai_sdk": 57}
 """The stories, and how many calls each one tells of."""
+BRIEF = ("openai",)
+"""Which are told in each test run; `make prove-clients` tells all."""
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -22,7 +24,10 @@ def environment() -> Installed:
         missing(problem)
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize(
+    "story",
+    [pytest.param(one, marks=() if one in BRIEF else pytest.mark.proof) for one in STORIES],
+)
 def test_every_call_of_a_client_for_javascript_works(
     story: str, environment: Installed, node_url: str, model: str
 ) -> None:

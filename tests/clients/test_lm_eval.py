@@ -124,6 +124,7 @@ def forward() -> Forward:
     return Forward()
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(2000 if PROVING else 900)
 def test_accuracy_and_each_choices_likelihood_are_a_plain_forwards(
     evaluated: Path, items: list[dict[str, Any]], forward: Forward

@@ -32,7 +32,7 @@ def test_a_text_goes_on_until_it_has_so_many_tokens_and_not_for_ever(ask: Ask) -
     assert exact.usage.completion_tokens == LEAST
 
 
-@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0, marks=pytest.mark.proof), 1.0])
 def test_it_says_the_same_alone_beside_others_and_streamed(ask: Ask, temperature: float) -> None:
     fields: dict[str, Any] = {"temperature": temperature, "seed": 3, "max_tokens": 80}
 
@@ -69,11 +69,16 @@ def test_a_stop_string_ends_a_text_only_after_it(client: OpenAI, model: str) -> 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"extra_body": {"min_tokens": 9}, "max_tokens": 8},
+        pytest.param({"extra_body": {"min_tokens": 9}, "max_tokens": 8}, marks=pytest.mark.proof),
         {"extra_body": {"min_tokens": 5000}, "max_tokens": None},
-        {"extra_body": {"min_tokens": 5, "guided_choice": ["a"]}},
-        {"extra_body": {"min_tokens": 5}, "response_format": {"type": "json_object"}},
-        {"extra_body": {"min_tokens": -1}},
+        *(
+            pytest.param(fields, marks=pytest.mark.proof)
+            for fields in (
+                {"extra_body": {"min_tokens": 5, "guided_choice": ["a"]}},
+                {"extra_body": {"min_tokens": 5}, "response_format": {"type": "json_object"}},
+                {"extra_body": {"min_tokens": -1}},
+            )
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(ask: Ask, fields: dict[str, Any]) -> None:

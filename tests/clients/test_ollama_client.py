@@ -39,7 +39,11 @@ WEATHER: dict[str, Any] = {
 Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["", "/ollama"], ids=["at the root", "under /ollama"])
+@pytest.fixture(
+    scope="module",
+    params=["", pytest.param("/ollama", marks=pytest.mark.proof)],
+    ids=["at the root", "under /ollama"],
+)
 def client(node_url: str, request: pytest.FixtureRequest) -> Iterator[ollama.Client]:
     with ollama.Client(host=f"{node_url}{request.param}", timeout=90) as made:
         yield made
@@ -80,6 +84,16 @@ def test_a_stream_says_the_same_and_every_line_has_a_message(chat: Ask) -> None:
     assert len(lines) > 5, "the text came in one piece: that is no stream"
 
 
+def test_all_of_it_is_there_under_ollama_too(node_url: str, chat: Ask, model: str) -> None:
+    with ollama.Client(host=f"{node_url}/ollama", timeout=90) as below:
+        assert model in listed(below)
+        options = {"temperature": 0, "num_predict": 300}
+        messages = [{"role": "user", "content": COUNT}]
+        lines = below.chat(model, messages, think=False, options=options, stream=True)
+        said = "".join(line.message.content or "" for line in lines)
+    assert said == chat(COUNT).message.content
+
+
 def test_options_are_honoured(chat: Ask) -> None:
     short = chat(COUNT, options={"num_predict": 4})
     assert (short.done_reason, short.eval_count) == ("length", 4)
@@ -102,6 +116,7 @@ def test_thinking_is_asked_for_and_kept_apart(chat: Ask) -> None:
     assert not chat(COUNT, think=False).message.thinking
 
 
+@pytest.mark.proof
 def test_a_stream_cut_off_while_thinking_is_done_all_the_same(chat: Ask) -> None:
     lines = list(chat(COUNT, think=True, stream=True, options={"num_predict": 2}))
     assert (lines[-1].done, lines[-1].done_reason) == (True, "length")
@@ -159,6 +174,7 @@ def test_generate_answers_streamed_or_not(client: ollama.Client, model: str) -> 
     assert raw.eval_count <= 4
 
 
+@pytest.mark.proof
 def test_log_probabilities_stand_beside_the_text(client: ollama.Client, model: str) -> None:
     answer = client.generate(
         model=model, prompt=COUNT, think=False, logprobs=True, top_logprobs=2,
@@ -206,6 +222,7 @@ def test_an_unknown_model_is_404_and_names_the_remedy(client: ollama.Client) -> 
     assert unseen.value.status_code == 404
 
 
+@pytest.mark.proof
 def test_what_other_programs_send_by_default_is_taken(chat: Ask) -> None:
     options = {"num_ctx": 10_000_000, "repeat_last_n": 64, "typical_p": 0.7, "mirostat": 2}
     assert chat("Hello!", options={**options, "num_predict": 4}).eval_count == 4
@@ -214,10 +231,15 @@ def test_what_other_programs_send_by_default_is_taken(chat: Ask) -> None:
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ({"options": {"vocab_only": True}}, "options.vocab_only"),
-        ({"options": {"top_k": "many"}}, "options.top_k"),
+        *(
+            pytest.param(*more, marks=pytest.mark.proof)
+            for more in (
+                ({"options": {"vocab_only": True}}, "options.vocab_only"),
+                ({"options": {"top_k": "many"}}, "options.top_k"),
+                ({"keep_alive": "soon"}, "keep_alive"),
+            )
+        ),
         ({"options": {"temprature": 1}}, "options.temprature"),
-        ({"keep_alive": "soon"}, "keep_alive"),
     ],
 )
 def test_what_cannot_be_honoured_is_400_and_named(
@@ -229,12 +251,14 @@ def test_what_cannot_be_honoured_is_400_and_named(
     assert field in caught.value.error
 
 
+@pytest.mark.proof
 def test_lines_of_a_stream_are_dated_when_they_were_made(chat: Ask) -> None:
     dates = [line.created_at for line in chat(COUNT, stream=True)]
     assert dates == sorted(dates) and len(set(dates)) > 1
     assert all(len(one.partition(".")[2]) == len("123456789Z") for one in dates)
 
 
+@pytest.mark.proof
 def test_an_asynchronous_client_streams_as_well(node_url: str, model: str) -> None:
     async def said() -> tuple[str, str]:
         fields: dict[str, Any] = {"model": model, "think": False, "options": {"temperature": 0}}

@@ -135,8 +135,8 @@ def test_a_context_goes_on_where_its_answer_ended(own: ollama.Client, model: str
     ("fields", "named"),
     [
         ({"context": [2_000_000_000]}, "token ids must be in"),
-        ({"context": [-1]}, "context"),
-        ({"context": [1], "raw": True}, "context"),
+        pytest.param({"context": [-1]}, "context", marks=pytest.mark.proof),
+        pytest.param({"context": [1], "raw": True}, "context", marks=pytest.mark.proof),
     ],
 )
 def test_a_context_that_cannot_be_is_refused_by_name(
@@ -153,14 +153,23 @@ def test_a_context_that_cannot_be_is_refused_by_name(
     [
         ({"model": "shoal-tiny", "from": "shoal-tiny"}, 409, "model of its own"),
         ({"model": "x", "from": "nothing-here"}, 404, "nothing-here"),
-        ({"model": "x"}, 400, "from"),
-        ({"model": "x y", "from": "shoal-tiny"}, 400, "x y"),
-        ({"model": "x", "from": "shoal-tiny", "template": "a\n{{ .Prompt"}, 400, "line 2"),
-        ({"model": "x", "modelfile": "FROM shoal-tiny\nTEMPLATE {{ end }}"}, 400, "template"),
-        ({"model": "x", "from": "shoal-tiny", "adapters": {"a": "b"}}, 400, "adapters"),
-        ({"model": "x", "from": "shoal-tiny", "parameters": {"top_kk": 1}}, 400, "top_kk"),
-        ({"model": "x", "from": "shoal-tiny", "system": "y" * 70_000}, 400, "system"),
-        ({"model": "x", "modelfile": "FROM shoal-tiny\nADAPTER ./a"}, 400, "adapter"),
+        *(
+            pytest.param(*more, marks=pytest.mark.proof)
+            for more in (
+                ({"model": "x y", "from": "shoal-tiny"}, 400, "x y"),
+                ({"model": "x", "from": "shoal-tiny", "template": "a\n{{ .Prompt"}, 400, "line 2"),
+                (
+                    {"model": "x", "modelfile": "FROM shoal-tiny\nTEMPLATE {{ end }}"},
+                    400,
+                    "template",
+                ),
+                ({"model": "x", "from": "shoal-tiny", "adapters": {"a": "b"}}, 400, "adapters"),
+                ({"model": "x", "from": "shoal-tiny", "parameters": {"top_kk": 1}}, 400, "top_kk"),
+                ({"model": "x", "from": "shoal-tiny", "system": "y" * 70_000}, 400, "system"),
+                ({"model": "x", "modelfile": "FROM shoal-tiny\nADAPTER ./a"}, 400, "adapter"),
+                ({"model": "x"}, 400, "from"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(
@@ -205,6 +214,7 @@ def test_a_template_of_its_own_makes_the_prompts_of_a_made_model_in_every_dialec
         own.delete("templated")
 
 
+@pytest.mark.proof
 def test_generates_own_template_makes_that_prompt_alone(own: ollama.Client, model: str) -> None:
     fields: dict[str, Any] = {"model": model, "options": {"temperature": 0, "num_predict": 6}}
     raw = own.generate(prompt=f"<|im_start|>user\n{QUESTION}", raw=True, **fields)
@@ -218,6 +228,7 @@ def test_generates_own_template_makes_that_prompt_alone(own: ollama.Client, mode
     assert "line 2: there is no .Mood of a string" in refused.value.error
 
 
+@pytest.mark.proof
 def test_the_models_own_template_is_no_other_template(
     own: ollama.Client, node_url: str, model: str
 ) -> None:

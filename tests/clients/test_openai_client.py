@@ -71,10 +71,12 @@ def test_a_stream_says_the_same_as_a_whole_answer(ask: Ask) -> None:
     assert len(before) > 5, "the text came in one piece: that is no stream"
 
 
+@pytest.mark.proof
 def test_usage_is_left_out_of_a_stream_unless_asked_for(ask: Ask) -> None:
     assert all(one.usage is None and one.choices for one in ask(COUNT, stream=True))
 
 
+@pytest.mark.proof
 def test_a_stream_tells_what_it_took_in_its_last_chunk(ask: Ask) -> None:
     *before, last = ask(COUNT, stream=True)
     assert last.choices[0].finish_reason == "stop" and last.timing["seconds"] > 0
@@ -115,6 +117,7 @@ def test_three_choices_come_together_streamed_or_not(ask: Ask) -> None:
     assert sorted(ends) == [0, 1, 2]
 
 
+@pytest.mark.proof
 def test_greedy_choices_are_all_the_same(ask: Ask) -> None:
     answer = ask(COUNT, n=2)
     assert answer.choices[0].message.content == answer.choices[1].message.content
@@ -130,6 +133,7 @@ def test_a_seed_repeats_an_answer_and_another_changes_it(ask: Ask) -> None:
     assert {told(seed) for seed in (12, 13, 14)} != {first}
 
 
+@pytest.mark.proof
 def test_a_bias_decides_the_token(ask: Ask) -> None:
     answer = ask("Hello", logit_bias={"65": 100}, max_tokens=3, logprobs=True)
     tokens = [one.token for one in answer.choices[0].logprobs.content]
@@ -174,6 +178,7 @@ def test_thinking_is_asked_for_and_kept_apart(ask: Ask) -> None:
     assert streamed == message.reasoning_content
 
 
+@pytest.mark.proof
 def test_a_system_message_and_parts_are_read(client: OpenAI, model: str) -> None:
     messages: Any = [
         {"role": "developer", "content": [{"type": "text", "text": "You are helpful."}]},
@@ -196,6 +201,7 @@ def test_the_same_prompt_again_comes_from_the_prefix_cache(ask: Ask) -> None:
 # --- structure ----------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_json_object_is_enforced(ask: Ask) -> None:
     for seed in range(3):
         answer = ask(
@@ -246,6 +252,7 @@ def test_completions_answer_several_prompts_streamed_or_not(client: OpenAI, mode
     assert client.completions.create(**asked).choices[0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.proof
 def test_completions_show_log_probabilities_in_the_older_shape(client: OpenAI, model: str) -> None:
     answer = client.completions.create(
         model=model, prompt="Once upon", logprobs=2, max_tokens=5, temperature=0
@@ -261,6 +268,7 @@ def test_completions_show_log_probabilities_in_the_older_shape(client: OpenAI, m
     assert "".join(shown.tokens) == answer.choices[0].text
 
 
+@pytest.mark.proof
 def test_completions_take_tokens(client: OpenAI, model: str) -> None:
     answer = client.completions.create(model=model, prompt=[65, 66, 67], max_tokens=4)
     assert answer.usage is not None
@@ -290,10 +298,15 @@ def test_an_unknown_model_is_404_and_names_the_remedy(ask: Ask, client: OpenAI) 
     ("sent", "param"),
     [
         ({"temperature": 9}, "temperature"),
-        ({"n": 0}, "n"),
-        ({"extra_body": {"temprature": 1}}, "temprature"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"extra_body": {"functions": [{}]}}, "functions[0].name"),
+        *(
+            pytest.param(*more, marks=pytest.mark.proof)
+            for more in (
+                ({"n": 0}, "n"),
+                ({"extra_body": {"temprature": 1}}, "temprature"),
+                ({"tool_choice": "required"}, "tool_choice"),
+                ({"extra_body": {"functions": [{}]}}, "functions[0].name"),
+            )
+        ),
     ],
 )
 def test_a_bad_field_is_400_and_named(ask: Ask, sent: dict[str, Any], param: str) -> None:
@@ -330,6 +343,7 @@ def test_a_prompt_that_does_not_fit_is_400_with_its_own_code(ask: Ask) -> None:
         assert caught.value.code == "context_length_exceeded"
 
 
+@pytest.mark.proof
 def test_an_image_is_refused_by_a_model_that_cannot_see(client: OpenAI, model: str) -> None:
     content: Any = [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}

@@ -49,6 +49,7 @@ def test_a_conversation_is_led_from_its_beginning_to_its_end(client: OpenAI, mod
     assert client.responses.retrieve(first.id).output_text == first.output_text
 
 
+@pytest.mark.proof
 def test_calls_and_their_answers_are_items_as_the_client_sends_them(client: OpenAI) -> None:
     made = client.conversations.create()
     added = client.conversations.items.create(
@@ -64,6 +65,7 @@ def test_calls_and_their_answers_are_items_as_the_client_sends_them(client: Open
     assert (call.call_id, call.name) == ("c", "f")
 
 
+@pytest.mark.proof
 def test_tokens_are_counted_with_what_stands_in_it_and_nothing_is_added(
     client: OpenAI, model: str
 ) -> None:
@@ -74,6 +76,7 @@ def test_tokens_are_counted_with_what_stands_in_it_and_nothing_is_added(
     assert len(list(client.conversations.items.list(made.id))) == 1
 
 
+@pytest.mark.proof
 def test_both_ways_to_go_on_at_once_are_refused(client: OpenAI, model: str) -> None:
     made = client.conversations.create()
     with pytest.raises(openai.BadRequestError, match="Mutually exclusive parameters") as refused:
@@ -89,5 +92,6 @@ async def _asked(url: str) -> str:
         return (await client.conversations.retrieve(made.id)).id
 
 
+@pytest.mark.proof
 def test_the_asynchronous_client_begins_one(node_url: str) -> None:
     assert asyncio.run(_asked(node_url)).startswith("conv_")

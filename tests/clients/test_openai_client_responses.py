@@ -99,6 +99,7 @@ def test_a_stream_is_put_together_by_the_clients_own_helper(
     assert [one.sequence_number for one in plain] == list(range(len(plain)))
 
 
+@pytest.mark.proof
 def test_a_thinking_model_tells_its_thinking_as_an_item_before_its_text(make: Make) -> None:
     response = make(COUNT, reasoning={"effort": "high"}, max_output_tokens=800)
     kinds = [one.type for one in response.output]
@@ -121,6 +122,7 @@ def test_a_schema_is_obeyed_and_parsed(client: OpenAI, model: str) -> None:
     assert isinstance(parsed.output_parsed, Person)
 
 
+@pytest.mark.proof
 def test_a_limit_makes_the_response_incomplete(make: Make) -> None:
     response = make("List the integers from 1 to 30", max_output_tokens=4)
     assert response.status == "incomplete"
@@ -129,12 +131,14 @@ def test_a_limit_makes_the_response_incomplete(make: Make) -> None:
     assert response.usage.output_tokens == 4
 
 
+@pytest.mark.proof
 def test_log_probabilities_come_when_they_are_included(make: Make) -> None:
     response = make(COUNT, top_logprobs=2, include=["message.output_text.logprobs"])
     told = response.output[0].content[0].logprobs
     assert told and all(len(one.top_logprobs) == 2 for one in told)
 
 
+@pytest.mark.proof
 def test_a_tools_result_makes_the_round_trip_by_items(make: Make) -> None:
     first = make(PARIS, tools=[WEATHER])
     [call] = first.output
@@ -157,6 +161,7 @@ def test_a_tools_result_makes_the_round_trip_by_the_earlier_responses_id(make: M
     assert then.previous_response_id == first.id
 
 
+@pytest.mark.proof
 def test_a_call_that_the_limit_cut_off_is_an_incomplete_call_and_never_markup(make: Make) -> None:
     seen: set[str] = set()
     for limit in range(1, 24):
@@ -180,7 +185,12 @@ def test_calls_are_streamed_with_the_ids_that_the_response_ends_with(make: Make)
 
 
 @pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "name": "get_weather"}], ids=["required", "named"]
+    "choice",
+    [
+        pytest.param("required", marks=pytest.mark.proof),
+        {"type": "function", "name": "get_weather"},
+    ],
+    ids=["required", "named"],
 )
 def test_a_tool_that_must_be_called_is(make: Make, choice: Any) -> None:
     tools = [{"type": "web_search"}, WEATHER]
@@ -204,11 +214,13 @@ def test_a_response_is_kept_told_listed_and_removed(client: OpenAI, make: Make) 
     assert caught.value.param == "previous_response_id"
 
 
+@pytest.mark.proof
 def test_what_is_not_to_be_kept_is_not_found(client: OpenAI, make: Make) -> None:
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(make(COUNT, store=False).id)
 
 
+@pytest.mark.proof
 def test_what_cannot_be_honoured_names_its_field(make: Make) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         make(COUNT, background=True, store=False)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from openai import OpenAI
 
 WEATHER: dict[str, Any] = {
@@ -45,6 +46,7 @@ def test_a_forced_tool_is_called_with_arguments_that_obey_its_schema(ask: Ask) -
     assert isinstance(json.loads(call.function.arguments)["minutes"], int)
 
 
+@pytest.mark.proof
 def test_required_calls_one_of_the_tools(ask: Ask) -> None:
     answer = ask("Who are you?", tools=[WEATHER, TIMER], tool_choice="required", max_tokens=200)
     calls = answer.choices[0].message.tool_calls
@@ -62,18 +64,21 @@ def test_auto_calls_the_tool_that_fits(ask: Ask) -> None:
     assert json.loads(call.function.arguments) == {"city": "Paris"}
 
 
+@pytest.mark.proof
 def test_auto_answers_in_words_when_no_tool_fits(ask: Ask) -> None:
     answer = ask(COUNT, tools=[WEATHER], tool_choice="auto")
     assert answer.choices[0].message.tool_calls is None
     assert "1, 2, 3" in answer.choices[0].message.content
 
 
+@pytest.mark.proof
 def test_none_never_calls(ask: Ask) -> None:
     answer = ask("What is the weather in Paris?", tools=[WEATHER], tool_choice="none")
     assert answer.choices[0].message.tool_calls is None
     assert answer.choices[0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.proof
 def test_two_cities_are_two_calls_unless_parallel_calls_are_off(ask: Ask) -> None:
     question = "What is the weather in Paris and London?"
     together = ask(question, tools=[WEATHER]).choices[0].message.tool_calls

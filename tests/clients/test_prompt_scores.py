@@ -126,8 +126,15 @@ def test_a_continuation_that_the_model_would_choose_is_greedy(
     assert is_greedy
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize(
+    ("stream", "as_text"),
+    [
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.proof),
+        pytest.param(True, False, marks=pytest.mark.proof),
+        (True, True),
+    ],
+)
 def test_a_prompt_alone_has_every_token_and_makes_none(
     client: OpenAI, model: str, bundled: Any, plain: Plain, stream: bool, as_text: bool
 ) -> None:

@@ -25,7 +25,7 @@ def told(node_url: str, model: str) -> Any:
     return asked
 
 
-@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}])
+@pytest.mark.parametrize("more", [pytest.param({}, marks=pytest.mark.proof), {"tools": [TOOL]}])
 def test_a_conversation_has_the_tokens_that_its_answer_counts(
     told: Any, client: OpenAI, model: str, more: dict[str, Any]
 ) -> None:
@@ -51,6 +51,7 @@ def test_the_tokens_of_a_text_are_those_that_a_completion_reads(
     assert by_text.usage is not None and by_text.usage.prompt_tokens == len(tokens)
 
 
+@pytest.mark.proof
 def test_text_comes_back_from_its_tokens_as_llama_cpp_has_it(told: Any, node_url: str) -> None:
     text = "Grüße 🐟\n\tdef f(): <x>"
     tokens = told("/tokenize", content=text)["tokens"]

@@ -38,7 +38,18 @@ def unnamed(form: TextForm) -> bool:
     return form.output.kind == "json_object"
 
 
-@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+ONE_OF_EACH = {form.output.kind: form for form in FORMS}
+"""A form of each kind; that its other names are read as the same form is shown without a node."""
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if form in ONE_OF_EACH.values() else pytest.mark.proof)
+        for form in FORMS
+    ],
+    ids=NAMES,
+)
 def test_a_chat_completion_keeps_to_its_form_greedy_or_drawn(ask: Ask, form: TextForm) -> None:
     for temperature in (0, 1.5):
         answer = ask(QUESTION, temperature=temperature, seed=5, max_tokens=60, extra_body=form.sent)
@@ -47,10 +58,14 @@ def test_a_chat_completion_keeps_to_its_form_greedy_or_drawn(ask: Ask, form: Tex
         assert choice.finish_reason == "length" or form.fits(choice.message.content)
 
 
-ONE_OF_EACH = {form.output.kind: form for form in FORMS}
-
-
-@pytest.mark.parametrize("form", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if kind in ("json_schema", "grammar") else pytest.mark.proof)
+        for kind, form in ONE_OF_EACH.items()
+    ],
+    ids=ONE_OF_EACH,
+)
 def test_a_completion_keeps_to_its_form_streamed_or_not(
     client: OpenAI, model: str, form: TextForm
 ) -> None:
@@ -80,6 +95,7 @@ def test_rows_of_several_forms_together_say_what_each_says_alone(ask: Ask) -> No
         assert list(pool.map(said, forms)) == alone
 
 
+@pytest.mark.proof
 def test_thinking_comes_before_the_form_and_is_free_of_it(ask: Ask) -> None:
     answer = ask(THINK, reasoning_effort="high", extra_body={"guided_choice": CHOICES})
     message = answer.choices[0].message
@@ -97,6 +113,7 @@ def test_with_tools_the_answer_is_a_call_or_keeps_to_the_form(ask: Ask) -> None:
     assert re.fullmatch(PATTERN, said.message.content)
 
 
+@pytest.mark.proof
 def test_line_breaks_that_a_grammar_ends_with_are_part_of_the_text(ask: Ask) -> None:
     for more in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         answer = ask(QUESTION, extra_body={"guided_grammar": 'root ::= " ab\\n\\n"'}, **more)
@@ -111,6 +128,7 @@ def test_a_text_that_is_cut_is_the_beginning_of_one_that_fits(ask: Ask) -> None:
     assert whole.startswith(cut.message.content)
 
 
+@pytest.mark.proof
 def test_two_forms_at_once_are_a_400_that_names_both(ask: Ask) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(QUESTION, extra_body={"guided_regex": "a", "guided_choice": ["a"]})

@@ -46,7 +46,12 @@ def free(ask: Ask) -> tuple[str, str, int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["thinking_budget", "thinking_budget_tokens", "thinking_token_budget"]
+    "name",
+    [
+        "thinking_budget",
+        pytest.param("thinking_budget_tokens", marks=pytest.mark.proof),
+        pytest.param("thinking_token_budget", marks=pytest.mark.proof),
+    ],
 )
 def test_thinking_ends_at_its_budget_and_the_answer_comes(
     ask: Ask, free: tuple[str, str, int], name: str
@@ -100,6 +105,7 @@ def test_a_form_holds_what_comes_after_a_budget(ask: Ask) -> None:
     assert "".join(one.token for one in listed.choices[0].logprobs.content).strip()
 
 
+@pytest.mark.proof
 def test_each_dialect_has_its_own_words_for_it(post: Any, free: tuple[str, str, int]) -> None:
     turns = [{"role": "user", "content": QUESTION}]
     whole = post("/v1/responses", input=QUESTION, temperature=0, store=False,

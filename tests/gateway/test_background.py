@@ -21,6 +21,13 @@ def testbed() -> Iterator[GatewayTestbed]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def queueing() -> Iterator[GatewayTestbed]:
+    """A gateway that begins no job."""
+    with gateway_testbed(jobs_running=0) as made:
+        yield made
+
+
 def call(testbed: GatewayTestbed, method: str, path: str = "", body: Any = None) -> httpx.Response:
     url = f"{testbed.url}/v1/responses{path}"
     return httpx.request(method, url, json=body, timeout=30)
@@ -101,20 +108,21 @@ def test_what_one_is_made_from_is_told_before_it_is_made(testbed: GatewayTestbed
     assert after == told
 
 
-def test_what_one_that_is_stopped_in_the_queue_was_to_be_made_from_is_told() -> None:
-    with gateway_testbed(jobs_running=0) as made:
-        name = ask(made, "tokens=2")["id"]
-        for state in ("queued", "cancelled"):
-            assert response_of(made, name)["status"] == state
-            [item] = call(made, "GET", f"/{name}/input_items").json()["data"]
-            assert item["content"][0]["text"] == "tokens=2"
-            body = {"model": MODEL, "input": "x", "previous_response_id": name}
-            refused = call(made, "POST", "", body)
-            error = refused.json()["error"]
-            assert (refused.status_code, error["param"]) == (400, "previous_response_id")
-            assert error["code"] == "previous_response_not_completed"
-            assert f"is '{state}'" in error["message"]
-            call(made, "POST", f"/{name}/cancel")
+def test_what_one_that_is_stopped_in_the_queue_was_to_be_made_from_is_told(
+    queueing: GatewayTestbed,
+) -> None:
+    name = ask(queueing, "tokens=2")["id"]
+    for state in ("queued", "cancelled"):
+        assert response_of(queueing, name)["status"] == state
+        [item] = call(queueing, "GET", f"/{name}/input_items").json()["data"]
+        assert item["content"][0]["text"] == "tokens=2"
+        body = {"model": MODEL, "input": "x", "previous_response_id": name}
+        refused = call(queueing, "POST", "", body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "previous_response_id")
+        assert error["code"] == "previous_response_not_completed"
+        assert f"is '{state}'" in error["message"]
+        call(queueing, "POST", f"/{name}/cancel")
 
 
 def test_a_stream_that_was_cut_is_gone_on_with_from_the_very_event(testbed: GatewayTestbed) -> None:
@@ -209,12 +217,13 @@ def test_what_cannot_be_made_is_refused_at_once(
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
 
 
-def test_one_that_waits_in_the_queue_is_stopped_there_and_its_stream_ends() -> None:
-    with gateway_testbed(jobs_running=0) as made:
-        name = ask(made, "tokens=2")["id"]
-        assert response_of(made, name)["status"] == "queued"
-        stopped = call(made, "POST", f"/{name}/cancel").json()
-        assert (stopped["status"], stopped["output"]) == ("cancelled", [])
-        [event] = data_of(call(made, "GET", f"/{name}?stream=true").text)
-        assert event["response"] == stopped and event["sequence_number"] == 0
-        assert call(made, "GET", f"/{name}?stream=true&starting_after=0").text == ""
+def test_one_that_waits_in_the_queue_is_stopped_there_and_its_stream_ends(
+    queueing: GatewayTestbed,
+) -> None:
+    name = ask(queueing, "tokens=2")["id"]
+    assert response_of(queueing, name)["status"] == "queued"
+    stopped = call(queueing, "POST", f"/{name}/cancel").json()
+    assert (stopped["status"], stopped["output"]) == ("cancelled", [])
+    [event] = data_of(call(queueing, "GET", f"/{name}?stream=true").text)
+    assert event["response"] == stopped and event["sequence_number"] == 0
+    assert call(queueing, "GET", f"/{name}?stream=true&starting_after=0").text == ""

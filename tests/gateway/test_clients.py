@@ -33,7 +33,11 @@ model = "shoal-tiny"
 MOST_S = 100.0
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.proof), 2],
+    ids=["one process", "two processes"],
+)
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayTestbed]:
@@ -229,7 +233,7 @@ def test_profiles_are_taken_while_the_gateway_runs(tmp_path: Path) -> None:
         assert chat(made, "calm").status_code == 429, "what was read before is in force"
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.proof), 2])
 def test_counts_survive_a_restart(processes: int) -> None:
     with gateway_testbed(processes=processes) as made:
         made.runner()

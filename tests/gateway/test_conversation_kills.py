@@ -25,8 +25,8 @@ def killed(points: int, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_what_was_acknowledged_is_in_its_conversation_once_after_eight_kills() -> None:
-    killed(8, seed=31)
+def test_what_was_acknowledged_is_in_its_conversation_once_after_five_kills() -> None:
+    killed(5, seed=31)
 
 
 @pytest.mark.proof

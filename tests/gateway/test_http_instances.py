@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import httpx
 import pytest
@@ -11,24 +11,57 @@ import pytest
 from bus.process.clock import now
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.messages.events import GenerationOpened, InstanceRemoved
-from tests.harness.gateway_testbed import MODEL, eventually, gateway_testbed
+from tests.harness.gateway_testbed import (
+    MODEL,
+    GatewayTestbed,
+    Runner,
+    eventually,
+    gateway_testbed,
+)
 from tests.harness.http_clients import Reader, chat, ready
+from tests.harness.shared_testbeds import new_name, turn_at
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
-    with gateway_testbed(load_timeout_s=20.0) as made:
-        reader = Reader(made, "tokens=5")
-        demand = eventually(  # after what takes back that of an earlier process
-            lambda: made.holder.demands and made.holder.demands[-1].models, 10, "the demand"
-        )
-        assert demand[0].model == MODEL
-        eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
-        made.runner()
-        reader.wait_end(10)
-        assert len(reader.text.split()) == 5
-        eventually(lambda: not made.holder.demands[-1].models, 5, "the demand is withdrawn")
+@pytest.fixture(scope="module")
+def shared() -> Iterator[GatewayTestbed]:
+    with gateway_testbed(load_timeout_s=40.0) as made:
+        yield made
+
+
+@pytest.fixture
+def made(shared: GatewayTestbed) -> Iterator[GatewayTestbed]:
+    with turn_at(shared) as testbed:
+        yield testbed
+
+
+def placed(made: GatewayTestbed) -> Runner:
+    """A runner with an instance of its own name, which the gateway may ask."""
+    runner = made.runner(new_name())
+    eventually(lambda: ready(made), 10, "the instance is ready")
+    return runner
+
+
+def known(made: GatewayTestbed, runners: Sequence[Runner]) -> bool:
+    """Whether the gateway's state has the instances of these runners."""
+    found = httpx.get(f"{made.url}/state").json()["state"]["instances"]
+    return all(runner.instance in found for runner in runners)
+
+
+def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready(
+    made: GatewayTestbed,
+) -> None:
+    reader = Reader(made, "tokens=5")
+    demand = eventually(  # after what takes back that of an earlier process
+        lambda: made.holder.demands and made.holder.demands[-1].models, 10, "the demand"
+    )
+    assert demand[0].model == MODEL
+    eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
+    made.runner(new_name())
+    reader.wait_end(10)
+    assert len(reader.text.split()) == 5
+    eventually(lambda: not made.holder.demands[-1].models, 5, "the demand is withdrawn")
 
 
 def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
@@ -39,120 +72,112 @@ def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
         assert answer.json()["error"]["code"] == "model_loading"
 
 
-def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder() -> None:
-    with gateway_testbed(load_timeout_s=40.0) as made:
-        made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        running = Reader(made, "tokens=300 every_ms=10")
-        running.wait_lines(3)
-        waiting = Reader(made, "tokens=5", model="org/other")
-        eventually(lambda: made.holder.demands, 10, "the demand is published")
-        made.restart_bus_and_holder()
-        running.wait_end(20)
-        assert running.error is None and len(running.text.split()) == 300
-        eventually(lambda: made.holder.demands, 10, "the new holder hears the demand")
-        other = made.runner("inst-2", place=False)
-        made.place(other, ModelId("org/other"))
-        waiting.wait_end(20)
-        assert waiting.error is None and len(waiting.text.split()) == 5
-
-
-def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
-    with gateway_testbed() as made:
-        first = made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        killed_at = now()
-        first.signal(signal.SIGKILL)
-        seconds = reader.wait_end(10) - killed_at
-        print(f"terminal {seconds:.2f} s after the kill")
-        assert reader.error is not None and reader.error["code"] == "runner_lost"
-        assert reader.lines[-1] == "data: [DONE]"
-        made.happen(
-            GenerationOpened(instance=InstanceId("inst-1"), generation=2, why="runner ended")
-        )
-        made.runner(generation=2)
-        assert chat(made, "tokens=3").status_code == 200
+def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served(made: GatewayTestbed) -> None:
+    first = placed(made)
+    reader = Reader(made, "tokens=1000000 every_ms=10")
+    reader.wait_lines(3)
+    killed_at = now()
+    first.signal(signal.SIGKILL)
+    seconds = reader.wait_end(10) - killed_at
+    print(f"terminal {seconds:.2f} s after the kill")
+    assert reader.error is not None and reader.error["code"] == "runner_lost"
+    assert reader.lines[-1] == "data: [DONE]"
+    name = InstanceId(first.instance)
+    made.happen(GenerationOpened(instance=name, generation=2, why="runner ended"))
+    made.runner(name, generation=2)
+    assert chat(made, "tokens=3").status_code == 200
 
 
 @pytest.mark.proof  # tests/processes/test_faults.py has it with a real runner
-def test_a_frozen_runner_ends_streams_in_words() -> None:
-    with gateway_testbed() as made:
-        runner = made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        frozen_at = now()
-        runner.signal(signal.SIGSTOP)
-        seconds = reader.wait_end(45) - frozen_at
-        print(f"terminal {seconds:.2f} s after the freeze")
-        assert reader.error is not None and reader.error["code"] == "runner_lost"
+def test_a_frozen_runner_ends_streams_in_words(made: GatewayTestbed) -> None:
+    runner = placed(made)
+    reader = Reader(made, "tokens=1000000 every_ms=10")
+    reader.wait_lines(3)
+    frozen_at = now()
+    runner.signal(signal.SIGSTOP)
+    seconds = reader.wait_end(45) - frozen_at
+    print(f"terminal {seconds:.2f} s after the freeze")
+    assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
-def test_a_removed_instance_answers_what_it_has_and_nothing_new() -> None:
-    with gateway_testbed() as made:
-        made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=200 every_ms=10")
-        reader.wait_lines(3)
-        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="another log"))
-        eventually(lambda: not ready(made), 5, "it is asked no more")
-        reader.wait_end(20)
-        assert reader.error is None and len(reader.text.split()) == 200
+def test_a_removed_instance_answers_what_it_has_and_nothing_new(made: GatewayTestbed) -> None:
+    runner = placed(made)
+    reader = Reader(made, "tokens=200 every_ms=10")
+    reader.wait_lines(3)
+    made.happen(InstanceRemoved(instance=InstanceId(runner.instance), why="another log"))
+    eventually(lambda: not ready(made), 5, "it is asked no more")
+    reader.wait_end(20)
+    assert reader.error is None and len(reader.text.split()) == 200
 
 
-def test_a_removed_instance_whose_runner_goes_ends_its_streams_in_words() -> None:
-    with gateway_testbed() as made:
-        runner = made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="another log"))
-        runner.end()
-        reader.wait_end(5)
-        assert reader.error is not None and reader.error["code"] == "runner_lost"
+def test_a_removed_instance_whose_runner_goes_ends_its_streams_in_words(
+    made: GatewayTestbed,
+) -> None:
+    runner = placed(made)
+    reader = Reader(made, "tokens=1000000 every_ms=10")
+    reader.wait_lines(3)
+    made.happen(InstanceRemoved(instance=InstanceId(runner.instance), why="another log"))
+    runner.end()
+    reader.wait_end(5)
+    assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
-def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
-    with gateway_testbed() as made:
-        made.runner("inst-1")
-        made.runner("inst-2")
-        eventually(lambda: ready(made), 10, "the instances are ready")
-        answer = chat(made, "refuse=queue_full")
-        assert answer.status_code == 429
-        eventually(lambda: all(one.heard("submit") for one in made.runners), 5, "both were asked")
-        assert [len(one.heard("submit")) for one in made.runners] == [1, 1]
+def test_a_refused_request_is_tried_at_the_other_instance_once(made: GatewayTestbed) -> None:
+    both = [placed(made), placed(made)]
+    eventually(lambda: known(made, both), 10, "both instances are known")
+    answer = chat(made, "refuse=queue_full")
+    assert answer.status_code == 429
+    eventually(lambda: all(one.heard("submit") for one in both), 5, "both were asked")
+    assert [len(one.heard("submit")) for one in both] == [1, 1]
 
 
-def test_requests_of_one_cache_key_are_asked_of_one_instance() -> None:
-    with gateway_testbed() as testbed:
-        runners = [testbed.runner(f"inst-{number}") for number in (1, 2, 3)]
-        eventually(lambda: ready(testbed), 10, "the instances are ready")
+def test_requests_of_one_cache_key_are_asked_of_one_instance(made: GatewayTestbed) -> None:
+    runners = [placed(made) for _ in range(3)]
+    eventually(lambda: known(made, runners), 10, "the instances are known")
 
-        def asked(keys: Sequence[str]) -> list[int]:
-            """How many requests each runner had of these, whose texts all differ."""
-            before = [len(runner.heard("submit")) for runner in runners]
-            for number, key in enumerate(keys):
-                turn = {"role": "user", "content": f"{number} tokens=1"}
-                body = {"model": MODEL, "messages": [turn], "prompt_cache_key": key}
-                url = f"{testbed.url}/v1/chat/completions"
-                assert httpx.post(url, json=body, timeout=30).status_code == 200
-            return [
-                len(runner.heard("submit")) - had
-                for runner, had in zip(runners, before, strict=True)
-            ]
+    def asked(keys: Sequence[str]) -> list[int]:
+        """How many requests each runner had of these, whose texts all differ."""
+        before = [len(runner.heard("submit")) for runner in runners]
+        for number, key in enumerate(keys):
+            turn = {"role": "user", "content": f"{number} tokens=1"}
+            body = {"model": MODEL, "messages": [turn], "prompt_cache_key": key}
+            url = f"{made.url}/v1/chat/completions"
+            assert httpx.post(url, json=body, timeout=30).status_code == 200
+        return [
+            len(runner.heard("submit")) - had for runner, had in zip(runners, before, strict=True)
+        ]
 
-        assert sorted(asked(["same"] * 12)) == [0, 0, 12]
-        assert max(asked([f"other {number}" for number in range(24)])) < 24
+    assert sorted(asked(["same"] * 12)) == [0, 0, 12]
+    assert max(asked([f"other {number}" for number in range(24)])) < 24
 
 
-def test_an_unanswered_submit_goes_to_the_other_instance() -> None:
-    with gateway_testbed() as made:
-        one, other = made.runner("inst-1"), made.runner("inst-2")
-        eventually(lambda: ready(made), 10, "the instances are ready")
-        one.signal(signal.SIGSTOP)
-        for number in range(6):
-            assert chat(made, f"tokens=3 number={number}").status_code == 200
-        # What the runner says comes by a pipe of its own, perhaps after the answer.
-        eventually(lambda: len(other.heard("submit")) == 6, 10, "six were sent to the other")
+def test_an_unanswered_submit_goes_to_the_other_instance(made: GatewayTestbed) -> None:
+    one, other = placed(made), placed(made)
+    eventually(lambda: known(made, [one, other]), 10, "both instances are known")
+    one.signal(signal.SIGSTOP)
+    for number in range(6):
+        assert chat(made, f"tokens=3 number={number}").status_code == 200
+    # What the runner says comes by a pipe of its own, perhaps after the answer.
+    eventually(lambda: len(other.heard("submit")) == 6, 10, "six were sent to the other")
+
+
+def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder(
+    made: GatewayTestbed,
+) -> None:
+    placed(made)
+    running = Reader(made, "tokens=300 every_ms=10")
+    running.wait_lines(3)
+    waiting = Reader(made, "tokens=5", model="org/other")
+    eventually(
+        lambda: made.holder.demands and made.holder.demands[-1].models,
+        10,
+        "the demand is published",
+    )
+    made.restart_bus_and_holder()
+    running.wait_end(20)
+    assert running.error is None and len(running.text.split()) == 300
+    eventually(lambda: made.holder.demands, 10, "the new holder hears the demand")
+    other = made.runner(new_name(), place=False)
+    made.place(other, ModelId("org/other"))
+    waiting.wait_end(20)
+    assert waiting.error is None and len(waiting.text.split()) == 5

@@ -34,7 +34,7 @@ def killed(times: int, seed: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_jobs_end_once_though_their_processes_are_killed() -> None:
-    killed(8, seed=23)
+    killed(5, seed=23)
 
 
 @pytest.mark.proof

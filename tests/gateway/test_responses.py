@@ -16,6 +16,7 @@ from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import DerivedForgotten, ModelDerived
 from gateway.http.auth import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
+from tests.harness.shared_testbeds import new_name, turn_at
 
 ONE, TWO = {"Authorization": "Bearer sk-one"}, {"Authorization": "Bearer sk-two"}
 PROCESSES = 3
@@ -247,23 +248,35 @@ def test_a_body_that_is_compressed_is_refused_as_such(testbed: GatewayTestbed) -
     assert refused.headers["accept-encoding"] == "identity"
 
 
-def test_a_stream_that_is_cut_says_that_it_waits_for_its_model() -> None:
+@pytest.fixture(scope="module")
+def without_runners() -> Iterator[GatewayTestbed]:
     with gateway_testbed(load_timeout_s=20.0) as made:
-        said = {"role": "assistant", "content": "y" * 50}
-        turns = [{"role": "user", "content": "x" * 50}, said] * 4
-        orders = {"role": "user", "content": "tokens=2 fits=230"}
-        body = {"model": MODEL, "stream": True, "truncation": "auto", "input": [*turns, orders]}
-        lines: list[str] = []
-        with httpx.stream("POST", f"{made.url}/v1/responses", json=body, timeout=20) as answer:
-            assert answer.status_code == 200
-            for line in answer.iter_lines():
-                lines.append(line)
-                if len(lines) == 3:
-                    assert all(one.startswith(":") or not one for one in lines), lines
-                    made.runner()
-        assert any('"one two' in line or "two" in line for line in lines)
-        ends = [line for line in lines if line.startswith("event: response.completed")]
-        assert len(ends) == 1 and "event: error" not in lines
+        yield made
+
+
+@pytest.fixture
+def waiting(without_runners: GatewayTestbed) -> Iterator[GatewayTestbed]:
+    """A gateway whose requests wait until the test places an instance."""
+    with turn_at(without_runners) as made:
+        yield made
+
+
+def test_a_stream_that_is_cut_says_that_it_waits_for_its_model(waiting: GatewayTestbed) -> None:
+    said = {"role": "assistant", "content": "y" * 50}
+    turns = [{"role": "user", "content": "x" * 50}, said] * 4
+    orders = {"role": "user", "content": "tokens=2 fits=230"}
+    body = {"model": MODEL, "stream": True, "truncation": "auto", "input": [*turns, orders]}
+    lines: list[str] = []
+    with httpx.stream("POST", f"{waiting.url}/v1/responses", json=body, timeout=20) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            lines.append(line)
+            if len(lines) == 3:
+                assert all(one.startswith(":") or not one for one in lines), lines
+                waiting.runner(new_name())
+    assert any('"one two' in line or "two" in line for line in lines)
+    ends = [line for line in lines if line.startswith("event: response.completed")]
+    assert len(ends) == 1 and "event: error" not in lines
 
 
 def cut_while_waiting(
@@ -286,39 +299,41 @@ def cut_while_waiting(
     return [json.loads(line) for line in data]
 
 
-def test_a_stream_whose_shorter_body_does_not_fit_either_ends_with_that_error() -> None:
-    with gateway_testbed(load_timeout_s=20.0) as made:
-        events = cut_while_waiting(made, "tokens=2 fits=3", made.runner)
-        assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
-        assert events[-2]["code"] == "context_length_exceeded"
-        assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
-        assert not any(one["type"].startswith("response.output") for one in events)
-        heard = made.runners[0].heard
-        eventually(lambda: len(heard("submit")) > 1, 10, "it was cut, and asked again")
+def test_a_stream_whose_shorter_body_does_not_fit_either_ends_with_that_error(
+    waiting: GatewayTestbed,
+) -> None:
+    events = cut_while_waiting(waiting, "tokens=2 fits=3", lambda: waiting.runner(new_name()))
+    assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
+    assert events[-2]["code"] == "context_length_exceeded"
+    assert events[-1]["response"]["error"]["code"] == "context_length_exceeded"
+    assert not any(one["type"].startswith("response.output") for one in events)
+    heard = waiting.runners[-1].heard
+    eventually(lambda: len(heard("submit")) > 1, 10, "it was cut, and asked again")
 
 
-def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_that_error() -> None:
-    with gateway_testbed(load_timeout_s=20.0) as made:
-        mine = ModelId("mine")
-        made.happen(ModelDerived(derived=DerivedModel(name=mine, base=MODEL)))
-        eventually(lambda: mine in httpx.get(f"{made.url}/v1/models").text, 10, "it is known")
+def test_a_stream_whose_shorter_body_is_refused_before_it_is_asked_ends_with_that_error(
+    waiting: GatewayTestbed,
+) -> None:
+    mine = ModelId("mine")
+    waiting.happen(ModelDerived(derived=DerivedModel(name=mine, base=MODEL)))
+    eventually(lambda: mine in httpx.get(f"{waiting.url}/v1/models").text, 10, "it is known")
 
-        def begin() -> None:
-            made.happen(DerivedForgotten(name=mine))
-            made.runner()
+    def begin() -> None:
+        waiting.happen(DerivedForgotten(name=mine))
+        waiting.runner(new_name())
 
-        events = cut_while_waiting(made, "tokens=2 fits=230", begin, model=mine)
-        assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
-        assert events[-2]["code"] == "model_not_found"
-        assert "mine" in events[-2]["message"]
-        response = events[-1]["response"]
-        assert response["status"] == "failed"
-        assert response["error"]["message"] == events[-2]["message"]
-        numbers = [one["sequence_number"] for one in events]
-        assert numbers == list(range(len(numbers)))
-        heard = made.runners[0].heard
-        eventually(lambda: heard("submit"), 10, "the runner says what it heard")
-        assert len(heard("submit")) == 1
+    events = cut_while_waiting(waiting, "tokens=2 fits=230", begin, model=mine)
+    assert [one["type"] for one in events][-2:] == ["error", "response.failed"]
+    assert events[-2]["code"] == "model_not_found"
+    assert "mine" in events[-2]["message"]
+    response = events[-1]["response"]
+    assert response["status"] == "failed"
+    assert response["error"]["message"] == events[-2]["message"]
+    numbers = [one["sequence_number"] for one in events]
+    assert numbers == list(range(len(numbers)))
+    heard = waiting.runners[-1].heard
+    eventually(lambda: heard("submit"), 10, "the runner says what it heard")
+    assert len(heard("submit")) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

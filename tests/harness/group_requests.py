@@ -27,6 +27,7 @@ from bus.wire.messages.tokens import Finished, Refused
 from tests.harness.slot import FakeGateway, Stream, request
 
 STORY = "Tell a story about a fish and a boat. " * 12
+TALE = "A boat and a fish are in a tale. " * 12
 
 WORDS = ("fish", "sea", "shoal", "node", "token", "count", "seven", "blue", "story", "moves")
 AT_ONCE = 16
@@ -130,8 +131,10 @@ def assert_same(found: dict[str, Outcome], wanted: dict[str, Outcome]) -> None:
 
 
 def play_prefix(gateway: FakeGateway) -> tuple[str, int]:
-    """A prompt that begins like the long one of before: its text, and the tokens found kept."""
-    stream = gateway.submit(request("prefix", STORY + "Once upon", max_tokens=12))
+    """A prompt that begins like one of before, which nothing else asks: its text, and the tokens
+    found kept."""
+    gateway.ended(gateway.submit(request("tale", TALE, max_tokens=2)))
+    stream = gateway.submit(request("prefix", TALE + "Once upon", max_tokens=12))
     gateway.ended(stream)
     assert isinstance(stream.end, Finished)
     return stream.text(), stream.end.usage.cached_tokens

@@ -6,13 +6,11 @@ import pytest
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
 from tests.harness.group_requests import Outcome, assert_same, play
-from tests.harness.ranks import one_gateway, ready_group, stages
-from tests.harness.slot import ROOT, request
+from tests.harness.ranks import Layers
+from tests.harness.shared_groups import PIPELINE_2, TENSOR_2, shared_group, shared_rank
+from tests.harness.slot import request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-TINY = ROOT / "conf" / "tiny"
-LAYERS = 8
 
 
 def hand() -> list[GenerationRequest]:
@@ -31,16 +29,21 @@ def hand() -> list[GenerationRequest]:
 
 @pytest.fixture(scope="module")
 def one_rank() -> dict[str, Outcome]:
-    with one_gateway(TINY) as gateway:
+    with shared_rank() as gateway:
         return play(gateway, hand())
 
 
-@pytest.mark.parametrize("shape", [pytest.param("pipeline", marks=pytest.mark.proof), "tensor"])
+@pytest.mark.parametrize(
+    ("sharding", "layers"),
+    [
+        pytest.param("pipeline", PIPELINE_2, id="pipeline", marks=pytest.mark.proof),
+        pytest.param("tensor", TENSOR_2, id="tensor"),
+    ],
+)
 def test_budgets_end_thinking_alike_on_a_group_and_on_one_rank(
-    one_rank: dict[str, Outcome], shape: str
+    one_rank: dict[str, Outcome], sharding: str, layers: Layers
 ) -> None:
-    layers = [(0, LAYERS)] * 2 if shape == "tensor" else stages(LAYERS, 2)
-    with ready_group(TINY, shape, layers) as (_, gateway):
+    with shared_group(sharding, layers) as (_, gateway):
         outcomes = play(gateway, hand())
     assert_same(outcomes, one_rank)
     texts = {name: one["text"][0] for name, one in outcomes.items()}

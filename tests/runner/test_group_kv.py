@@ -53,7 +53,13 @@ def facts(slot: Slot) -> dict[str, str | int | float | bool]:
             id="pipeline of 2, a window",
             marks=pytest.mark.proof,
         ),
-        pytest.param("tensor", [(0, 8)] * 2, "window:24", id="tensor over 2, a window"),
+        pytest.param(
+            "tensor",
+            [(0, 8)] * 2,
+            "window:24",
+            id="tensor over 2, a window",
+            marks=pytest.mark.proof,
+        ),
     ],
 )
 def test_a_group_says_what_one_rank_says(tmp_path, sharding, layers, kv) -> None:

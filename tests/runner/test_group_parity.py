@@ -45,6 +45,7 @@ from tests.harness.ranks import (
     until_ready,
 )
 from tests.harness.routing import ROUTER_NOISE, router_gap
+from tests.harness.shared_groups import LAYERS, TINY, shared_group, shared_rank
 from tests.harness.slot import ROOT, FakeGateway
 
 pytestmark = pytest.mark.slow
@@ -53,9 +54,9 @@ PROVING = bool(os.environ.get("SHOAL_PROVE"))
 PROMPTS, DRAWN = (56, 24) if PROVING else (8, 5)
 FEW = 8
 FAMILIES = MODELS | QUANTISED | ODD
-TINY, BUNDLED = ROOT / "conf" / "tiny", "bundled"
+BUNDLED = "bundled"
 RESULTS = ROOT / "prove-results"
-LAYERS, OTHERS_LAYERS = 8, 4
+OTHERS_LAYERS = 4
 
 Alone = tuple[Path, dict[str, Said], dict[str, Said]]
 
@@ -91,7 +92,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
             if model != BUNDLED:
                 folder = write_model(tmp_path_factory.mktemp("parity") / model, FAMILIES[model])
             greedy, drawn = hands(model)
-            with one_gateway(folder) as gateway:
+            with shared_rank() if folder == TINY else one_gateway(folder) as gateway:
                 known[model] = folder, play_crowd(gateway, greedy), play_crowd(gateway, drawn)
         return known[model]
 
@@ -142,8 +143,8 @@ BUNDLED_SHAPES = [
 def test_a_crowd_hears_from_a_group_what_one_rank_says(
     alone: Callable[[str], Alone], sharding: str, layers: Layers
 ) -> None:
-    folder, *_ = one_rank = alone(BUNDLED)
-    with ready_group(folder, sharding, layers) as (_, gateway):
+    one_rank = alone(BUNDLED)
+    with shared_group(sharding, layers) as (_, gateway):
         hold(BUNDLED, f"{sharding} {len(layers)}", gateway, one_rank)
 
 

@@ -24,7 +24,8 @@ from bus.wire.messages.tokens import Finished, PromptTokens, TokenDelta, TokenLo
 from tests.harness.families import MODELS, write_model
 from tests.harness.group_requests import NOISE, ROUGH_NOISE
 from tests.harness.ranks import one_gateway, ready_group, stages
-from tests.harness.slot import ROOT, FakeGateway, Stream, request
+from tests.harness.shared_groups import LAYERS, TINY, shared_group, shared_rank
+from tests.harness.slot import FakeGateway, Stream, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,13 +40,16 @@ FAMILIES = [
 @contextlib.contextmanager
 def serving(model: Path, shape: str, depth: int) -> Iterator[FakeGateway]:
     """A gateway of a runner that serves the model, of `depth` layers, in this shape."""
-    if shape == "alone":
-        with one_gateway(model) as gateway:
-            yield gateway
-        return
     layers = [(0, depth)] * 2 if shape == "tensor" else stages(depth, 2)
-    with ready_group(model, shape, layers) as (_, gateway):
-        yield gateway
+    if shape == "alone":
+        with shared_rank() if model == TINY else one_gateway(model) as gateway:
+            yield gateway
+    elif model == TINY:
+        with shared_group(shape, layers) as (_, gateway):
+            yield gateway
+    else:
+        with ready_group(model, shape, layers) as (_, gateway):
+            yield gateway
 
 
 def told(stream: Stream) -> list[TokenLogprob]:
@@ -101,7 +105,7 @@ def check(stream: Stream, tokens: list[int], wanted: NDArray[np.float32], close:
 def test_every_token_has_the_log_probability_of_a_plain_forward(
     tmp_path: Path, family: str, shape: str
 ) -> None:
-    folder, depth, close = ROOT / "conf" / "tiny", 8, NOISE
+    folder, depth, close = TINY, LAYERS, NOISE
     if family != BUNDLED:
         folder, depth, close = write_model(tmp_path / "model", MODELS[family]), 4, ROUGH_NOISE
     asked = crowd()

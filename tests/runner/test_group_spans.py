@@ -25,24 +25,27 @@ from tests.harness.ranks import (
     Layers,
     become,
     group_spec,
-    one_gateway,
-    ready_group,
-    stages,
     started_ranks,
     until_ready,
 )
-from tests.harness.slot import ROOT, FakeGateway, Slot, request
+from tests.harness.shared_groups import (
+    PIPELINE_2,
+    PIPELINE_3,
+    TENSOR_2,
+    TINY,
+    shared_group,
+    shared_rank,
+)
+from tests.harness.slot import FakeGateway, Slot, request
 
 pytestmark = pytest.mark.slow
 
-TINY = ROOT / "conf" / "tiny"
-PIPELINE = [(7, 8), (4, 7), (0, 4)]
 Outcomes = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def one_rank() -> Outcomes:
-    with one_gateway(TINY) as gateway:
+    with shared_rank() as gateway:
         return play(gateway, text_hand())
 
 
@@ -72,8 +75,8 @@ def spans_of(one: RankTraced) -> RankSpans:
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", PIPELINE, id="pipeline of 3"),
-        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2"),
+        pytest.param("pipeline", PIPELINE_3, id="pipeline of 3"),
+        pytest.param("tensor", TENSOR_2, id="tensor over 2"),
     ],
 )
 def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
@@ -81,7 +84,7 @@ def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
 ) -> None:
     hand = traced(text_hand())
     assert len(hand) <= MOST_TRACED
-    with ready_group(TINY, sharding, layers) as (_, gateway):
+    with shared_group(sharding, layers) as (_, gateway):
         assert_same(play(gateway, hand), one_rank)
         for one in hand:
             found = told(gateway, one.request_id, len(layers))
@@ -103,7 +106,7 @@ def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
 
 
 def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
-    with ready_group(TINY, "pipeline", stages(8, 2)) as (_, gateway):
+    with shared_group("pipeline", PIPELINE_2) as (_, gateway):
         (one,) = traced([request("one", "The boat goes on", max_tokens=20)])
         gateway.ended(gateway.submit(one))
         found = told(gateway, "one", 2)
@@ -126,7 +129,7 @@ def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
 
 
 def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
-    with ready_group(TINY, "pipeline", stages(8, 2)) as (slots, gateway):
+    with shared_group("pipeline", PIPELINE_2) as (slots, gateway):
 
         def exchanged(rank: int) -> Crossed:
             """What a rank has handed to the other one's node, and had from there."""
@@ -160,7 +163,7 @@ def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
 
 
 def test_a_group_that_is_not_asked_notes_nothing() -> None:
-    with ready_group(TINY, "pipeline", stages(8, 2)) as (_, gateway):
+    with shared_group("pipeline", PIPELINE_2) as (_, gateway):
         gateway.ended(gateway.submit(request("plain", "The boat goes on", max_tokens=20)))
         (one,) = traced([request("one", "The boat goes on", max_tokens=4)])
         gateway.ended(gateway.submit(one))
@@ -172,8 +175,8 @@ def test_a_group_that_is_not_asked_notes_nothing() -> None:
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", stages(8, 2), id="pipeline of 2"),
-        pytest.param("tensor", [(0, 8)] * 2, id="tensor over 2", marks=pytest.mark.proof),
+        pytest.param("pipeline", PIPELINE_2, id="pipeline of 2"),
+        pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.proof),
     ],
 )
 def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(

@@ -40,12 +40,18 @@ from tests.harness.ranks import (
     stages,
     started_ranks,
 )
-from tests.harness.slot import ROOT, Slot, request
+from tests.harness.shared_groups import (
+    LAYERS,
+    PIPELINE_2,
+    PIPELINE_3,
+    TENSOR_2,
+    TINY,
+    shared_group,
+    shared_rank,
+)
+from tests.harness.slot import Slot, request
 
 pytestmark = pytest.mark.slow
-
-TINY = ROOT / "conf" / "tiny"
-LAYERS = 8
 
 Outcomes = dict[str, Any]
 
@@ -62,20 +68,20 @@ def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
 @pytest.fixture(scope="module")
 def one_rank() -> Alone:
     """What the bundled model says, and then to a prompt that begins like another."""
-    with one_gateway(TINY) as gateway:
+    with shared_rank() as gateway:
         return play(gateway, text_hand()), play_prefix(gateway)
 
 
 SHAPES = [
-    pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2"),
-    pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2", marks=pytest.mark.slow),
-    pytest.param("pipeline", [(7, 8), (4, 7), (0, 4)], id="pipeline of 3", marks=pytest.mark.slow),
+    pytest.param("pipeline", PIPELINE_2, id="pipeline of 2"),
+    pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.slow),
+    pytest.param("pipeline", PIPELINE_3, id="pipeline of 3", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("sharding", "layers"), SHAPES)
 def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers: Layers) -> None:
-    with ready_group(TINY, sharding, layers) as (slots, gateway):
+    with shared_group(sharding, layers) as (slots, gateway):
         wanted, prefix = one_rank
         assert_same(play(gateway, text_hand()), wanted)
         assert play_prefix(gateway) == prefix
@@ -93,13 +99,23 @@ def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers:
 
 SETTINGS = MODELS | QUANTISED
 FAMILIES = [
-    pytest.param("llama", [(2, 4), (0, 2)], id="llama"),
+    pytest.param("llama", [(2, 4), (0, 2)], id="llama", marks=pytest.mark.proof),
     pytest.param("llama, 4 bits", [(1, 4), (0, 1)], id="llama, 4 bits", marks=pytest.mark.proof),
     pytest.param("qwen3_moe", [(1, 4), (0, 1)], id="qwen3_moe", marks=pytest.mark.proof),
     pytest.param("gemma3_text", [(2, 4), (0, 2)], id="gemma3_text", marks=pytest.mark.proof),
-    pytest.param("gemma3_text", [(3, 4), (0, 3)], id="gemma3_text, one kind of layer in a rank"),
-    pytest.param("qwen3_next", [(3, 4), (0, 3)], id="qwen3_next, one kind of layer in a rank"),
-    pytest.param("deepseek_v3", [(2, 4), (0, 2)], id="deepseek_v3"),
+    pytest.param(
+        "gemma3_text",
+        [(3, 4), (0, 3)],
+        id="gemma3_text, one kind of layer in a rank",
+        marks=pytest.mark.proof,
+    ),
+    pytest.param(
+        "qwen3_next",
+        [(3, 4), (0, 3)],
+        id="qwen3_next, one kind of layer in a rank",
+        marks=pytest.mark.proof,
+    ),
+    pytest.param("deepseek_v3", [(2, 4), (0, 2)], id="deepseek_v3", marks=pytest.mark.proof),
     pytest.param("mamba2", [(2, 4), (0, 2)], id="mamba2", marks=pytest.mark.proof),
 ]
 
@@ -130,7 +146,7 @@ def test_a_pipeline_of_any_family_says_what_one_rank_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+@pytest.mark.parametrize("family", [pytest.param("llama", marks=pytest.mark.proof), "qwen3_next"])
 def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
     tmp_path: Path, family: str
 ) -> None:
@@ -142,7 +158,12 @@ def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", ["llama, 4 bits", pytest.param("qwen3_moe", marks=pytest.mark.proof), "deepseek_v3"]
+    "family",
+    [
+        "llama, 4 bits",
+        pytest.param("qwen3_moe", marks=pytest.mark.proof),
+        pytest.param("deepseek_v3", marks=pytest.mark.proof),
+    ],
 )
 def test_tensor_ranks_of_a_family_say_what_one_rank_says(
     family_alone: Callable[[str], tuple[Path, Outcomes]], family: str
@@ -153,10 +174,8 @@ def test_tensor_ranks_of_a_family_say_what_one_rank_says(
 
 
 @pytest.mark.slow
-def test_a_family_without_tensor_sharding_is_refused_by_name(
-    family_alone: Callable[[str], tuple[Path, Outcomes]],
-) -> None:
-    folder, _ = family_alone("mamba2")
+def test_a_family_without_tensor_sharding_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mamba2", MODELS["mamba2"])
     with started_ranks(folder, group_spec("tensor", [(0, 4)] * 2)) as slots:
         become(slots)
         assert slots[0].exit_code(40.0) == LOAD_FAILED
@@ -212,10 +231,10 @@ def weights_bytes(slot: Slot) -> int:
     return memory["active_bytes"] - memory["prefix_bytes"] - memory["kv_bytes"]
 
 
-def test_each_rank_holds_its_own_weights_and_no_others(pair: Callable[[], Any]) -> None:
+def test_each_rank_holds_its_own_weights_and_no_others() -> None:
     layer_bytes = 4 * (2 * 192 * 256 + 2 * 192 * 128 + 3 * 192 * 384 + 2 * 192 + 2 * 32)
     embedding_bytes, norm_bytes = 4 * 2048 * 192, 4 * 192
-    with pair() as (slots, _):
+    with shared_group("pipeline", PIPELINE_2) as (slots, _):
         for slot in slots:
             held = slot.hellos[-1].total_bytes
             assert held in (
@@ -258,8 +277,9 @@ def test_a_drain_ends_followers_with_their_lead_and_not_before(pair: Callable[[]
 
 def test_a_rank_that_never_comes_is_named_by_the_lead() -> None:
     group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=2.0)
-    with started_ranks(TINY, group) as slots:
-        become(slots[:1])
+    one_of_two = group.model_copy(update={"ranks": group.ranks[:1]})
+    with started_ranks(TINY, one_of_two, size=2, group=group) as slots:
+        become(slots)
         assert slots[0].exit_code(20.0) == GROUP_LOST
         assert slots[0].ended is not None
         assert "rank 1 on node node-1 did not come in 2 s" in slots[0].ended.message
