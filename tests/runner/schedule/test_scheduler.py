@@ -48,6 +48,16 @@ def test_a_stop_token_ends_a_row_and_its_wasted_step_is_thrown_away() -> None:
     assert end.finish == "stop"
 
 
+def test_a_row_whose_last_token_is_a_stop_ends_once() -> None:
+    undisturbed = whole_output(100, prompt(10), 4, frozenset())
+    loop = Loop(facts())
+    loop.submit(prepared("a", prompt(10), max_tokens=4, stops=frozenset({undisturbed[3]})))
+    loop.run()
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished) and end.finish == "stop"
+    assert loop.made[key("a")] == undisturbed
+
+
 def test_the_next_step_is_planned_before_the_last_is_read() -> None:
     loop = Loop(facts())
     loop.submit(prepared("a", prompt(10), max_tokens=4))
