@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,11 +73,14 @@ def _run(tree: Path, tests: Sequence[str], answer: int, cpu_s: int) -> None:
         for name in [one for one in os.environ if one.startswith(("SHOAL_", "PYTEST_"))]:
             del os.environ[name]
         first = _First()
-        order = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", f"--rootdir={tree}"]
-        ended = pytest.main([*order, *tests], plugins=[first])
+        quietly = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+        order = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", quietly]
+        ended = pytest.main([*order, f"--rootdir={tree}", *tests], plugins=[first])
         passed = ended == pytest.ExitCode.OK
         os.write(answer, (first.failed or ("" if passed else f"pytest: {ended!r}")).encode())
         code = 0
+    except BaseException:
+        os.write(answer, traceback.format_exc().encode()[-4000:])
     finally:
         os._exit(code)
 
@@ -124,7 +128,7 @@ class Run:
         if code == -signal.SIGXCPU:
             said = f"no end within {self.cpu_s} CPU s"
         elif code != 0:
-            said = said or f"the process of the tests ended with {code}"
+            raise RuntimeError(f"the process of the tests ended with {code}: {said}")
         self.failed = said
         return True
 
