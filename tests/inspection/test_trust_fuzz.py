@@ -1,6 +1,6 @@
 """Thousands of requests that no client means, while streams run: nobody else notices (A2, A7).
 
-`make prove-fuzz` runs it at full size; the seed of a failing run is in its output.
+`make prove-fuzz` runs it at full size with a drawn seed; `SHOAL_TEST_FUZZ=<seed>` gives one again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from tests.harness.hub import HubServer
 from tests.harness.nodes import MODEL, Node, Stream, eventually, running_node
 from tests.harness.openapi_requests import GeneratedRequest, OpenApiRequests
+from tests.harness.seeds import seed_for
 
 FULL = os.environ.get("SHOAL_PROVE") == "1"
 GENERATED = 20_000 if FULL else 400
@@ -87,8 +88,7 @@ def _sent(client: httpx.Client, asked: GeneratedRequest) -> httpx.Response | Non
 
 
 def test_a_requests_that_nobody_means_disturb_no_stream(own: Node) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print("seed", seed)
+    seed = seed_for("FUZZ", 7)
     document = own.http.get("/openapi.json").json()
     document["paths"] = {p: o for p, o in document["paths"].items() if not SKIPPED.search(p)}
     requests = OpenApiRequests(document, random.Random(seed), KNOWN)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
+from bus.wire.messages.control import AppendAck
 from bus.wire.messages.events import Event, InstancePlaced
 from tests.sim.simulated_holder import overbooked
 
@@ -58,6 +59,11 @@ class Checks:
             node = overbooked(machine)
             if node is not None:
                 self.fail(f"{machine.node} has reserved more on {node} than it has")
+
+    def said_to_have(self, machine: Machine, ack: AppendAck) -> None:
+        """What a follower says it has survives a power cut."""
+        if ack.index and machine.disk.unsynced_bytes():
+            self.fail(f"{machine.node} says it has {ack.index}, which its disk may lose")
 
     def committed(self, machine: Machine) -> None:
         """What a majority has on disk never changes."""

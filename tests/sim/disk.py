@@ -86,6 +86,10 @@ class Disk:
     def free_bytes(self, folder: Path) -> int:
         return 0 if self.full else 1 << 40
 
+    def unsynced_bytes(self) -> int:
+        """Return how much of what the files hold a power cut may take."""
+        return sum(len(file.data) - file.synced_bytes for file in self.names.values())
+
     def lose_power(self, chance: Random) -> None:
         """Lose what was not synced, or a part of it."""
         for folder in sorted({path.parent for path in (*self.names, *self.synced_names)}):

@@ -22,6 +22,7 @@ from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command
 from bus.wire.messages.control import (
+    AppendAck,
     AskEvents,
     AskSnapshot,
     EventsFound,
@@ -55,6 +56,7 @@ PAUSE_S = 1.0
 RECORDS = 150
 """So many events fit into a journal's file."""
 FOLDER = Path("/journal")
+JOURNAL_FILE = FOLDER / "events.log"
 TERM_FILE = Path("/term")
 
 
@@ -143,6 +145,8 @@ class MachineWire:
         mine, machine = self.machine, self.machine.cluster.at(node)
         if machine is None:
             return False
+        if isinstance(message, AppendAck):
+            mine.cluster.checks.said_to_have(mine, message)
         if isinstance(message, AskSnapshot | AskEvents):
             deliver = machine.receive(lambda: machine.found(message, mine, mine.heard))
         else:
@@ -277,7 +281,7 @@ class Machine:
     def rot(self) -> None:
         """A bit of its journal flips while it is down."""
         self.world.tell(f"{self.node}'s disk rots")
-        self.disk.rot(FOLDER / "events.log", self.world.chance)
+        self.disk.rot(JOURNAL_FILE, self.world.chance)
 
     def pause(self, *, asleep: bool) -> None:
         """Frozen processes find their messages when they go on; a sleeper's are lost."""

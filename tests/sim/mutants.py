@@ -4,15 +4,13 @@ the tree, where the pool's tests are run against it until one fails or the time 
 from __future__ import annotations
 
 import ast
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.harness.mutations import Made, Mutant, Verdict, first_failure, mutated, sites
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("bus", "master", "conf", "tests/sim", "tests/master", "tests/harness")
@@ -30,35 +28,6 @@ MODULES = (
 )  # fmt: skip
 """What the tool may change."""
 DEADLINE_S = 240.0
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one file: `old` becomes `new`; `breaks` says what is no longer so."""
-
-    file: str
-    old: str
-    new: str
-    breaks: str
-
-    def applied(self, text: str) -> str:
-        """Return the file's text with the change in it."""
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.file} has {text.count(self.old)} times {self.old!r}")
-        return text.replace(self.old, self.new)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A mutant of the tool: the whole text of one file."""
-
-    file: str
-    text: str
-    breaks: str
-
-    def applied(self, text: str) -> str:
-        """Return the file's text with the change in it."""
-        return self.text
 
 
 HAND = (
@@ -108,76 +77,6 @@ HAND = (
     ),
 )  # fmt: skip
 
-SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-}  # fmt: skip
-CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-
-
-def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Return what one node of a syntax tree may be changed to."""
-    match node:
-        case ast.Compare(left=left, ops=[op], comparators=others):
-            yield ast.Compare(left, [SWAPS[type(op)]()], others)
-        case ast.BoolOp(op=op, values=values):
-            for dropped in range(len(values)):
-                rest = [one for number, one in enumerate(values) if number != dropped]
-                yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in CALLS:
-            if name in ("any", "all") or not keywords:
-                yield ast.Call(ast.Name(CALLS[name], ast.Load()), args, keywords)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield operand
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            yield ast.BinOp(left, ast.Sub(), right)
-        case ast.BinOp(left=left, op=ast.Sub(), right=right):
-            yield ast.BinOp(left, ast.Add(), right)
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            yield ast.Constant(value + 1)
-        case ast.If(body=body, orelse=[]) if isinstance(body[-1], ast.Continue | ast.Return):
-            yield ast.Pass()
-        case _:
-            return
-
-
-def sites(tree: ast.Module) -> list[tuple[int, int]]:
-    """Return each change that the tool can make to a module: which node, in the order of
-    `ast.walk`, and which of its `changes`. Annotations are left as they are."""
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        for part in (getattr(node, "annotation", None), getattr(node, "returns", None))
-        if part is not None
-        for inner in ast.walk(part)
-    }
-    return [
-        (number, which)
-        for number, node in enumerate(ast.walk(tree))
-        if id(node) not in skipped
-        for which, _ in enumerate(changes(node))
-    ]
-
-
-def mutated(file: str, text: str, site: tuple[int, int]) -> Made:
-    """Return a module with one change."""
-    tree = ast.parse(text)
-    old = next(node for number, node in enumerate(ast.walk(tree)) if number == site[0])
-    new = list(changes(old))[site[1]]
-    ast.copy_location(new, old)
-    was, now = ast.unparse(old).splitlines()[0], ast.unparse(new).splitlines()[0]
-    _Put(old, new).visit(tree)
-    whole = ast.unparse(ast.fix_missing_locations(tree))
-    return Made(file, whole, f"line {getattr(old, 'lineno', 0)}: `{was}` is `{now}`")
-
-
-class _Put(ast.NodeTransformer):
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self.new if node is self.old else self.generic_visit(node)
-
 
 def made(seed: int, count: int, modules: Sequence[str] = MODULES) -> list[Made]:
     """Return as many mutants of modules as are asked for, one module after the other, in an order
@@ -192,19 +91,6 @@ def made(seed: int, count: int, modules: Sequence[str] = MODULES) -> list[Made]:
         site = left[file].pop(chance.randrange(len(left[file])))
         found.append(mutated(file, texts[file], site))
     return found
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a mutant: the test that failed first, or how else it was noticed; "" where it
-    was not."""
-
-    mutant: Mutant | Made
-    caught_by: str
-
-    def line(self) -> str:
-        """Return the verdict as a line of the table."""
-        return f"{self.mutant.file:32} {self.mutant.breaks:70} {self.caught_by or 'SURVIVED'}"
 
 
 def verdict(mutant: Mutant | Made, tests: Sequence[str], deadline_s: float = DEADLINE_S) -> Verdict:
@@ -224,21 +110,3 @@ def copied(tree: Path) -> None:
         shutil.copytree(ROOT / folder, tree / folder, ignore=keep)
     for file in ("pyproject.toml", "tests/conftest.py"):
         shutil.copy(ROOT / file, tree / file)
-
-
-def first_failure(tree: Path, tests: Sequence[str], deadline_s: float) -> str:
-    """Return which test fails first in a tree; "" where all pass."""
-    order = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
-    mine = {k: v for k, v in os.environ.items() if not k.startswith(("SHOAL_", "PYTEST_"))}
-    try:
-        ran = subprocess.run(
-            [*order, *tests], cwd=tree, env=mine, capture_output=True, text=True, timeout=deadline_s
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end within {deadline_s:g} s"
-    if ran.returncode == 0:
-        return ""
-    said = [one for one in ran.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
-    if not said:
-        raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
-    return said[0].split(" - ")[0]

@@ -10,22 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutants import (
-    ALL,
-    DEADLINE_S,
-    FAST,
-    HAND,
-    MODULES,
-    Made,
-    Mutant,
-    Verdict,
-    copied,
-    first_failure,
-    made,
-    mutated,
-    sites,
-    verdict,
-)
+from tests.harness.mutations import Made, Mutant, Verdict, first_failure, mutated, sites
+from tests.sim.mutants import ALL, DEADLINE_S, FAST, HAND, MODULES, copied, made, verdict
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 GIVEN = os.environ.get("SHOAL_TEST_MUTANTS", "")

@@ -50,21 +50,26 @@ def test_an_advert_is_read_as_it_was_written() -> None:
 @given(
     st.text(max_size=80),
     st.dictionaries(
-        st.sampled_from([b"ns", b"keys", b"boot", b"x"]),
-        st.one_of(st.none(), st.binary(max_size=90)),
+        st.sampled_from([b"ns", b"keys", b"boot", b"x", b"y", b"z"]),
+        st.none() | st.binary(max_size=90) | st.text(max_size=70).map(str.encode),
+        max_size=1,
     ),
-    st.lists(st.one_of(st.text(max_size=20), st.ip_addresses().map(str)), max_size=20),
-    st.one_of(st.none(), st.integers(-5, 70_000)),
+    st.lists(st.ip_addresses(v=4).map(str), max_size=20),
+    st.lists(st.text(max_size=20) | st.ip_addresses().map(str), max_size=3),
+    st.integers(1, 65_535) | st.none() | st.integers(-5, 70_000),
 )
 def test_no_record_however_strange_is_more_than_well_formed_addresses(
-    name: str, properties: dict[bytes, bytes | None], ips: list[str], port: int | None
+    name: str, strange: dict[bytes, bytes | None], ips: list[str], more: list[str], port: int | None
 ) -> None:
+    """Good records that have been tampered with, in one field and among their addresses."""
     for service in (name, f"{name}.{SERVICE}", f"n1.{SERVICE}"):
-        found = parse_advert(service, properties, ips, port)
+        found = parse_advert(service, raw(advert("a")) | strange, [*more, *ips, "10.0.0.1"], port)
         if found is not None:
             assert 0 < len(found.namespace) <= 64
             assert 0 < len(found.addresses) <= MAX_ADDRESSES
-            assert all(one.rpartition(":")[0] in ips for one in found.addresses)
+            assert all(
+                one.rpartition(":")[0] in [*ips, *more, "10.0.0.1"] for one in found.addresses
+            )
             assert all(len(key) == 16 for key in found.keys)
 
 

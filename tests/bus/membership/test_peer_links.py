@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import random
 import socket
 from collections.abc import Iterator
 
@@ -17,6 +17,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import DemandReading, TokenTap
 from tests.harness.joined_switchboards import JoinedSwitchboards, boards
 from tests.harness.ports import free_port
+from tests.harness.seeds import seed_for
 
 TOPIC = "event.node_joined"
 
@@ -209,9 +210,10 @@ def test_garbage_at_the_door_disturbs_nobody(cluster: JoinedSwitchboards) -> Non
     cluster.start("a")
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
+    chance = random.Random(seed_for("GARBAGE", 3))
     for _ in range(50):
         with socket.create_connection(("127.0.0.1", cluster.ports["a"])) as rude:
-            rude.sendall(os.urandom(400))
+            rude.sendall(chance.randbytes(400))
         cluster.settle(1)
     stranger = cluster.start("z", "a", namespace="lab")
     cluster.until(lambda: "refused this node" in cluster.logs["z"].getvalue(), "refused")

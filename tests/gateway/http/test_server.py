@@ -147,6 +147,8 @@ def test_a_clients_own_timeout_bounds_the_whole_answer(shared: GatewayTestbed) -
     answer = chat(shared, "tokens=100000 every_ms=10", x_timeout_s=0.5)
     assert answer.status_code == 504
     assert "0.5 s" in answer.json()["error"]["message"]
+    told = shared.runners[0].heard("submit")[-1]["remaining_ms"]
+    assert 0 < told <= 500, "the runner knows of it too"
 
 
 def test_bodies_too_large_or_wrong_are_refused_in_their_dialect(shared: GatewayTestbed) -> None:

@@ -22,6 +22,7 @@ from master.log.archives import Archives
 from master.log.files import Files
 from master.log.journal import Journal
 from master.log.records import read_records
+from tests.sim.disk import Disk
 
 
 def quiet() -> tuple[Log, io.StringIO]:
@@ -174,6 +175,19 @@ def test_a_damaged_file_that_cannot_be_kept_aside_is_left_as_it_is(tmp_path: Pat
     journal.close()
     assert journal.degraded and journal.lost
     assert (tmp_path / "events.log").read_bytes() == spoilt
+
+
+def test_what_was_synced_survives_a_power_cut_and_what_was_not_may_be_gone() -> None:
+    disk, folder = Disk(), Path("/journal")
+    journal = Journal(folder, quiet()[0], low_disk_bytes=1, files=disk)
+    state = fill(journal, journal.open()[0], 5)
+    journal.sync()
+    assert disk.unsynced_bytes() == 0
+    fill(journal, state, 5)
+    assert disk.unsynced_bytes() > 0
+    disk.lose_power(random.Random(1))
+    kept, events = Journal(folder, quiet()[0], low_disk_bytes=1, files=disk).open()
+    assert kept.index + len(events) >= state.index
 
 
 def test_a_full_file_gives_way_to_one_that_begins_with_a_snapshot(tmp_path: Path) -> None:

@@ -48,6 +48,16 @@ def test_a_stop_token_ends_a_row_and_its_wasted_step_is_thrown_away() -> None:
     assert end.finish == "stop"
 
 
+def test_a_row_whose_last_token_is_a_stop_ends_once() -> None:
+    undisturbed = whole_output(100, prompt(10), 4, frozenset())
+    loop = Loop(facts())
+    loop.submit(prepared("a", prompt(10), max_tokens=4, stops=frozenset({undisturbed[3]})))
+    loop.run()
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished) and end.finish == "stop"
+    assert loop.made[key("a")] == undisturbed
+
+
 def test_the_next_step_is_planned_before_the_last_is_read() -> None:
     loop = Loop(facts())
     loop.submit(prepared("a", prompt(10), max_tokens=4))
@@ -224,6 +234,27 @@ def test_a_paused_row_gives_its_place_to_one_that_waits_and_comes_back() -> None
     loop.scheduler.resume(key("slow"))
     loop.run()
     assert loop.made[key("slow")] == whole_output(100, prompt(9), 20, frozenset())
+
+
+def test_a_paused_row_keeps_its_place_for_a_grace() -> None:
+    loop = Loop(facts(), ScheduleSettings(max_rows=1, paused_grace_s=20.0))
+    loop.submit(prepared("slow", prompt(9), max_tokens=20))
+    for _ in range(5):
+        loop.turn()
+    paused_at = loop.now = 8.0
+    loop.scheduler.pause(key("slow"), paused_at)
+    loop.submit(prepared("other", prompt(9), max_tokens=20))
+    for _ in range(20):
+        loop.turn()
+    loop.now = paused_at + 19.9
+    for _ in range(20):
+        loop.turn()
+    assert loop.now < paused_at + 20.0
+    assert key("other") not in loop.made
+    loop.now = paused_at + 20.0
+    while key("other") not in loop.ends:
+        assert loop.turn()
+    assert key("slow") not in loop.ends
 
 
 def test_a_deadline_ends_waiting_and_running_rows() -> None:

@@ -7,7 +7,7 @@ from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.control import Phase, SlotEnded, SlotHello
 from bus.wire.messages.events import RunnerEnded, RunnerUnloaded
-from worker.slots.actions import KillSlot, Task
+from worker.slots.actions import GiveSpec, KillSlot, Task
 from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.diagnoses import PATIENCE_S, OpenQuestions
 from worker.slots.facts import Reported, exit_fact
@@ -78,6 +78,23 @@ def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -
     assert isinstance(action, KillSlot) and "silent for 12 s" in action.why
     table.forgive(USUAL.silent_s + 1.0)
     assert reconcile(state(), table, desk(2 * USUAL.silent_s), Reported()) == []
+
+
+def test_a_spec_that_was_lost_is_given_again_to_a_runner_that_still_says_idle() -> None:
+    wanted, told = state("placed"), Reported()
+    wanted.instances["i"] = wanted.instances["i"].model_copy(update={"ready": ()})
+    table = SlotTable({"00": Slot("00", life="starting", task=TASK)})
+    table.heard(hello("idle"), 1.0)
+    (given,) = reconcile(wanted, table, desk(1.0), told)
+    assert isinstance(given, GiveSpec)
+    table.note(given, 1.0)
+    late = 1.0 + USUAL.repeat_s
+    assert reconcile(wanted, table, desk(late), told) == [], "it has said nothing since"
+    table.heard(hello("idle"), 1.5)
+    assert reconcile(wanted, table, desk(late - 0.1), told) == [], "its words may have crossed"
+    assert reconcile(wanted, table, desk(late), told) == [given]
+    table.heard(hello("loading"), late)
+    assert reconcile(wanted, table, desk(late + 1.0), told) == []
 
 
 @pytest.mark.parametrize(

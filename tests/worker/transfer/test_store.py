@@ -31,6 +31,7 @@ from bus.wire.messages.weights import (
 )
 from bus.wire.messages.wire import Message
 from conf.paths import bundled_models
+from tests.harness.seeds import seed_for
 from tests.harness.weights_node import FetchNode, StoreNode
 from tests.worker.models.test_weights import CONFIG, write_model
 from tests.worker.transfer.test_download import entry
@@ -118,6 +119,10 @@ def lan(tmp_path: Path) -> Iterator[Lan]:
     made = Lan(tmp_path)
     yield made
     made.close()
+
+
+def garbage(size: int) -> bytes:
+    return random.Random(seed_for("GARBAGE", 3)).randbytes(size)
 
 
 def big_model(folder: Path, megabytes: int, seed: int = 1) -> Path:
@@ -417,7 +422,7 @@ def test_garbage_from_a_source_is_passed_over(lan: Lan) -> None:
     folder = write_model(lan.folder / "m")
     files = content(folder)
     shown = manifest_of(ModelId("m"), [entry(path, found) for path, found in files.items()])
-    noise: list[bytes | Message] = [b"", b"\xc1garbage", b"\x90", os.urandom(3 * MB)]
+    noise: list[bytes | Message] = [b"", b"\xc1garbage", b"\x90", garbage(3 * MB)]
     getter = lan.getter()
 
     def answer(message: Message) -> list[bytes | Message]:
@@ -441,7 +446,7 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
     for junk in (
         b"",
         b"junk",
-        os.urandom(5000),
+        garbage(5000),
         pack(PieceSent(digest="", path="", offset=0)),
     ):
         link.send(junk)
