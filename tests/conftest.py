@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
+
+from tests.harness.shared_files import CLUSTERS, FilesThatShare, cluster_that
 
 # Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
 once_read = functools.cache(httpx_transports.create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
@@ -46,4 +49,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("nodes")
         elif item.path.parent == HERE / "runner" and item.path.stem.startswith(RANKS):
             item.add_marker("alone")
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    items.sort(key=lambda item: _turn(item.path))
+
+
+def _turn(path: Path) -> int:
+    """Files that share a cluster come first, one after the other, then those that take longest."""
+    cluster = _shared(path)
+    if cluster:
+        return CLUSTERS.index(cluster)
+    return len(CLUSTERS) + (path.stem.removeprefix("test_") not in LONGEST)
+
+
+def _shared(path: Path) -> str:
+    return cluster_that(path) if any(map(path.is_relative_to, WHOLE_NODES)) else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesThatShare | None:
+    """Files that share a cluster are run by one process, where whole files are dealt out."""
+    return FilesThatShare(config, log) if config.getoption("dist") == "loadfile" else None

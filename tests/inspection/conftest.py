@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.harness.nodes import Node, running_node
+from tests.harness.nodes import Node
+from tests.harness.shared_nodes import (
+    lent,
+    one_cluster_at_a_time,
+    shared_node,
+    shared_pair,
+    shared_three,
+)
+
+__all__ = ["lent", "one_cluster_at_a_time", "shared_node", "shared_pair", "shared_three"]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    """Start a node with the bundled model, shared by the tests of a file."""
-    with running_node() as made:
-        yield made
+def node(shared_node: Node) -> Node:
+    return shared_node

@@ -1,0 +1,147 @@
+"""Nodes that the tests of many files share: one node, a pair, three. A process has at most one
+cluster of them at a time, from the first file that asks for it to the first that does not.
+
+A file keeps apart from others by model names, keys and client ids, and leaves a node as it found
+it: that is checked after each file, and the failure names the file. A test that kills a service,
+restarts a node or changes its settings has a node of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.harness.clusters import Cluster
+from tests.harness.nodes import SERVICES, Node, eventually
+from tests.harness.shared_files import CLUSTERS, cluster_that
+
+AFTER_S = 60.0
+"""How long the nodes may take to let go of what a file had them do."""
+NAMES = ("reef", "kelp", "cove")
+Left = dict[str, Any]
+
+
+def left_on(node: Node) -> Left:
+    """What tests may leave on a node: models, copies, leases, settings, keys, processes."""
+    view = node.http.get("/state").json()
+    state = view["state"]
+    settings = node.http.get("/settings").json()
+    running = [name for name in node.processes() if not name.startswith("runner:")]
+    copies = [(one["model"], one["status"]) for one in state["instances"].values()]
+    return {
+        "copies": sorted(copies),
+        "models": sorted(one["id"] for one in node.http.get("/v1/models").json()["data"]),
+        "settings": {
+            one["key"]: one["value"] for one in settings["settings"] if one["source"] != "default"
+        },
+        "services": sorted(running),
+        "health": view["nodeHealth"],
+        **{name: state[name] for name in ("derived", "leases", "pins", "trace_ratio")},
+    }
+
+
+@dataclass
+class Lent:
+    """What this process has up, and what was on each node when it came up."""
+
+    nodes: dict[str, Node | Cluster] = field(default_factory=dict[str, "Node | Cluster"])
+    fresh: dict[str, list[Left]] = field(default_factory=dict[str, list[Left]])
+
+    def get(self, name: str, start: Callable[[], Node | Cluster]) -> Any:
+        """The node or the cluster of that name, started where it is not up."""
+        if name not in self.nodes:
+            self.nodes[name] = start()
+            self.fresh[name] = self.left(name)
+        return self.nodes[name]
+
+    def left(self, name: str) -> list[Left]:
+        """What is on each node of it now."""
+        lent = self.nodes[name]
+        return [left_on(node) for node in (lent.nodes if isinstance(lent, Cluster) else [lent])]
+
+    def check(self, name: str, file: str) -> None:
+        """Fail, naming the file, unless all is as it was when the nodes came up."""
+        found: list[Left] = []
+
+        def same() -> bool:
+            found[:] = self.left(name)
+            return found == self.fresh[name]
+
+        try:
+            eventually(same, AFTER_S, "the nodes are as they were")
+        except AssertionError:
+            said = [
+                f"{key}: {was[key]!r} became {now[key]!r}"
+                for was, now in zip(self.fresh[name], found, strict=True)
+                for key in was
+                if was[key] != now[key]
+            ]
+            self.close(name)
+            pytest.fail(f"{file} left the shared {name} changed: {'; '.join(said)}")
+
+    def close(self, *names: str) -> None:
+        """End what is up of these."""
+        for name in names:
+            lent = self.nodes.pop(name, None)
+            if lent is not None:
+                lent.close()
+
+
+LENT = Lent()
+
+
+def started(lent: Node | Cluster) -> Any:
+    """Bring up a node or a cluster; nothing is left of one that does not come up."""
+    try:
+        lent.up()
+    except BaseException:
+        lent.close()
+        raise
+    return lent
+
+
+def cluster_of(count: int) -> Cluster:
+    """Nodes that have names, with the bundled model and nothing placed."""
+    made = Cluster(count)
+    for node, name in zip(made.nodes, NAMES, strict=False):
+        node.env["SHOAL_NODE_NAME"] = name
+    return started(made)
+
+
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    """Ends what is shared when the last test has run."""
+    yield LENT
+    LENT.close(*LENT.nodes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cluster_at_a_time(request: pytest.FixtureRequest) -> None:
+    """End a shared cluster that this file does not share."""
+    LENT.close(*({*CLUSTERS} - {cluster_that(request.path)}))
+
+
+@pytest.fixture(scope="module")
+def shared_node(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
+    """A node with default settings, and the bundled model loaded."""
+    node = lent.get("node", lambda: started(Node()))
+    assert set(SERVICES) <= node.processes().keys()
+    yield node
+    lent.check("node", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_pair(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
+    """Two nodes, reef and kelp, with nothing placed."""
+    yield lent.get("pair", lambda: cluster_of(2))
+    lent.check("pair", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_three(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
+    """Three nodes, reef, kelp and cove, with nothing placed."""
+    yield lent.get("three", lambda: cluster_of(3))
+    lent.check("three", request.path.name)
