@@ -21,18 +21,9 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
-WHOLE_NODES = [HERE / name for name in ("browser", "clients", "inspection", "processes")]
+WHOLE_NODES = [HERE / name for name in ("browser", "clients", "processes")]
 RANKS = ("test_group", "test_measuring")
-MEASURES = {
-    "inspection": (
-        "lost_nodes", "sharing", "trust_edge", "trust_fuzz", "trust_stalls", "trust_templates",
-        "waiting",
-    ),
-    "processes": (
-        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab",
-        "partition", "soak", "spare_runner", "two_nodes",
-    ),
-}  # fmt: skip
+MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak", "stalls")}
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
 LONGEST = ("cluster_meeting", "crash_loops", "client_stories", "javascript_clients", "lm_eval")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""

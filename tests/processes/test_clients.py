@@ -24,7 +24,7 @@ model = "shoal-tiny"
 """
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=[pytest.param("1", marks=pytest.mark.proof), "2"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     with running_node(SHOAL_HTTP_PROCESSES=request.param, SHOAL_PRELOAD="") as made:
         yield made

@@ -124,10 +124,7 @@ GOOD = {
         carded("aliases = ['torn']\nsystem = 'Be\n"), ("unreadable",), "unreadable"
     ),
 }
-BRIEF = (
-    "an odd name", "files that are links", "in 4 bits", "with an adapter", "an embedding model",
-    "in Hugging Face's cache",
-)  # fmt: skip
+BRIEF = ("an odd name", "an embedding model", "in Hugging Face's cache")
 """Of the good ones those that each test run asks; `make prove-folders` asks all."""
 OF_REFUSED_CARDS = {"swift": "misnoted", "rapid": "misnoted", "torn": "unreadable"}
 BROKEN = {kind: make for kind, (make, _) in KINDS.items() if kind != "shoal-tiny"}

@@ -1,4 +1,4 @@
-"""A node's locks outlive those who sweep old files out of temporary folders (C17)."""
+"""A node's locks outlive those who sweep old files out of temporary folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness.nodes import Node
 pytestmark = pytest.mark.proof
 
 
-def test_c17_a_sweeper_passes_by_the_folder_of_a_running_nodes_locks(node: Node) -> None:
+def test_a_sweeper_passes_by_the_folder_of_a_running_nodes_locks(node: Node) -> None:
     folder = load_settings(home=node.home).paths.runtime
     assert list(folder.glob("*.role"))
     held = os.open(folder, os.O_RDONLY)

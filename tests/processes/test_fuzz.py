@@ -1,4 +1,4 @@
-"""Thousands of requests that no client means, while streams run: nobody else notices (A2, A7).
+"""Thousands of requests that no client means, while streams run: nobody else notices.
 
 `make prove-fuzz` runs it at full size; the seed of a failing run is in its output.
 """
@@ -86,7 +86,7 @@ def _sent(client: httpx.Client, asked: GeneratedRequest) -> httpx.Response | Non
         return None
 
 
-def test_a_requests_that_nobody_means_disturb_no_stream(own: Node) -> None:
+def test_requests_that_nobody_means_disturb_no_stream(own: Node) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
     document = own.http.get("/openapi.json").json()

@@ -1,5 +1,4 @@
-"""A machine is lost: what it held is placed anew, soon and as it was asked for (B10, B11 of the
-inspection)."""
+"""A machine is lost: what it held is placed anew, soon and as it was asked for."""
 
 from __future__ import annotations
 
@@ -59,9 +58,11 @@ def taken_down(node: Node) -> float:
     return time.monotonic()
 
 
-@pytest.mark.parametrize("goes", ["is killed", "is taken down"])
+@pytest.mark.parametrize(
+    "goes", ["is killed", pytest.param("is taken down", marks=pytest.mark.proof)]
+)
 @pytest.mark.parametrize("min_nodes", [2, pytest.param(1, marks=pytest.mark.proof)])
-def test_b10_a_lost_node_is_replaced_at_once_where_the_others_can_hold_the_model(
+def test_a_lost_node_is_replaced_at_once_where_the_others_can_hold_the_model(
     cluster: Cluster, min_nodes: int, goes: str
 ) -> None:
     placed = cluster.place(min_nodes=min_nodes)
@@ -80,7 +81,8 @@ def test_b10_a_lost_node_is_replaced_at_once_where_the_others_can_hold_the_model
     assert fresh and len(nodes_of(fresh[0])) == min_nodes
 
 
-def test_b11_a_copy_that_is_placed_anew_keeps_its_conditions(cluster: Cluster) -> None:
+@pytest.mark.proof
+def test_a_copy_that_is_placed_anew_keeps_its_conditions(cluster: Cluster) -> None:
     barred = cluster.holder()
     asked = {"excluded_nodes": [barred.node_id()], "context_tokens": 2000}
     placed = cluster.place(pinned=True, **asked)
