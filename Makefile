@@ -120,7 +120,7 @@ prove-fuzz: $(READY)
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes -m "proof and nodes"
-	$(PROVE) tests/processes/test_blas.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
+	$(PROVE) tests/processes/test_load_memory.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
 		tests/runner/test_group_spans.py
 
 prove-faults: $(READY)

@@ -218,6 +218,7 @@ def remarks(node: Node) -> list[str]:
     return [f"{one['level']}: {one['found']}; {one['remedy']}" for one in checks]
 
 
+@pytest.mark.proof
 def test_what_is_no_model_has_one_reason_and_one_way_out_wherever_it_is_named(node: Node) -> None:
     models = node.home / "data" / "models"
     said = {one["path"]: one for one in settled(node)["passed_over"] if not one["taken"]}
@@ -244,6 +245,7 @@ def test_what_is_no_model_has_one_reason_and_one_way_out_wherever_it_is_named(no
     kept(rows)
 
 
+@pytest.mark.proof
 def test_names_of_a_refused_card_say_that_it_is_not_in_force_and_why(node: Node) -> None:
     said = {one["name"]: one for one in settled(node)["passed_over"] if one["taken"]}
     typed_words = typed(node, OF_REFUSED_CARDS)
