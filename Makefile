@@ -115,7 +115,7 @@ prove-clients: $(READY)
 	$(PROVE) tests/clients
 
 prove-fuzz: $(READY)
-	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py tests/processes/test_stalls.py \
+	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py \
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
 prove-nodes: $(READY)

@@ -11,7 +11,7 @@ import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
 
-from tests.harness.shared_files import CLUSTERS, FilesThatShare, cluster_that
+from tests.harness.shared_files import ALONE_IN_A_PROCESS, FilesThatShare, shared_by
 
 # Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
 once_read = functools.cache(httpx_transports.create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
@@ -23,7 +23,7 @@ settings.load_profile("untimed")
 HERE = Path(__file__).parent
 WHOLE_NODES = [HERE / name for name in ("browser", "clients", "processes")]
 RANKS = ("test_group", "test_measuring")
-MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak", "stalls")}
+MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak")}
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
 LONGEST = ("cluster_meeting", "crash_loops", "client_stories", "javascript_clients", "lm_eval")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
@@ -45,14 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(path: Path) -> int:
     """Files that share a cluster come first, one after the other, then those that take longest."""
-    cluster = _shared(path)
-    if cluster:
-        return CLUSTERS.index(cluster)
-    return len(CLUSTERS) + (path.stem.removeprefix("test_") not in LONGEST)
+    shared = _shared(path)
+    if shared:
+        return ALONE_IN_A_PROCESS.index(shared)
+    return len(ALONE_IN_A_PROCESS) + (path.stem.removeprefix("test_") not in LONGEST)
 
 
 def _shared(path: Path) -> str:
-    return cluster_that(path) if any(map(path.is_relative_to, WHOLE_NODES)) else ""
+    return shared_by(path) if any(map(path.is_relative_to, WHOLE_NODES)) else ""
 
 
 @pytest.hookimpl(optionalhook=True)

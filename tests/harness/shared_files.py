@@ -1,4 +1,4 @@
-"""Which test files share a cluster, and so run one after the other in one process."""
+"""Which test files share more than the one node, and so run one after the other in one process."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
 
-CLUSTERS = ("pair", "three")
-SHARED = re.compile(r"\bshared_(pair|three)\b")
+ALONE_IN_A_PROCESS = ("pair", "three", "empty")
+"""Of these a process has one at a time."""
+SHARED = re.compile(rf"\bshared_({'|'.join(ALONE_IN_A_PROCESS)})\b")
 
 
 @cache
-def cluster_that(path: Path) -> str:
-    """The shared cluster that a test file names: `pair`, `three`, or none."""
+def shared_by(path: Path) -> str:
+    """What a test file shares by name: `pair`, `three`, `empty`, or nothing of these."""
     found = SHARED.search(path.read_text())
     return found[1] if found else ""
 
 
 class FilesThatShare(LoadFileScheduling):
-    """As `--dist loadfile`, but all files that share a cluster go to one process."""
+    """As `--dist loadfile`, but all files that share one of these go to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return cluster_that(self.config.rootpath / file) or file
+        return shared_by(self.config.rootpath / file) or file

@@ -1,5 +1,6 @@
-"""Nodes that the tests of many files share: one node, a pair, three. A process has at most one
-cluster of them at a time, from the first file that asks for it to the first that does not.
+"""Nodes that the tests of many files share: one node, an empty one, a pair, three. Beside the one
+node a process has at most one of the others, from the first file that asks for it to the first that
+does not.
 
 A file keeps apart from others by model names, keys and client ids, and leaves a node as it found
 it: that is checked after each file, and the failure names the file. A test that kills a service,
@@ -16,7 +17,7 @@ import pytest
 
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import SERVICES, Node, eventually
-from tests.harness.shared_files import CLUSTERS, cluster_that
+from tests.harness.shared_files import ALONE_IN_A_PROCESS, shared_by
 
 AFTER_S = 60.0
 """How long the nodes may take to let go of what a file had them do."""
@@ -111,6 +112,18 @@ def cluster_of(count: int) -> Cluster:
     return started(made)
 
 
+def unload_all(node: Node) -> None:
+    """Have nothing loaded."""
+
+    def is_empty() -> bool:
+        loaded = node.http.get("/state").json()["state"]["instances"]
+        for name in loaded:
+            node.http.delete(f"/instance/{name}?drain_s=1")
+        return not loaded
+
+    eventually(is_empty, AFTER_S, "nothing is loaded")
+
+
 @pytest.fixture(scope="session")
 def lent() -> Iterator[Lent]:
     """Ends what is shared when the last test has run."""
@@ -119,9 +132,9 @@ def lent() -> Iterator[Lent]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_cluster_at_a_time(request: pytest.FixtureRequest) -> None:
-    """End a shared cluster that this file does not share."""
-    LENT.close(*({*CLUSTERS} - {cluster_that(request.path)}))
+def one_at_a_time(request: pytest.FixtureRequest) -> None:
+    """End what earlier files shared and this one does not."""
+    LENT.close(*({*ALONE_IN_A_PROCESS} - {shared_by(request.path)}))
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +144,15 @@ def shared_node(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
     assert set(SERVICES) <= node.processes().keys()
     yield node
     lent.check("node", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_empty(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
+    """A node with two HTTP processes and nothing loaded. Its services may be killed: they are
+    back for the next file."""
+    made = {"SHOAL_PRELOAD": "", "SHOAL_HTTP_PROCESSES": "2"}
+    yield lent.get("empty", lambda: started(Node(**made)))
+    lent.check("empty", request.path.name)
 
 
 @pytest.fixture(scope="module")

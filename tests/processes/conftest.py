@@ -12,13 +12,21 @@ import pytest
 from tests.harness.nodes import ROOT, Node
 from tests.harness.shared_nodes import (
     lent,
-    one_cluster_at_a_time,
+    one_at_a_time,
+    shared_empty,
     shared_node,
     shared_pair,
     shared_three,
 )
 
-__all__ = ["lent", "one_cluster_at_a_time", "shared_node", "shared_pair", "shared_three"]
+__all__ = [
+    "lent",
+    "one_at_a_time",
+    "shared_empty",
+    "shared_node",
+    "shared_pair",
+    "shared_three",
+]
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 RESULTS = ROOT / "prove-results"

@@ -21,7 +21,7 @@ from conf.settings import load_settings
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually, kill
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 API_KEY = "sk-planted-api-key-5d1c9e"
 PROVIDER_KEY = "sk-planted-provider-key-77b0a4"
@@ -150,7 +150,6 @@ def test_a_runner_that_was_killed_has_its_last_phases_in_a_capture_without_secre
     assert list(kept.glob("*.capture")) == []
 
 
-@pytest.mark.proof
 def test_a_frozen_process_is_named_and_keeps_nothing_else_out(two: Cluster) -> None:
     first, second = two.nodes
     frozen = {"worker": second.pid("worker"), "telemetry": second.pid("telemetry")}
@@ -172,7 +171,6 @@ def test_a_frozen_process_is_named_and_keeps_nothing_else_out(two: Cluster) -> N
             assert {"worker", "bus"} <= stacks
 
 
-@pytest.mark.proof
 def test_a_node_that_is_not_there_is_named_with_the_reason(two: Cluster) -> None:
     first, second = two.nodes
     whole = first.http.get("/v1/diagnostics/cluster").json()["nodes"]

@@ -13,16 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.nodes import MODEL, Node, eventually, kill, running_node
+from tests.harness.nodes import MODEL, Node, eventually, kill
+from tests.harness.shared_nodes import unload_all
 
 LOADED = ["instance_placed", "runner_ready"]
 UNLOADED = ["instance_draining", "runner_unloaded", "instance_removed"]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    with running_node(SHOAL_PRELOAD="", SHOAL_HTTP_PROCESSES="2") as made:
-        yield made
+def node(shared_empty: Node) -> Iterator[Node]:
+    yield shared_empty
+    unload_all(shared_empty)
 
 
 @dataclass
