@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.harness.clusters import Cluster
-from tests.harness.nodes import SERVICES, Node, eventually
+from tests.harness.nodes import Node, eventually
 from tests.harness.shared_files import ALONE_IN_A_PROCESS, shared_by
 
 AFTER_S = 60.0
@@ -27,8 +27,7 @@ Left = dict[str, Any]
 
 def left_on(node: Node) -> Left:
     """What tests may leave on a node: models, copies, leases, settings, keys, processes."""
-    view = node.http.get("/state").json()
-    state = view["state"]
+    state = node.state()
     settings = node.http.get("/settings").json()
     running = [name for name in node.processes() if not name.startswith("runner:")]
     copies = [(one["model"], one["status"]) for one in state["instances"].values()]
@@ -39,7 +38,6 @@ def left_on(node: Node) -> Left:
             one["key"]: one["value"] for one in settings["settings"] if one["source"] != "default"
         },
         "services": sorted(running),
-        "health": view["nodeHealth"],
         **{name: state[name] for name in ("derived", "leases", "pins", "trace_ratio")},
     }
 
@@ -55,7 +53,12 @@ class Lent:
         """The node or the cluster of that name, started where it is not up."""
         if name not in self.nodes:
             self.nodes[name] = start()
-            self.fresh[name] = self.left(name)
+
+            def has_come() -> bool:
+                self.fresh[name] = self.left(name)
+                return all(one["models"] for one in self.fresh[name])
+
+            eventually(has_come, AFTER_S, "each node lists its models")
         return self.nodes[name]
 
     def left(self, name: str) -> list[Left]:
@@ -73,15 +76,15 @@ class Lent:
 
         try:
             eventually(same, AFTER_S, "the nodes are as they were")
-        except AssertionError:
+        except Exception as wrong:
             said = [
                 f"{key}: {was[key]!r} became {now[key]!r}"
-                for was, now in zip(self.fresh[name], found, strict=True)
+                for was, now in zip(self.fresh[name], found, strict=False)
                 for key in was
                 if was[key] != now[key]
             ]
             self.close(name)
-            pytest.fail(f"{file} left the shared {name} changed: {'; '.join(said)}")
+            pytest.fail(f"{file} left the shared {name} changed: {'; '.join(said) or wrong!r}")
 
     def close(self, *names: str) -> None:
         """End what is up of these."""
@@ -104,6 +107,11 @@ def started(lent: Node | Cluster) -> Any:
     return lent
 
 
+def loaded(node: Node) -> Node:
+    eventually(node.ready, AFTER_S, "the model is loaded")
+    return node
+
+
 def cluster_of(count: int) -> Cluster:
     """Nodes that have names, with the bundled model and nothing placed."""
     made = Cluster(count)
@@ -116,7 +124,7 @@ def unload_all(node: Node) -> None:
     """Have nothing loaded."""
 
     def is_empty() -> bool:
-        loaded = node.http.get("/state").json()["state"]["instances"]
+        loaded = node.state()["instances"]
         for name in loaded:
             node.http.delete(f"/instance/{name}?drain_s=1")
         return not loaded
@@ -140,9 +148,7 @@ def one_at_a_time(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="module")
 def shared_node(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
     """A node with default settings, and the bundled model loaded."""
-    node = lent.get("node", lambda: started(Node()))
-    assert set(SERVICES) <= node.processes().keys()
-    yield node
+    yield lent.get("node", lambda: loaded(started(Node())))
     lent.check("node", request.path.name)
 
 
