@@ -22,6 +22,7 @@ PATIENCE_S = 120.0
 @pytest.fixture(scope="module")
 def three(shared_three: Cluster) -> Iterator[Cluster]:
     yield shared_three
+    eventually(shared_three.formed, PATIENCE_S, "one cluster")
     shared_three.clear()
 
 
