@@ -102,7 +102,7 @@ prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-node
 .PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
-	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
 		--ignore-glob='tests/runner/test_group*'
 
 prove-sim: $(READY)
@@ -112,18 +112,19 @@ prove-pool: $(READY)
 	$(PROVE) tests/sim/test_pool.py tests/sim/test_pool_oracle.py $(SIDE_BY_SIDE)
 	$(PROVE) tests/sim/test_pool_mutants.py
 	$(PROVE) tests/processes/test_pool_mixed_load.py tests/processes/test_refused_loads.py \
-		tests/processes/test_failures_remembered.py tests/inspection/test_pool_rules.py
+		tests/processes/test_failures_remembered.py tests/processes/test_pool_rules.py
 
 prove-clients: $(READY)
 	rm -f prove-results/clients.jsonl
 	$(PROVE) tests/clients
 
 prove-fuzz: $(READY)
-	$(PROVE) tests/inspection
+	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py \
+		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes -m "proof and nodes"
-	$(PROVE) tests/processes/test_blas.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
+	$(PROVE) tests/processes/test_load_memory.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
 		tests/runner/test_group_scores.py tests/runner/test_group_spans.py
 
 prove-faults: $(READY)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
+
+from tests.harness.shared_files import ALONE_IN_A_PROCESS, FilesThatShare, shared_by
 
 # Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
 once_read = functools.cache(httpx_transports.create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
@@ -18,18 +21,9 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
-WHOLE_NODES = [HERE / name for name in ("browser", "clients", "inspection", "processes")]
+WHOLE_NODES = [HERE / name for name in ("browser", "clients", "processes")]
 RANKS = ("test_group", "test_measuring")
-MEASURES = {
-    "inspection": (
-        "lost_nodes", "sharing", "trust_edge", "trust_fuzz", "trust_stalls", "trust_templates",
-        "waiting",
-    ),
-    "processes": (
-        "api_keys", "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab",
-        "partition", "soak", "spare_runner", "two_nodes",
-    ),
-}  # fmt: skip
+MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak")}
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
 LONGEST = ("cluster_meeting", "crash_loops")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
@@ -46,4 +40,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("nodes")
         elif item.path.parent == HERE / "runner" and item.path.stem.startswith(RANKS):
             item.add_marker("alone")
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    items.sort(key=lambda item: _turn(item.path))
+
+
+def _turn(path: Path) -> int:
+    """Files that share a cluster come first, one after the other, then those that take longest."""
+    shared = _shared(path)
+    if shared:
+        return ALONE_IN_A_PROCESS.index(shared)
+    return len(ALONE_IN_A_PROCESS) + (path.stem.removeprefix("test_") not in LONGEST)
+
+
+def _shared(path: Path) -> str:
+    return shared_by(path) if any(map(path.is_relative_to, WHOLE_NODES)) else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesThatShare | None:
+    """Files that share a cluster are run by one process, where whole files are dealt out."""
+    return FilesThatShare(config, log) if config.getoption("dist") == "loadfile" else None

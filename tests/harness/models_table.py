@@ -1,7 +1,7 @@
 """What is said of each thing in a models folder that is none, wherever its name is used.
 
-The table is recorded in `tests/inspection/models_folder.txt`, paths and the node's name replaced;
-`RECORD_MODELS_FOLDER=1 pytest tests/inspection/test_models_folder.py` writes it anew.
+The table is recorded in `tests/processes/models_folder.txt`, paths and the node's name replaced;
+`RECORD_MODELS_FOLDER=1 pytest tests/processes/test_models_folder.py` writes it anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httpx
 
 from tests.harness.nodes import ROOT, Node
 
-RECORDED = ROOT / "tests" / "inspection" / "models_folder.txt"
+RECORDED = ROOT / "tests" / "processes" / "models_folder.txt"
 TURNS = [{"role": "user", "content": "Hi."}]
 DIALECTS: dict[str, tuple[str, dict[str, object]]] = {
     "chat completions": ("/v1/chat/completions", {"messages": TURNS}),

@@ -1,15 +1,32 @@
-"""One real node shared by the process tests, and the ledger of what faults cost."""
+"""The nodes that files share, and the ledger of what faults cost."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.harness.nodes import ROOT, Node, running_node
+from tests.harness.nodes import ROOT, Node
+from tests.harness.shared_nodes import (
+    lent,
+    one_at_a_time,
+    shared_empty,
+    shared_node,
+    shared_pair,
+    shared_three,
+)
+
+__all__ = [
+    "lent",
+    "one_at_a_time",
+    "shared_empty",
+    "shared_node",
+    "shared_pair",
+    "shared_three",
+]
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 RESULTS = ROOT / "prove-results"
@@ -20,10 +37,9 @@ OF_RECORDS = ("test_record_kills",)
 """The same for `make prove-records`."""
 
 
-@pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    with running_node() as made:
-        yield made
+@pytest.fixture(scope="module")
+def node(shared_node: Node) -> Node:
+    return shared_node
 
 
 @pytest.fixture

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.harness.lora import PROMPT, SAYS, trained_model
-from tests.harness.nodes import Node, answered, eventually
+from tests.harness.nodes import Node, answered, eventually, everywhere
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    node = Node()
-    models = node.home / "data" / "models"
-    models.mkdir(parents=True)
-    model = trained_model(models / "parrot")
+def node(shared_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    node, models = shared_node, shared_node.home / "data" / "models"
+    model = trained_model(tmp_path_factory.mktemp("trained") / "parrot")
     broken = model / "adapters" / "broken"
     broken.mkdir()
     for file in (model / "adapters" / "pirate").iterdir():
         (broken / file.name).write_bytes(file.read_bytes())
     config = json.loads((broken / "adapter_config.json").read_text())
     (broken / "adapter_config.json").write_text(json.dumps({**config, "fine_tune_type": "dora"}))
-    try:
-        node.up()
-        yield node
-    finally:
-        node.close()
+    shutil.copytree(model, models / "parrot")
+    names = {"parrot", *(f"parrot:{name}" for name in SAYS)}
+    everywhere(lambda: listed(node), lambda found: names <= found, "each HTTP process knows them")
+    yield node
+    for name in listed(node) & {"captain", "mate"}:
+        node.http.request("DELETE", "/api/delete", json={"model": name})
+    node.shoal("stop", "parrot")
+    shutil.rmtree(models / "parrot")
+
+
+def listed(node: Node) -> set[str]:
+    """What an HTTP process of the node, whichever takes the connection, lists."""
+    return {one["id"] for one in httpx.get(f"{node.url}/v1/models", timeout=30).json()["data"]}
 
 
 def openai(node: Node, model: str, **fields: Any) -> Any:
@@ -86,8 +94,8 @@ def test_a_prompt_that_one_adapter_has_read_is_read_anew_for_another(node: Node)
 
 def test_they_are_listed_wherever_models_are(node: Node) -> None:
     names = {f"parrot:{name}" for name in SAYS}
-    listed = {one["id"] for one in node.http.get("/v1/models").json()["data"]}
-    assert names < listed and "parrot:broken" not in listed
+    found = listed(node)
+    assert names < found and "parrot:broken" not in found
     tags = {one["name"]: one["digest"] for one in node.http.get("/api/tags").json()["models"]}
     own = [digest for name, digest in tags.items() if name.startswith("parrot")]
     assert len(own) == len(set(own)) == 3

@@ -19,7 +19,7 @@ from tests.harness.nodes import MODEL, Node, answered, eventually
 
 WITHIN_S = 1.0
 """What is promised; the tests bear three times as much, and print what it was."""
-STREAMS = 16
+STREAMS = 6
 RPM = 30
 
 

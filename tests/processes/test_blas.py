@@ -16,10 +16,9 @@ from conf.settings import load_settings
 from tests.harness.nodes import Node, running_node, shoal
 
 FOUND = find_libraries("auto")
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(not sys.platform.startswith("linux") or not FOUND, reason="no OpenBLAS"),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not FOUND, reason="no OpenBLAS"
+)
 
 
 def variables(node: Node) -> dict[str, str]:
@@ -36,11 +35,10 @@ def doctor(node: Node) -> dict[str, str]:
     return next(one for one in found["checks"] if one["name"] == "BLAS")
 
 
-def test_a_node_runs_with_what_was_measured_and_doctor_says_what_it_gains() -> None:
-    with running_node() as node:
-        told, finding = variables(node), doctor(node)
-        answer = node.chat("Say hello.", max_tokens=8)
-        assert answer.status_code == 200, answer.text
+def test_a_node_runs_with_what_was_measured_and_doctor_says_what_it_gains(node: Node) -> None:
+    told, finding = variables(node), doctor(node)
+    answer = node.chat("Say hello.", max_tokens=8)
+    assert answer.status_code == 200, answer.text
     assert "one-row" not in told["LD_PRELOAD"]
     assert finding["found"].startswith(("OpenBLAS (", "MKL ("))
     if finding["level"] == "ok":

@@ -21,7 +21,7 @@ from conf.settings import load_settings
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually, kill
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 API_KEY = "sk-planted-api-key-5d1c9e"
 PROVIDER_KEY = "sk-planted-provider-key-77b0a4"

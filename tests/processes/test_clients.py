@@ -1,4 +1,4 @@
-"""Clients on a real node, with one HTTP process and with two: a profile is taken while it runs, a
+"""Clients on a real node with two HTTP processes: a profile is taken while it runs, a
 client that is to rest is refused by all of it, and counts survive a restart."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from conf.settings import load_settings
-from tests.harness.nodes import MODEL, Node, answered, everywhere, running_node
+from tests.harness.nodes import MODEL, Node, answered, everywhere
+from tests.harness.shared_nodes import unload_all
 
 pytestmark = pytest.mark.nodes
 FILE = """
@@ -24,10 +25,11 @@ model = "shoal-tiny"
 """
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    with running_node(SHOAL_HTTP_PROCESSES=request.param, SHOAL_PRELOAD="") as made:
-        yield made
+@pytest.fixture(scope="module")
+def node(shared_empty: Node) -> Iterator[Node]:
+    yield shared_empty
+    load_settings(home=shared_empty.home).paths.clients_file.unlink()
+    unload_all(shared_empty)
 
 
 def ask(node: Node, client: str, **more: Any) -> httpx.Response:

@@ -26,7 +26,7 @@ from tests.harness.clusters import Cluster, running_cluster
 from tests.harness.nodes import MODEL, Node, Stream, eventually, kill
 from tests.processes.conftest import PROVING
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ASKS = 150 if PROVING else 12
 """Of each asker, in each of the parts of the story."""

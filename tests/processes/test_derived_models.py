@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.harness.clusters import running_cluster
-from tests.harness.nodes import MODEL, Node, answered, eventually, everywhere, running_node
+from tests.harness.nodes import MODEL, Node, answered, eventually, everywhere
 
 
 def names(node: Node) -> set[str]:
@@ -53,31 +53,32 @@ def ask(node: Node, path: str, **body: Any) -> httpx.Response:
     return httpx.post(node.url + path, json=asked, timeout=90)
 
 
-def test_a_name_of_a_real_node_answers_in_two_dialects_until_it_is_taken_away() -> None:
-    with running_node(SHOAL_HTTP_PROCESSES="2") as node:
-        made = node.shoal("cp", MODEL, "helper")
-        assert made.returncode == 0, made.stderr
-        everywhere(
-            lambda: httpx.get(node.url + "/v1/models").json()["data"],
-            lambda found: "helper" in {one["id"] for one in found},
-            "each HTTP process knows the name",
-        )
-        chat = ask(node, "/v1/chat/completions", max_tokens=3).json()
-        assert (chat["model"], chat["usage"]["completion_tokens"]) == ("helper", 3)
-        ollama = ask(node, "/api/chat", options={"num_predict": 3}).json()
-        assert (ollama["model"], ollama["eval_count"]) == ("helper", 3)
-        assert f"a name of {MODEL}" in node.shoal("ls").stdout
-        placed = node.shoal("place", "helper", "--json")
-        assert placed.returncode == 0 and json.loads(placed.stdout)["model"] == MODEL
-        gone = node.shoal("rm", "helper")
-        assert gone.returncode == 0 and f"{MODEL} stays" in gone.stdout
-        everywhere(
-            lambda: ask(node, "/api/chat", options={"num_predict": 1}).status_code,
-            lambda status: status == 404,
-            "the name is no model's",
-        )
-        answered(
-            lambda: node.shoal("ls").stdout,
-            lambda said: "helper" not in said and MODEL in said,
-            "the model is listed, and the name is not",
-        )
+def test_a_name_of_a_real_node_answers_in_two_dialects_until_it_is_taken_away(
+    node: Node,
+) -> None:
+    made = node.shoal("cp", MODEL, "helper")
+    assert made.returncode == 0, made.stderr
+    everywhere(
+        lambda: httpx.get(node.url + "/v1/models").json()["data"],
+        lambda found: "helper" in {one["id"] for one in found},
+        "each HTTP process knows the name",
+    )
+    chat = ask(node, "/v1/chat/completions", max_tokens=3).json()
+    assert (chat["model"], chat["usage"]["completion_tokens"]) == ("helper", 3)
+    ollama = ask(node, "/api/chat", options={"num_predict": 3}).json()
+    assert (ollama["model"], ollama["eval_count"]) == ("helper", 3)
+    assert f"a name of {MODEL}" in node.shoal("ls").stdout
+    placed = node.shoal("place", "helper", "--json")
+    assert placed.returncode == 0 and json.loads(placed.stdout)["model"] == MODEL
+    gone = node.shoal("rm", "helper")
+    assert gone.returncode == 0 and f"{MODEL} stays" in gone.stdout
+    everywhere(
+        lambda: ask(node, "/api/chat", options={"num_predict": 1}).status_code,
+        lambda status: status == 404,
+        "the name is no model's",
+    )
+    answered(
+        lambda: node.shoal("ls").stdout,
+        lambda said: "helper" not in said and MODEL in said,
+        "the model is listed, and the name is not",
+    )

@@ -1,4 +1,5 @@
-"""The log's events over HTTP, on a real node: in their order, as a list and as they happen."""
+"""The log's events and the last hour's measures over HTTP, on a real node: in their order, and what
+is left of them when its gateway was killed."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.nodes import MODEL, Node, eventually, kill, running_node
+from tests.harness.nodes import MODEL, Node, eventually, kill
+from tests.harness.shared_nodes import unload_all
 
 LOADED = ["instance_placed", "runner_ready"]
 UNLOADED = ["instance_draining", "runner_unloaded", "instance_removed"]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    with running_node(SHOAL_PRELOAD="", SHOAL_HTTP_PROCESSES="2") as made:
-        yield made
+def node(shared_empty: Node) -> Iterator[Node]:
+    yield shared_empty
+    unload_all(shared_empty)
 
 
 @dataclass
@@ -239,3 +241,25 @@ def test_a_gateway_that_began_anew_says_what_it_does_not_know(node: Node) -> Non
         told = eventually(gap, 60, "it says that it does not know what was")
         assert told["about"] == {"after": None} and told["why"]
         assert told["index"] > int(place.partition(":")[2])
+
+
+def points(node: Node) -> list[dict[str, Any]]:
+    """Return the points, none while the gateway does not answer."""
+    try:
+        found = httpx.get(f"{node.url}/metrics/history", timeout=10.0)
+    except httpx.HTTPError:
+        return []
+    return found.json()["points"] if found.status_code == 200 else []
+
+
+def test_points_go_on_behind_those_of_a_gateway_that_was_killed(node: Node) -> None:
+    before = eventually(lambda: found if len(found := points(node)) > 1 else None, 60, "two points")
+    own = node.node_id()
+    assert all(one["nodes"][own]["memory"] > 0 for one in before)
+    times = [one["at_s"] for one in before]
+    assert times == sorted(set(times)), "one process notes them"
+    kill(node.pid("gateway"))
+    after = eventually(
+        lambda: found if len(found := points(node)) > len(before) else None, 90, "points go on"
+    )
+    assert after[: len(before)] == before

@@ -11,7 +11,12 @@ import pytest
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import Node, eventually, kill
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.nodes,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 PATIENCE_S = 120.0
 MODEL = "shoal-tiny"
 
@@ -70,7 +75,6 @@ def test_another_nodes_holder_goes_on_counting_and_gives_up_after_the_third(pair
     assert "given up" in given_up["why"], given_up["why"]
 
 
-@pytest.mark.proof
 def test_a_holder_that_starts_again_lets_the_pause_pass_before_the_next_attempt(
     pair: Cluster,
 ) -> None:

@@ -22,7 +22,22 @@ from tests.harness.nodes import MODEL, SERVICES, Node, Stream, eventually, kill,
 from tests.processes.conftest import Ledger
 
 LONG = {"max_tokens": 1500, "ignore_eos": True}
+SHORTER = {"max_tokens": 700, "ignore_eos": True}
 STORY = "Tell me a long story about a fish."
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with running_node() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(node: Node) -> Stream:
+    """What a stream says that no fault touches."""
+    stream = node.stream(STORY, **SHORTER).wait(120)
+    assert stream.done and stream.finish == "length", saw(stream)
+    return stream
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +93,30 @@ def take_a_fresh_copy(node: Node) -> None:
         assert node.http.delete(f"/instance/{instance}").status_code in (200, 202)
         eventually(lambda one=instance: one not in node.state()["instances"], 30, "it is removed")
     assert node.chat("hi", max_tokens=4).status_code == 200
+
+
+def test_a_killed_runners_flight_recorder_is_kept_by_its_worker(node: Node) -> None:
+    eventually(node.ready, 60, "the model is loaded")
+    answered = node.chat("Hi.", max_tokens=4)
+    assert answered.status_code == 200
+    stream = node.stream("Tell me a long story.", max_tokens=500, ignore_eos=True).flowing()
+    _, pid = node.runner()
+    kill(pid)
+
+    def ended() -> list[dict[str, Any]]:
+        """Return what diagnostics tell of that runner, which is gone."""
+        told = node.http.get("/v1/diagnostics/node").json()
+        return [one for one in told.get("ended", []) if one["pid"] == pid]
+
+    (found,) = eventually(ended, 30, "diagnostics tell of the runner that was killed")
+    request = answered.json()["id"].removeprefix("chatcmpl-")
+    phases = [one["phase"] for one in found["recorder"] if one.get("request_id") == request]
+    assert phases[0] == "task_submission" and phases[-1] == "completion", found["recorder"]
+    open_ones = {one.get("request_id") for one in found["recorder"]} - {request, None}
+    assert open_ones, "the request that was open when it was killed is there too"
+    assert found["exit_code"] != 0 and found["instance"]
+    stream.wait(60)
+    eventually(node.ready, 60, "the node serves again")
 
 
 def test_x02_a_frozen_runner_is_replaced(node: Node, ledger: Ledger) -> None:
@@ -273,13 +312,12 @@ def test_x09_a_killed_gateway_process_has_its_requests_cancelled(
 
 
 @pytest.mark.parametrize("service", [s for s in SERVICES if s != "gateway"])
-def test_killing_a_service_disturbs_no_stream(node: Node, ledger: Ledger, service: str) -> None:
-    fields = {"max_tokens": 700, "ignore_eos": True}
-    undisturbed = node.stream(STORY, **fields).wait(120)
-    assert undisturbed.done and undisturbed.finish == "length", saw(undisturbed)
+def test_killing_a_service_disturbs_no_stream(
+    node: Node, undisturbed: Stream, ledger: Ledger, service: str
+) -> None:
     runner, before = node.runner(), generations(node)
     old = node.pid(service)
-    stream = node.stream(STORY, **fields).flowing()
+    stream = node.stream(STORY, **SHORTER).flowing()
     at = kill(old)
 
     def serving() -> bool:
@@ -319,34 +357,7 @@ def serves(node: Node, service: str) -> bool:
     return asked.status_code == 200
 
 
-def test_a_killed_supervisord_takes_every_process_with_it(ledger: Ledger) -> None:
-    with running_node() as own:
-        stream = own.stream(STORY, **LONG).flowing()
-        everything = own.all_processes()
-        assert len(everything) >= 8, everything
-        supervisord = next(p for p in everything if "supervisord" in " ".join(p.cmdline()))
-        at = kill(supervisord.pid)
-        eventually(lambda: not own.all_processes(), 15, "every process ends itself")
-        seconds = time.monotonic() - at
-        stream.wait(30)
-        own.up()
-        assert own.chat("hi", max_tokens=4).status_code == 200
-        ledger("kill -9 supervisord", saw=saw(stream), seconds=seconds, bound_s=5, reloaded=1)
-
-
-def test_down_leaves_nothing(ledger: Ledger) -> None:
-    with running_node() as own:
-        folder = load_settings(home=own.home).paths.runtime
-        assert len(own.all_processes()) >= 8
-        at = time.monotonic()
-        done = own.down()
-        seconds = time.monotonic() - at
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert own.all_processes() == []
-        assert [p.name for p in folder.rglob("*")] == []
-    ledger("down", saw="no process, socket or lock left", seconds=seconds, bound_s=15, reloaded=0)
-
-
+@pytest.mark.proof
 def test_a_hundred_requests_at_once_are_all_answered(node: Node) -> None:
     with ThreadPoolExecutor(64) as pool:
         replies = list(pool.map(lambda n: node.chat(f"repeat {n}", max_tokens=4), range(100)))
@@ -376,3 +387,30 @@ def test_hanging_up_frees_the_row(node: Node) -> None:
     hang_up()
     assert lock.is_set()
     eventually(lambda: running_rows(node) == 0, 6, "the row is freed")
+
+
+def test_a_killed_supervisord_takes_every_process_with_it(node: Node, ledger: Ledger) -> None:
+    stream = node.stream(STORY, **LONG).flowing()
+    everything = node.all_processes()
+    assert len(everything) >= 8, everything
+    supervisord = next(p for p in everything if "supervisord" in " ".join(p.cmdline()))
+    at = kill(supervisord.pid)
+    eventually(lambda: not node.all_processes(), 15, "every process ends itself")
+    seconds = time.monotonic() - at
+    stream.wait(30)
+    node.up()
+    assert node.chat("hi", max_tokens=4).status_code == 200
+    ledger("kill -9 supervisord", saw=saw(stream), seconds=seconds, bound_s=5, reloaded=1)
+
+
+def test_down_leaves_nothing(node: Node, ledger: Ledger) -> None:
+    folder = load_settings(home=node.home).paths.runtime
+    assert len(node.all_processes()) >= 8
+    at = time.monotonic()
+    done = node.down()
+    seconds = time.monotonic() - at
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert node.all_processes() == []
+    assert [p.name for p in folder.rglob("*")] == []
+    node.up()
+    ledger("down", saw="no process, socket or lock left", seconds=seconds, bound_s=15, reloaded=0)

@@ -22,9 +22,8 @@ from tests.harness.lora import draw_adapter
 from tests.harness.model_folders import KINDS, named
 from tests.harness.models_table import DIALECTS, message, typed
 from tests.harness.nodes import ROOT, Node, answered, eventually
-from tests.processes.conftest import PROVING
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(900)]
 TINY = ROOT / "conf" / "tiny"
 MADE_FOR_IT = ("config.json", "model.safetensors")
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -124,11 +123,6 @@ GOOD = {
         carded("aliases = ['torn']\nsystem = 'Be\n"), ("unreadable",), "unreadable"
     ),
 }
-BRIEF = (
-    "an odd name", "files that are links", "in 4 bits", "with an adapter", "an embedding model",
-    "in Hugging Face's cache",
-)  # fmt: skip
-"""Of the good ones those that each test run asks; `make prove-folders` asks all."""
 OF_REFUSED_CARDS = {"swift": "misnoted", "rapid": "misnoted", "torn": "unreadable"}
 BROKEN = {kind: make for kind, (make, _) in KINDS.items() if kind != "shoal-tiny"}
 WAYS_IN = {"an odd name.gguf": "an-odd-name"}
@@ -278,7 +272,7 @@ def test_names_of_a_refused_card_say_that_it_is_not_in_force_and_why(node: Node)
         node.shoal("stop", "misnoted")
 
 
-@pytest.mark.parametrize("kind", GOOD if PROVING else BRIEF)
+@pytest.mark.parametrize("kind", GOOD)
 def test_a_good_one_is_listed_shown_loaded_and_answers_in_every_dialect(
     node: Node, kind: str
 ) -> None:

@@ -20,15 +20,10 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    cluster = Cluster(3)
-    for node in cluster.nodes:
-        node.env["SHOAL_HTTP_PROCESSES"] = "2"
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        cluster.close()
+def three(shared_three: Cluster) -> Iterator[Cluster]:
+    yield shared_three
+    eventually(shared_three.formed, PATIENCE_S, "one cluster")
+    shared_three.clear()
 
 
 def submitted(node: Node, text: str = COUNT, **more: Any) -> str:

@@ -14,16 +14,17 @@ import httpx
 import psutil
 import pytest
 
-from tests.harness.nodes import MODEL, Node, answered, running_node, typed
+from tests.harness.nodes import MODEL, Node, answered, typed
+from tests.harness.shared_nodes import unload_all
 
 HELD = "import sys, time; print('begun', flush=True); time.sleep(float(sys.argv[1]))"
 HUGE = 1 << 49
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    with running_node(SHOAL_PRELOAD="") as made:
-        yield made
+def node(shared_empty: Node) -> Iterator[Node]:
+    yield shared_empty
+    unload_all(shared_empty)
 
 
 def loaded(node: Node) -> bool:

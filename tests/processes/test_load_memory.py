@@ -86,7 +86,7 @@ def loaded(slot: Slot) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.proof)])
-@pytest.mark.parametrize("family", ["dense", "mixture"])
+@pytest.mark.parametrize("family", [pytest.param("dense", marks=pytest.mark.proof), "mixture"])
 def test_a_load_takes_the_model_its_largest_tensor_and_200_mb(
     tmp_path: Path, family: str, dtype: str
 ) -> None:

@@ -133,6 +133,7 @@ def test_each_line_comes_whatever_the_collector_does_and_the_node_serves(
         assert TOKEN not in " ".join(process.cmdline())
 
 
+@pytest.mark.proof
 def test_a_token_that_is_not_there_is_said_and_nothing_goes(
     node: Node, collector: LineCollector
 ) -> None:

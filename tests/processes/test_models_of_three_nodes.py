@@ -17,7 +17,7 @@ from tests.harness.hub import HubServer, files_of
 from tests.harness.nodes import ROOT, Node, answered
 from tests.harness.pulling import REPOSITORY, tiny
 
-pytestmark = pytest.mark.nodes
+pytestmark = [pytest.mark.proof, pytest.mark.nodes]
 MODELS = tuple(f"org/model-{number:02}" for number in range(20))
 TURN = [{"role": "user", "content": "Count from 1 to 3."}]
 

@@ -175,7 +175,9 @@ def test_no_colour_is_used_where_none_is_wanted(node: Node) -> None:
         assert not COLOURED.search(seen.text)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.proof)]
+)
 def test_a_signal_leaves_the_terminal_as_it_was(node: Node, number: signal.Signals) -> None:
     with terminal(node) as seen:
         seen.until(lambda text: text.count(HOME) > 2, "two pictures")

@@ -180,7 +180,7 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
     assert (found := ask(node, "first")).status_code == 200, found.text
 
 
-@pytest.mark.parametrize("tokens", [1, 9])
+@pytest.mark.parametrize("tokens", [1, pytest.param(9, marks=pytest.mark.proof)])
 def test_a_copy_of_the_shortest_context_is_ready_and_says_what_does_not_fit(
     node: Node, tokens: int
 ) -> None:

@@ -21,7 +21,12 @@ from tests.harness.mixed_load import Asked, drawn, reckoned, sent
 from tests.harness.nodes import eventually, kill
 from tests.processes.conftest import PROVING
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.nodes,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]
 
 SECONDS, PER_S = (600.0, 1.0) if PROVING else (40.0, 0.8)
 SEED = int(os.environ.get("SHOAL_TEST_LOAD", "17"))

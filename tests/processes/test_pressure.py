@@ -114,7 +114,7 @@ def test_streams_beyond_a_memory_limit_end_with_their_text_and_the_others_go_on(
         gateway.close()
 
 
-@pytest.mark.parametrize("sharding", ["pipeline", "tensor"])
+@pytest.mark.parametrize("sharding", ["pipeline", pytest.param("tensor", marks=pytest.mark.proof)])
 def test_rows_beyond_a_followers_room_end_on_all_ranks_by_the_leads_plan(
     tmp_path: Path, sharding: str
 ) -> None:

@@ -418,6 +418,7 @@ def own_card(node: Node, model: str) -> dict[str, Any] | None:
     return next((one for one in mine if one["model"] == model), None)
 
 
+@pytest.mark.proof
 def test_an_offline_node_asks_no_hub(hub: HubServer, tmp_path: Path) -> None:
     offline = Node(
         HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path), SHOAL_OFFLINE="true", SHOAL_PRELOAD="",

@@ -187,6 +187,7 @@ def test_killed_in_the_middle_it_leaves_nothing_and_says_so(node: Node) -> None:
     )
 
 
+@pytest.mark.proof
 def test_an_interrupted_command_ends_the_work(node: Node) -> None:
     command = typed(node, "quantize", "someone/large", "--name", "given-up")
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually, kill, typed
 
 pytestmark = pytest.mark.slow
@@ -20,9 +20,9 @@ SMALL = ("--quick", "--memory", "320", "--json")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster(2) as made:
-        yield made
+def cluster(shared_pair: Cluster) -> Iterator[Cluster]:
+    yield shared_pair
+    shared_pair.clear()
 
 
 @pytest.fixture(autouse=True)

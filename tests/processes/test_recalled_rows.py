@@ -103,7 +103,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "ignore_eos": False,
     },
 }
-BRIEF = ("greedy", "penalised", "choices", "schema", "calls")
+BRIEF = ("penalised", "schema")
 """What each test run asks."""
 
 

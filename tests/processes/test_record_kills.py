@@ -38,7 +38,7 @@ GIVEN = os.environ.get("SHOAL_TEST_KILLS", "")
 SEED = int(GIVEN or (random.SystemRandom().randrange(10**6) if PROVING else 15))
 OF_GATEWAYS, OF_NODES = (5, 3) if PROVING else (1, 1)
 """So many stories."""
-PROCESSES, GATEWAYS, NODES = (28, 6, 10) if PROVING else (6, 2, 1)
+PROCESSES, GATEWAYS, NODES = (28, 6, 10) if PROVING else (4, 1, 1)
 """So many are killed in each."""
 OPTIONS: dict[str, Any] = {"processes": 2, "jobs_running": 8, "jobs_per_client": 10_000}
 

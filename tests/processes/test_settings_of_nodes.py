@@ -13,6 +13,8 @@ from conf.sections import hash_key
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually
 
+pytestmark = pytest.mark.proof
+
 SECRET = "sk-never-to-be-told-9876543210"
 PASSWORD = "planted-password"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 
 from tests.bench.contestants import environment
 from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
@@ -149,6 +150,7 @@ def settled(node: Node) -> dict[str, int]:
     return resident(node)
 
 
+@pytest.mark.proof
 def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
     with running_node() as node:
         day = Day(node, truths())

@@ -24,15 +24,8 @@ LOOK = "/v1/diagnostics/cluster"
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
-    made = Cluster(2)
-    for node, name in zip(made.nodes, ("reef", "kelp"), strict=True):
-        node.env |= {"SHOAL_HTTP_PROCESSES": "2", "SHOAL_NODE_NAME": name}
-    try:
-        made.up()
-        yield made
-    finally:
-        made.close()
+def pair(shared_pair: Cluster) -> Cluster:
+    return shared_pair
 
 
 @pytest.fixture
@@ -191,6 +184,7 @@ def test_a_rank_that_was_killed_is_named_with_what_it_did_last(
     assert f"rank 1 of {group['model']}" in said.stderr and "stood behind" in said.stderr
 
 
+@pytest.mark.proof
 def test_a_node_that_is_gone_is_named(pair: Cluster) -> None:
     first, second = pair.nodes
     second.kill()
@@ -202,3 +196,5 @@ def test_a_node_that_is_gone_is_named(pair: Cluster) -> None:
     assert "kelp is not there" in eventually(unreached, 60, "it is named as down")["message"]
     answer = first.http.get(f"{LOOK}/kelp/processes/bus/stacks", timeout=30)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "owner_down")
+    second.up(180.0)
+    eventually(pair.formed, 120, "one cluster again")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, eventually, kill
 from tests.harness.traces import RANKS, check_trace, check_usage
 
@@ -18,9 +18,8 @@ TURNS = [{"role": "user", "content": "Tell me a long story about a fish."}]
 
 
 @pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    with running_cluster(3) as made:
-        yield made
+def three(shared_three: Cluster) -> Cluster:
+    return shared_three
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, eventually
 from tests.harness.traces import check_trace
 
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
-    with running_cluster(2) as made:
-        yield made
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    yield shared_pair
+    shared_pair.clear()
 
 
 def test_the_runner_of_another_node_tells_by_a_clock_that_is_measured(pair: Cluster) -> None:

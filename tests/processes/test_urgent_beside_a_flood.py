@@ -11,6 +11,8 @@ import pytest
 from tests.harness.nodes import ROOT, Node, Stream, eventually, running_node
 from tests.processes.conftest import PROVING
 
+pytestmark = pytest.mark.proof
+
 ROWS, FLOOD = 2, 3
 TOKENS = 2000 if PROVING else 800
 
@@ -74,7 +76,6 @@ def test_urgent_is_answered_before_the_flood_ends_and_the_flood_says_what_it_say
         assert any("second" in one for one in stream.comments), "it is told why it waits"
 
 
-@pytest.mark.proof
 def test_one_that_waits_to_go_on_is_stopped_with_what_it_has(node: Node) -> None:
     flood = [batch(node, number) for number in range(ROWS)]
     for stream in flood:

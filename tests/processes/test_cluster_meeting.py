@@ -1,5 +1,4 @@
-"""Nodes that meet others, as they are: of another version, forgotten, remembered, serving already
-(B9, B2 and B6 of the inspection)."""
+"""Nodes that meet others: of another version, forgotten, remembered, or serving already."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ import pytest
 
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import new_key, write_keys
+from tests.harness.against import INSPECTED
 from tests.harness.clusters import Cluster, free_base_ports, running_cluster, view_of
 from tests.harness.nodes import MODEL, Node, Stream, eventually
 from tests.harness.other_trees import raised_tree, tree_of
-from tests.inspection.against import INSPECTED
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +36,7 @@ REFUSAL = re.compile(
 )
 
 
-# --- another version (B9) ---
+# --- another version ---
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +109,7 @@ def _serves_alone(node: Node) -> None:
 
 
 @pytest.mark.proof
-def test_b9_nodes_of_two_versions_refuse_each_other_by_name_and_serve_on(newer: Path) -> None:
+def test_nodes_of_two_versions_refuse_each_other_by_name_and_serve_on(newer: Path) -> None:
     with _neighbours(None, newer) as pair:
         for node in pair:
             _refused_by_name(node)
@@ -126,7 +125,7 @@ def test_b9_nodes_of_two_versions_refuse_each_other_by_name_and_serve_on(newer: 
 
 
 @pytest.mark.proof
-def test_b9_a_peer_that_comes_back_with_another_version_is_let_go_by_name(newer: Path) -> None:
+def test_a_peer_that_comes_back_with_another_version_is_let_go_by_name(newer: Path) -> None:
     with _neighbours(None, None) as (one, other):
         eventually(lambda: len(one.state()["nodes"]) == 2, PATIENCE_S, "they are one cluster")
         before = _lines(one)
@@ -142,9 +141,7 @@ def test_b9_a_peer_that_comes_back_with_another_version_is_let_go_by_name(newer:
         assert one.chat("hi", max_tokens=4).status_code == 200
 
 
-def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
-    folder: Path, newer: Path
-) -> None:
+def test_the_first_builds_are_told_in_words_that_they_can_read(folder: Path, newer: Path) -> None:
     first = tree_of(INSPECTED, folder)
     if first is None:
         pytest.skip(f"this history does not hold {INSPECTED}")
@@ -156,7 +153,7 @@ def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
             _serves_alone(node)
 
 
-# --- forgotten and remembered while away (B2) ---
+# --- forgotten and remembered while away ---
 
 
 @pytest.fixture
@@ -192,7 +189,7 @@ def _admits(node: Node, other: Node) -> bool:
 
 
 @pytest.mark.proof
-def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three: Cluster) -> None:
+def test_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three: Cluster) -> None:
     here, away, gone = three.nodes
     eventually(lambda: _link(away, gone) == "linked", PATIENCE_S, "all are linked")
     gone.down()
@@ -207,7 +204,7 @@ def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three
 
 
 @pytest.mark.proof
-def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster) -> None:
+def test_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster) -> None:
     here, away, back = three.nodes
     eventually(lambda: _link(away, back) == "linked", PATIENCE_S, "all are linked")
     back.down()
@@ -222,7 +219,7 @@ def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster
     eventually(three.formed, PATIENCE_S, "they are one cluster")
 
 
-# --- serving already when they meet (B6) ---
+# --- serving already when they meet ---
 
 
 class Relay:
@@ -323,7 +320,7 @@ def meeting() -> Iterator[Meeting]:
 
 
 @pytest.mark.proof
-def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Meeting) -> None:
+def test_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Meeting) -> None:
     for stream in meeting.streams:
         assert stream.error is None and stream.broken is None, stream.error or stream.broken
         assert (stream.finish, stream.ended_at and stream.ended_at > meeting.met_at) == (
@@ -341,7 +338,7 @@ def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Mee
 
 
 @pytest.mark.proof
-def test_b6_what_was_undone_when_two_clusters_met_is_listed(meeting: Meeting) -> None:
+def test_what_was_undone_when_two_clusters_met_is_listed(meeting: Meeting) -> None:
     for node in meeting.nodes:
         told = json.loads(node.shoal("status", "--json").stdout).get("undone", [])
         assert [one["instance"] for one in told] == [meeting.lost], "the copy that was let go"

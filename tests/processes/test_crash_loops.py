@@ -1,4 +1,4 @@
-"""A model whose runner keeps dying is not loaded for ever (B14 of the inspection)."""
+"""A model whose runner keeps dying is not loaded for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APART_S = 31.0
 
 @pytest.mark.proof
 @pytest.mark.timeout(400)
-def test_b14_a_runner_that_keeps_dying_is_loaded_again_after_growing_pauses() -> None:
+def test_a_runner_that_keeps_dying_is_loaded_again_after_growing_pauses() -> None:
     with running_node() as node:
         killed_at = time.monotonic()
         for _ in range(3):

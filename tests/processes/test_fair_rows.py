@@ -1,4 +1,4 @@
-"""One client may have an idle node, and gives way to others (A6 of the inspection)."""
+"""One client may have an idle node, and gives way to others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.nodes import MODEL, Node, Stream, eventually, running_node
 
-KEYS = ("sk-inspection-one", "sk-inspection-two")
+KEYS = ("sk-of-one", "sk-of-two")
 ROWS = 32
 SOON_S = 4.0
 """Two seconds, and what a machine of two cores needs for a step of 32 rows and a prompt."""
@@ -89,8 +89,10 @@ def _is_full(node: Node) -> bool:
     return any(one["running"] >= ROWS and one["waiting"] > 0 for one in instances)
 
 
-@pytest.mark.parametrize("who", ["another client", "another key"])
-def test_a6_sixty_streams_that_nobody_reads_leave_rows_to_others(node: Node, who: str) -> None:
+@pytest.mark.parametrize(
+    "who", ["another client", pytest.param("another key", marks=pytest.mark.proof)]
+)
+def test_sixty_streams_that_nobody_reads_leave_rows_to_others(node: Node, who: str) -> None:
     _idle(node)
     by_key = who == "another key"
     clients = [f"hog-{number}" if by_key else "hog" for number in range(60)]
@@ -108,7 +110,7 @@ def test_a6_sixty_streams_that_nobody_reads_leave_rows_to_others(node: Node, who
 
 
 @pytest.mark.proof
-def test_a6_rows_that_gave_way_go_on_with_the_same_text(node: Node) -> None:
+def test_rows_that_gave_way_go_on_with_the_same_text(node: Node) -> None:
     _idle(node)
     fields = {"ignore_eos": True, "x_client_id": "hog"}
     alone = node.stream("Tell me about the sea.", max_tokens=600, **fields).wait(60.0)

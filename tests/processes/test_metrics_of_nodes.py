@@ -1,4 +1,4 @@
-"""What each node of a cluster exports: its own series, each once, and every rank's memory (C13)."""
+"""What each node of a cluster exports: its own series, each once, and every rank's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, Node, eventually
 
 SERIES = re.compile(r"(\w+)\{(.*)\} (\S+)")
@@ -15,13 +15,13 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
-    """Start two nodes with one model over both, and a copy of it on the first alone."""
-    with running_cluster(2) as made:
-        made.place(min_nodes=2, seconds=PATIENCE_S)
-        other = made.nodes[1].node_id()
-        made.place(excluded_nodes=[other], if_absent=False, seconds=PATIENCE_S)
-        yield made
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    """Two nodes with one model over both, and a copy of it on the first alone."""
+    shared_pair.place(min_nodes=2, seconds=PATIENCE_S)
+    other = shared_pair.nodes[1].node_id()
+    shared_pair.place(excluded_nodes=[other], if_absent=False, seconds=PATIENCE_S)
+    yield shared_pair
+    shared_pair.clear()
 
 
 def series(node: Node, name: str) -> list[tuple[dict[str, str], float]]:
@@ -41,7 +41,7 @@ def told_of_runners(cluster: Cluster) -> bool:
     return all(len({one["instance"] for one in runners}) == 2 for runners in told)
 
 
-def test_c13_a_node_exports_its_own_series_and_no_other_node_repeats_them(pair: Cluster) -> None:
+def test_a_node_exports_its_own_series_and_no_other_node_repeats_them(pair: Cluster) -> None:
     eventually(lambda: told_of_runners(pair), 30, "readings of both copies on both nodes")
     name = "shoal_num_requests_running"
     seen = [(labels, node.node_id()) for node in pair.nodes for labels, _ in series(node, name)]
@@ -50,7 +50,7 @@ def test_c13_a_node_exports_its_own_series_and_no_other_node_repeats_them(pair: 
     assert len(seen) == len({tuple(sorted(labels.items())) for labels, _ in seen}) == 2
 
 
-def test_c13_no_series_has_the_label_that_prometheus_gives_to_what_it_scrapes(
+def test_no_series_has_the_label_that_prometheus_gives_to_what_it_scrapes(
     pair: Cluster,
 ) -> None:
     text = pair.nodes[0].http.get("/metrics").text
@@ -59,7 +59,7 @@ def test_c13_no_series_has_the_label_that_prometheus_gives_to_what_it_scrapes(
     assert not labels & {"instance", "job"}, labels
 
 
-def test_c13_every_rank_of_a_group_reports_its_memory(pair: Cluster) -> None:
+def test_every_rank_of_a_group_reports_its_memory(pair: Cluster) -> None:
     def told(node: Node) -> list[float]:
         """Return the memory of the runners on this node, as it exports it."""
         found = series(node, "shoal_runner_memory_bytes")
@@ -73,7 +73,7 @@ def test_c13_every_rank_of_a_group_reports_its_memory(pair: Cluster) -> None:
     assert all(value > 1 << 20 for value in values), values
 
 
-def test_s17_bytes_over_links_are_told_by_peer_and_plane_at_both_ends(pair: Cluster) -> None:
+def test_bytes_over_links_are_told_by_peer_and_plane_at_both_ends(pair: Cluster) -> None:
     first, second = pair.nodes
     other = {first.node_id(): second.node_id(), second.node_id(): first.node_id()}
     for node in pair.nodes:

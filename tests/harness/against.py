@@ -1,10 +1,10 @@
-"""Run the inspection's tests against an older commit, and say which assertion fails there.
+"""Run tests of real nodes against an older commit, and say which assertion fails there.
 
-    python -m tests.inspection.against [COMMIT] [-k EXPRESSION]
+    python -m tests.harness.against [COMMIT] [-k EXPRESSION] [--tests FILE]
 
 The commit (964311d, which was inspected, unless another is named) is cloned into a temporary
 folder; the nodes that the tests start run its code, the tests themselves are today's. The table
-has a row per test: the id that its name begins with, how it ended there, and the assertion.
+has a row per test: its name, how it ended there, and the assertion.
 Exits 1 unless every test fails there for at least one of its parameters: one that passes, or that
 could not run, shows nothing.
 """
@@ -21,10 +21,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INSPECTED = "964311d"
+POOL_RULES = "tests/processes/test_pool_rules.py"
 SECONDS = 3600.0
 
 
-def run_against(commit: str, expression: str) -> list[tuple[str, str, str]]:
+def run_against(commit: str, expression: str, tests: str) -> list[tuple[str, str, str]]:
     """Return (test, outcome, first line of the failure) of each test on that commit."""
     with tempfile.TemporaryDirectory(prefix="shoal-inspected-") as folder:
         tree, report = Path(folder) / "tree", Path(folder) / "report.xml"
@@ -32,7 +33,7 @@ def run_against(commit: str, expression: str) -> list[tuple[str, str, str]]:
         subprocess.run(["git", "-C", str(tree), "checkout", "-q", commit], check=True)
         words = ["-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}"]
         subprocess.run(
-            [sys.executable, "-m", "pytest", *words, "-k", expression, "tests/inspection"],
+            [sys.executable, "-m", "pytest", *words, "-k", expression, tests],
             cwd=ROOT,
             env={**os.environ, "INSPECTED_TREE": str(tree)},
             stdout=subprocess.DEVNULL,
@@ -54,11 +55,12 @@ def _row(case: Xml.Element) -> tuple[str, str, str]:
 
 def main() -> int:
     """Print the table; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.inspection.against")
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.against")
     parser.add_argument("commit", nargs="?", default=INSPECTED)
     parser.add_argument("-k", dest="expression", default="", help="which tests, as in pytest")
+    parser.add_argument("--tests", default=POOL_RULES, help="the file of the tests")
     asked = parser.parse_args()
-    rows = run_against(asked.commit, asked.expression)
+    rows = run_against(asked.commit, asked.expression, asked.tests)
     for name, outcome, said in rows:
         print(f"{outcome:8} {name}\n         {said}" if said else f"{outcome:8} {name}")
     outcomes: dict[str, set[str]] = {}

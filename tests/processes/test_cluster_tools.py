@@ -1,5 +1,4 @@
-"""What tells of a cluster and of what joins it: `cluster-info`, `hostfile`, `rdma-test`, `verify`
-(C15 and C20 of the inspection)."""
+"""What tells of a cluster and its links: `cluster-info`, `hostfile`, `rdma-test`, `verify`."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.cli.node.test_likeness import cluster
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.node_server import NODE, instance, serving
 from tests.harness.nodes import shoal
 
@@ -26,7 +25,7 @@ COMMAND_S = 7.0
 """What a command may take beside what it waits for, on a busy machine."""
 
 
-# --- cluster-info (C15) ---
+# --- cluster-info ---
 
 
 def _info(body: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def _info(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "differs", [{"python_version": "3.13.9"}, {"mlx_version": "unknown"}, {"chip": ""}]
 )
-def test_c15_nodes_are_aligned_only_where_their_fingerprints_are_the_same(
+def test_nodes_are_aligned_only_where_their_fingerprints_are_the_same(
     differs: dict[str, str],
 ) -> None:
     found = _info(cluster(**differs))
@@ -45,7 +44,7 @@ def test_c15_nodes_are_aligned_only_where_their_fingerprints_are_the_same(
     assert (found["verdict"] == "aligned") == (len(prints) == 1), (found["verdict"], prints)
 
 
-def test_c15_a_failed_collective_test_is_no_model_that_is_served() -> None:
+def test_a_failed_collective_test_is_no_model_that_is_served() -> None:
     body = cluster()
     order = {
         "mode": "quick", "sizes": [1024], "latency_warm_ups": 0, "latency_rounds": 1,
@@ -57,7 +56,7 @@ def test_c15_a_failed_collective_test_is_no_model_that_is_served() -> None:
     assert asked["serves"] == []
 
 
-# --- hostfile (C15, C20) ---
+# --- hostfile ---
 
 
 def _hosts(*hosts: tuple[str, list[str], list[Any]]) -> str:
@@ -86,7 +85,7 @@ def _checked(folder: Path, text: str, *words: str, path: str = "") -> Any:
     ],
     ids=["one device for two peers", "one address for two ranks"],
 )
-def test_c15_a_hostfile_gives_each_peer_its_device_and_each_rank_its_address(
+def test_a_hostfile_gives_each_peer_its_device_and_each_rank_its_address(
     tmp_path: Path, hosts: str, why: str
 ) -> None:
     done = _checked(tmp_path, hosts)
@@ -94,7 +93,7 @@ def test_c15_a_hostfile_gives_each_peer_its_device_and_each_rank_its_address(
     assert why in done.stderr
 
 
-def test_c20_several_devices_may_join_two_machines(tmp_path: Path) -> None:
+def test_several_devices_may_join_two_machines(tmp_path: Path) -> None:
     rows: list[Any] = [[None, ["en1", "en2"]], [["en3", "en4"], None]]
     text = _hosts(("a", ["10.0.0.1"], rows[0]), ("b", ["10.0.0.2"], rows[1]))
     done = _checked(tmp_path, text, "--emit", str(tmp_path / "out"), "--json")
@@ -105,13 +104,13 @@ def test_c20_several_devices_may_join_two_machines(tmp_path: Path) -> None:
     assert json.loads(Path(found["written"][0]).read_text()) == rows
 
 
-def test_c20_a_machine_under_two_names_is_one(tmp_path: Path) -> None:
+def test_a_machine_under_two_names_is_one(tmp_path: Path) -> None:
     done = _checked(tmp_path, _hosts(("me@a", ["10.0.0.1"], []), ("A", ["10.0.0.2"], [])))
     assert done.returncode == 1, done.stdout
     assert "me@a" in done.stderr and "one machine" in done.stderr
 
 
-def test_c20_machines_are_probed_side_by_side(tmp_path: Path) -> None:
+def test_machines_are_probed_side_by_side(tmp_path: Path) -> None:
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text(f"#!/bin/sh\nsleep {PROBE_S:g}\n")
@@ -124,17 +123,17 @@ def test_c20_machines_are_probed_side_by_side(tmp_path: Path) -> None:
     assert seconds < PROBE_S + COMMAND_S, f"{PROBES} machines took {seconds:.1f} s"
 
 
-# --- rdma-test and verify (C20) ---
+# --- rdma-test and verify ---
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
-    """Run two nodes that are joined."""
-    with running_cluster(2) as made:
-        yield made
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    """Two nodes that are joined."""
+    yield shared_pair
+    shared_pair.clear()
 
 
-def test_c20_arrays_that_are_too_small_give_no_verdict_on_a_link(pair: Cluster) -> None:
+def test_arrays_that_are_too_small_give_no_verdict_on_a_link(pair: Cluster) -> None:
     words = ("rdma-test", "--quick", "--memory", SMALL_MB)
     done = pair.nodes[0].shoal(*words, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +146,7 @@ def test_c20_arrays_that_are_too_small_give_no_verdict_on_a_link(pair: Cluster) 
     assert "too small to judge" in said and "2 larger sizes were skipped" in said
 
 
-def test_c20_one_verb_verifies_the_nodes_and_what_joins_them(pair: Cluster) -> None:
+def test_one_verb_verifies_the_nodes_and_what_joins_them(pair: Cluster) -> None:
     done = pair.nodes[1].shoal("verify", "--quick", "--memory", "320", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -157,13 +156,13 @@ def test_c20_one_verb_verifies_the_nodes_and_what_joins_them(pair: Cluster) -> N
     assert ranks == {node.node_id() for node in pair.nodes}
 
 
-def test_c20_an_error_of_a_test_has_a_word(pair: Cluster) -> None:
+def test_an_error_of_a_test_has_a_word(pair: Cluster) -> None:
     alone = pair.nodes[0].node_id()
     done = pair.nodes[0].shoal("rdma-test", "--nodes", alone, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"].get("reason") == "failed", done.stdout
 
 
-def test_c20_how_long_ranks_may_take_to_connect_is_a_setting(tmp_path: Path) -> None:
+def test_how_long_ranks_may_take_to_connect_is_a_setting(tmp_path: Path) -> None:
     done = shoal("config", "show", "--json", "--home", str(tmp_path))
     assert '"runner.group_connect_s"' in done.stdout, "its name is not among the settings"

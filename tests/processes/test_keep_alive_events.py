@@ -1,4 +1,4 @@
-"""What clients ask for in great numbers costs the cluster little (B13 of the inspection)."""
+"""What clients ask for in great numbers costs the cluster little."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lone() -> Iterator[Node]:
         yield made
 
 
-def test_b13_wishes_about_idling_that_alternate_are_few_events(lone: Node) -> None:
+def test_wishes_about_idling_that_alternate_are_few_events(lone: Node) -> None:
     """The log of the cluster grows by what was told, not by each request."""
     eventually(lone.ready, 30, "ready")
 

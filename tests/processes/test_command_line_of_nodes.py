@@ -1,10 +1,11 @@
-"""Whose node the command line talks to, and what it says of it (C2, C3, C5 of the inspection)."""
+"""Whose node the command line talks to, and what it says of it."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,9 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 import zmq
 
+from bus.process.supervisor import Supervisor
+from conf.settings import load_settings
 from tests.harness.node_server import instance, serving
 from tests.harness.nodes import Node, eventually, kill, running_node, shoal
-from tests.inspection.test_cli_words import told
+from tests.processes.test_command_line import told
 
 
 class Desk:
@@ -43,7 +46,7 @@ def of_home(home: Path, url: str, *words: str) -> Any:
 
 @pytest.mark.parametrize("words", [("stop", "m"), ("load", "m"), ("nodes",)])
 @pytest.mark.parametrize("was_up", [False, True], ids=["no such home", "a home that is down"])
-def test_c2_a_home_without_a_node_reaches_no_other_homes_node(
+def test_a_home_without_a_node_reaches_no_other_homes_node(
     tmp_path: Path, words: tuple[str, ...], was_up: bool
 ) -> None:
     desk, state = Desk(), tmp_path / "home" / "state"
@@ -58,8 +61,9 @@ def test_c2_a_home_without_a_node_reaches_no_other_homes_node(
     assert str(tmp_path / "home") in said and (not was_up or "n1" in said)
 
 
-def test_c3_a_typo_in_the_settings_leaves_a_running_node_in_hand() -> None:
+def test_a_typo_in_the_settings_leaves_a_running_node_in_hand() -> None:
     with running_node() as node:
+        _without_its_api(node)
         config = node.home / "config" / "shoal.toml"
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text("keep_alive_s = 300\nslotz = 3\n")
@@ -81,7 +85,18 @@ def test_c3_a_typo_in_the_settings_leaves_a_running_node_in_hand() -> None:
             config.unlink()
 
 
-def test_c5_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> None:
+def _without_its_api(node: Node) -> None:
+    """Its status is told, and ends with 3, while its API does not answer."""
+    supervisor = Supervisor(load_settings(home=node.home).endpoints.supervisor)
+    supervisor.stop("gateway")
+    found = node.shoal("status")
+    assert found.returncode == 3, found.stdout
+    assert "bus" in found.stdout and "no node answers" in " ".join(found.stdout.split())
+    supervisor.start("gateway")
+    eventually(node.ready, 60, "the node serves again")
+
+
+def test_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> None:
     node = Node()
     try:
         with socket.create_server(("127.0.0.1", node.base_port + 4)):
@@ -96,7 +111,7 @@ def test_c5_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> 
         node.close()
 
 
-def test_c5_up_beside_another_node_says_whose_the_port_is_and_where_to_go(node: Node) -> None:
+def test_up_beside_another_node_says_whose_the_port_is_and_where_to_go(node: Node) -> None:
     other = Node()
     try:
         found = other.shoal("up", "--base-port", str(node.base_port), "--json")
@@ -109,7 +124,7 @@ def test_c5_up_beside_another_node_says_whose_the_port_is_and_where_to_go(node: 
         other.close()
 
 
-def test_c5_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(node: Node) -> None:
+def test_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(node: Node) -> None:
     same = node.shoal("up", "--base-port", str(node.base_port))
     assert same.returncode == 0 and "down" not in same.stdout + same.stderr, same.stderr
     found = node.shoal("up", "--http-port", "9999", "--peers", "127.0.0.1:9")
@@ -120,8 +135,15 @@ def test_c5_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(n
     assert f"`shoal down {home}`, then `{again} {home}`" in said
 
 
+@pytest.fixture
+def own() -> Iterator[Node]:
+    with running_node() as made:
+        yield made
+
+
 @pytest.mark.proof
-def test_c5_a_port_that_another_took_is_found_by_health_and_doctor(node: Node) -> None:
+def test_a_port_that_another_took_is_found_by_health_and_doctor(own: Node) -> None:
+    node = own
     port = node.base_port + 4
     with zmq.Context() as context, context.socket(zmq.ROUTER) as thief:
         kill(node.pid("bus"))

@@ -1,4 +1,4 @@
-"""A node's locks outlive those who sweep old files out of temporary folders (C17)."""
+"""A node's locks outlive those who sweep old files out of temporary folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.proof
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_c17_a_sweeper_passes_by_the_folders_of_a_running_node(node: Node, above: bool) -> None:
+def test_a_sweeper_passes_by_the_folders_of_a_running_node(node: Node, above: bool) -> None:
     paths = load_settings(home=node.home).paths
     folder = paths.runtime.parent if above else paths.runtime
     assert paths.preloads.parent == folder if above else list(folder.glob("*.role"))

@@ -1,4 +1,4 @@
-"""What is promised and not there says so: paths that clients know (C14)."""
+"""What is promised and not there says so: paths that clients know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.harness.nodes import Node
 
 
 @pytest.mark.parametrize("path", ["/v1/batches", "/v1/responses/compact"])
-def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
+def test_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
     misspelt = node.http.get("/v1/batchs")
     answer = node.http.post(path, json={})
     error = answer.json()["error"]
@@ -17,7 +17,7 @@ def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, pa
     assert misspelt.json()["error"]["code"] == "not_found"
 
 
-def test_c14_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
+def test_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
     answer = node.http.post("/v1/messages/batches", json={"requests": []})
     said = answer.json()
     assert answer.status_code == 404 and said.get("type") == "error", said

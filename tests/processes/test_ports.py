@@ -1,4 +1,4 @@
-"""Another user of the machine commands nothing and reads nothing (A3 of the inspection)."""
+"""Another user of the machine commands nothing and reads nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ask_as_another_user(ports: list[int], *messages: Message) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a3_no_port_but_http_answers_another_user(node: Node) -> None:
+def test_no_port_but_http_answers_another_user(node: Node) -> None:
     eventually(node.ready, 60, "ready")
     ports = listening(node)
     assert len(ports) >= 6, ports
@@ -73,7 +73,7 @@ def test_a3_no_port_but_http_answers_another_user(node: Node) -> None:
     assert node.chat("Hello", max_tokens=2).status_code == 200
 
 
-def test_a3_megabytes_of_nothing_cost_a_stranger_s_node_no_memory(node: Node) -> None:
+def test_megabytes_of_nothing_cost_a_stranger_s_node_no_memory(node: Node) -> None:
     eventually(node.ready, 60, "ready")
     master = psutil.Process(node.pid("master"))
     before = master.memory_info().rss

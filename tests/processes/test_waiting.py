@@ -1,4 +1,4 @@
-"""Who waits, for what, and what is said of it (B5, B15, C12, C19 of the inspection)."""
+"""Who waits, for what, and what is said of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.nodes import MODEL, TREE, Node, Stream, eventually, running_node
+from tests.harness.nodes import MODEL, TREE, Node, Stream, eventually, everywhere, running_node
 
 ASK = "Tell me about the sea."
 
@@ -29,29 +29,38 @@ def _unload(node: Node) -> None:
     eventually(lambda: not node.state()["instances"], 30, "nothing is loaded")
 
 
-def test_b5_sixty_requests_that_wait_for_a_load_have_sixty_answers() -> None:
-    with running_node() as node:
-        eventually(node.ready, 30, "ready")
-        _unload(node)
-        with ThreadPoolExecutor(60) as pool:
-            asked = [pool.submit(_post, node, max_tokens=40, ignore_eos=True) for _ in range(60)]
-            answers = [one.result() for one in asked]
-        statuses = sorted(answer.status_code for answer in answers)
-        assert statuses == [200] * 60, statuses
-        assert all(answer.json()["usage"]["completion_tokens"] == 40 for answer in answers)
+def test_sixty_requests_that_wait_for_a_load_have_sixty_answers(node: Node) -> None:
+    eventually(node.ready, 30, "ready")
+    _unload(node)
+    with ThreadPoolExecutor(60) as pool:
+        asked = [pool.submit(_post, node, max_tokens=40, ignore_eos=True) for _ in range(60)]
+        answers = [one.result() for one in asked]
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses == [200] * 60, statuses
+    assert all(answer.json()["usage"]["completion_tokens"] == 40 for answer in answers)
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Start a node with a model whose weights are cut off in their middle."""
-    folder = tmp_path_factory.mktemp("models") / "broken"
+def broken(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with a model whose weights have another shape than its configuration says."""
+    made = tmp_path_factory.mktemp("models") / "broken"
     shutil.copytree(
-        Path(TREE) / "conf" / "tiny", folder, ignore=shutil.ignore_patterns("make", "*.py")
+        Path(TREE) / "conf" / "tiny", made, ignore=shutil.ignore_patterns("make", "*.py")
     )
-    weights = folder / "model.safetensors"
-    _garble(weights)
-    with running_node(SHOAL_MODEL_FOLDERS=str(folder.parent)) as made:
-        yield made
+    _garble(made / "model.safetensors")
+    folder = node.home / "data" / "models" / "broken"
+    shutil.copytree(made, folder)
+    everywhere(lambda: _knows_broken(node), bool, "each HTTP process knows the model")
+    yield node
+    shutil.rmtree(folder)
+    for name, one in node.state()["instances"].items():
+        if one["model"] == "broken":
+            node.http.delete(f"/instance/{name}")
+
+
+def _knows_broken(node: Node) -> bool:
+    listed = httpx.get(f"{node.url}/v1/models", timeout=30).json()["data"]
+    return "broken" in {one["id"] for one in listed}
 
 
 def _garble(weights: Path) -> None:
@@ -73,7 +82,7 @@ def _asked_again(node: Node) -> httpx.Response:
         pytest.fail("a request for a model that was given up has no answer after 20 s")
 
 
-def test_b15_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
+def test_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
     broken: Node,
 ) -> None:
     first = _post(broken, model="broken", max_tokens=4)
@@ -87,7 +96,7 @@ def test_b15_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
 
 
 @pytest.mark.proof
-def test_b15_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
+def test_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
     def generations() -> set[str]:
         return set(broken.state()["instances"])
 
@@ -100,6 +109,14 @@ def test_b15_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
         return generations() != before
 
     eventually(asked_again, 90, "the model is placed anew, for it is asked for")
+
+
+@pytest.fixture(scope="module")
+def tokens_per_s(narrow: Node) -> float:
+    """How fast the node makes the tokens of one row."""
+    began = time.monotonic()
+    assert _post(narrow, max_tokens=200, ignore_eos=True).status_code == 200
+    return 200 / (time.monotonic() - began)
 
 
 @pytest.fixture(scope="module")
@@ -122,18 +139,11 @@ def _queued(node: Node) -> int:
     return sum(one["waiting"] for one in node.http.get("/queue").json()["instances"])
 
 
-def _tokens_in(node: Node, seconds: float) -> int:
-    """Return how many tokens of one row the node makes in so many seconds."""
-    began = time.monotonic()
-    assert _post(node, max_tokens=200, ignore_eos=True).status_code == 200
-    return int(200 * seconds / (time.monotonic() - began))
-
-
 @pytest.mark.proof
-def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
-    narrow: Node,
+def test_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
+    narrow: Node, tokens_per_s: float
 ) -> None:
-    tokens = min(_tokens_in(narrow, 6.0), 2000)
+    tokens = min(int(6.0 * tokens_per_s), 2000)
     time.sleep(25.0)
     streams = [_long(narrow, tokens)]
     streams[0].flowing(1)
@@ -154,8 +164,10 @@ def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
     assert told_s >= 1
 
 
-def test_c12_the_queue_flags_the_requests_that_wait_at_a_runner(narrow: Node) -> None:
-    streams = [_long(narrow, min(_tokens_in(narrow, 4.0), 2000))]
+def test_the_queue_flags_the_requests_that_wait_at_a_runner(
+    narrow: Node, tokens_per_s: float
+) -> None:
+    streams = [_long(narrow, min(int(4.0 * tokens_per_s), 2000))]
     streams[0].flowing(1)
     streams += [_long(narrow, 4), _long(narrow, 4)]
 
@@ -170,8 +182,10 @@ def test_c12_the_queue_flags_the_requests_that_wait_at_a_runner(narrow: Node) ->
     assert flagged == [False, True, True], flagged
 
 
-def test_c19_a_request_that_only_queues_is_not_taken_for_a_silent_one(narrow: Node) -> None:
-    first = _long(narrow, min(_tokens_in(narrow, 8.0), 3000))
+def test_a_request_that_only_queues_is_not_taken_for_a_silent_one(
+    narrow: Node, tokens_per_s: float
+) -> None:
+    first = _long(narrow, min(int(8.0 * tokens_per_s), 3000))
     first.flowing(1)
     began = time.monotonic()
     second = _long(narrow, 4)
@@ -182,8 +196,8 @@ def test_c19_a_request_that_only_queues_is_not_taken_for_a_silent_one(narrow: No
     assert second.finish == "length"
 
 
-def test_c19_timing_names_what_a_figure_divides_by(narrow: Node) -> None:
-    first = _long(narrow, min(_tokens_in(narrow, 2.0), 1000))
+def test_timing_names_what_a_figure_divides_by(narrow: Node, tokens_per_s: float) -> None:
+    first = _long(narrow, min(int(2.0 * tokens_per_s), 1000))
     first.flowing(1)
     answer = _post(narrow, max_tokens=50, ignore_eos=True).json()
     first.wait(60.0)
@@ -196,7 +210,7 @@ def test_c19_timing_names_what_a_figure_divides_by(narrow: Node) -> None:
     assert timing["decode_tokens_per_sec"] > timing["tokens_per_sec"]
 
 
-def test_c19_a_bench_shows_the_link_that_its_figures_went_over(narrow: Node) -> None:
+def test_a_bench_shows_the_link_that_its_figures_went_over(narrow: Node) -> None:
     words = ("bench", MODEL, "--runs", "1", "--warmup", "0", "--tokens", "8")
     found = json.loads(narrow.shoal(*words, "--json").stdout)
     assert "links" in found, sorted(found)

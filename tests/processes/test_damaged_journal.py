@@ -1,4 +1,4 @@
-"""What was acknowledged stays, and what a disk lost is said (B1 of the inspection)."""
+"""What was acknowledged stays, and what a disk lost is said."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def places(data: bytes) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("place", ["within", "length", "last"])
-def test_b1_a_flipped_bit_in_the_journal_is_named_and_its_file_kept(lone: Node, place: str) -> None:
+def test_a_flipped_bit_in_the_journal_is_named_and_its_file_kept(lone: Node, place: str) -> None:
     names = [f"{place}-{number}" for number in range(RENAMED)]
     for name in names:
         rename(lone, name)

@@ -1,4 +1,4 @@
-"""What a newcomer sees first (C1): lines to copy, that do what they say."""
+"""What a newcomer sees first: lines to copy, that do what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.harness.nodes import Node
 
 
-def test_c1_up_prints_three_lines_that_work_as_printed() -> None:
+def test_up_prints_three_lines_that_work_as_printed() -> None:
     node = Node()
     try:
         done = node.shoal("up", "--base-port", str(node.base_port))
@@ -38,12 +38,12 @@ def test_c1_up_prints_three_lines_that_work_as_printed() -> None:
         ),
     ],
 )
-def test_c1_the_first_questions_are_answered_rightly(node: Node, asked: str, answered: str) -> None:
+def test_the_first_questions_are_answered_rightly(node: Node, asked: str, answered: str) -> None:
     said = node.chat(asked, temperature=0, max_tokens=100).json()["choices"][0]
     assert (said["message"]["content"], said["finish_reason"]) == (answered, "stop")
 
 
-def test_c1_an_answer_of_the_bundled_model_has_an_end(node: Node) -> None:
+def test_an_answer_of_the_bundled_model_has_an_end(node: Node) -> None:
     body = {"max_tokens": None, "temperature": 2.0, "logit_bias": {"2041": -100, "2039": -100}}
     answer = node.chat("Count.", **body).json()
     assert answer["usage"]["completion_tokens"] == 512

@@ -1,4 +1,4 @@
-"""An update under a running node: it is said, no runner mixes it in, `shoal restart` (C7)."""
+"""An update under a running node: it is said, no runner mixes it in, `shoal restart`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def update(path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "up", "doctor"])
-def test_c7_an_update_under_a_running_node_is_said(updated: Node, verb: str) -> None:
+def test_an_update_under_a_running_node_is_said(updated: Node, verb: str) -> None:
     said = updated.shoal(verb)
     assert "other code runs than is installed" in said.stdout, said.stdout
     assert "`shoal restart`" in said.stdout
     assert all(name in said.stdout for name in ("bus", "master", "worker", "gateway")), said.stdout
 
 
-def test_c7_the_worker_starts_no_runner_of_another_tree(updated: Node) -> None:
+def test_the_worker_starts_no_runner_of_another_tree(updated: Node) -> None:
     asked = updated.http.post("/place_instance", json={"model": MODEL, "if_absent": False})
     name = asked.json()["instance"]
 
@@ -64,7 +64,7 @@ def test_c7_the_worker_starts_no_runner_of_another_tree(updated: Node) -> None:
     assert updated.chat("Hi.", max_tokens=4).status_code == 200, "the first copy serves on"
 
 
-def test_c7_shoal_restart_runs_what_is_installed_as_it_was_started(updated: Node) -> None:
+def test_shoal_restart_runs_what_is_installed_as_it_was_started(updated: Node) -> None:
     before = updated.processes()
     done = updated.shoal("restart", timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr

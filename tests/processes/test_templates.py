@@ -1,4 +1,4 @@
-"""A model folder's chat template is a stranger's code and hurts nobody (A4 of the inspection)."""
+"""A model folder's chat template is a stranger's code and hurts nobody."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ class Peak:
             self.most = max(self.most, _resident(self._node))
 
 
-@pytest.mark.parametrize("model", ["endless", "huge"])
-def test_a4_a_template_that_takes_too_much_fails_the_load_with_the_reason(
+@pytest.mark.parametrize("model", ["endless", pytest.param("huge", marks=pytest.mark.proof)])
+def test_a_template_that_takes_too_much_fails_the_load_with_the_reason(
     hostile: Node, model: str
 ) -> None:
     stream = hostile.stream("Tell me a long story.", max_tokens=400, ignore_eos=True).flowing()
@@ -142,15 +142,16 @@ def test_a4_a_template_that_takes_too_much_fails_the_load_with_the_reason(
 @pytest.mark.parametrize(
     ("model", "fields"),
     [
-        ("endless-later", {}),
+        pytest.param("endless-later", {}, marks=pytest.mark.proof),
         ("huge-later", {}),
-        (
+        pytest.param(
             "endless-tools",
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+            marks=pytest.mark.proof,
         ),
     ],
 )
-def test_a4_a_template_that_takes_too_much_fails_that_request_alone(
+def test_a_template_that_takes_too_much_fails_that_request_alone(
     hostile: Node, model: str, fields: dict[str, object]
 ) -> None:
     assert _ask(hostile, model, "Hello", 60).status_code == 200

@@ -1,4 +1,4 @@
-"""What lies in the models folder and is no model, or not wholly, says so (C4, C14)."""
+"""What lies in the models folder and is no model, or not wholly, says so."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def unsaid(text: str, *, folder: Path) -> list[str]:
     ]
 
 
-def test_c4_ls_says_what_it_saw_and_did_not_take(littered: Node) -> None:
+def test_ls_says_what_it_saw_and_did_not_take(littered: Node) -> None:
     models = littered.home / "data" / "models"
     said = littered.shoal("ls")
     assert said.returncode == 0 and "good" in said.stdout
@@ -114,14 +114,14 @@ def test_what_everything_says_of_each_is_as_it_is_recorded(littered: Node) -> No
     assert plain == models_table.RECORDED.read_text(), "see RECORD_MODELS_FOLDER=1"
 
 
-def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:
+def test_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:
     said = json.loads(littered.shoal("doctor", "--json").stdout)
     told = "\n".join(f"{one['found']}; {one['remedy']}" for one in said["checks"])
     assert not unsaid(told, folder=littered.home / "data" / "models")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "shoal-tiny"])
-def test_c4_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str) -> None:
+def test_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str) -> None:
     answer = littered.chat("Hi.", model=named(kind))
     said = answer.json()["error"]["message"]
     if kind == "an odd name.gguf":
@@ -133,12 +133,12 @@ def test_c4_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: s
     assert KINDS[kind][1] in said and "is not taken for a model" in said
 
 
-def test_c4_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:
+def test_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:
     said = littered.chat("Hi.", model="loose").json()["error"]["message"]
     assert "loose.gguf is GGUF" in said, said
 
 
-def test_c4_the_log_says_each_once(littered: Node) -> None:
+def test_the_log_says_each_once(littered: Node) -> None:
     models = littered.home / "data" / "models"
 
     def told() -> list[str]:
@@ -160,7 +160,7 @@ def test_c4_the_log_says_each_once(littered: Node) -> None:
     assert len(here) == len(set(here)) == count, "those taken but for a part too"
 
 
-def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:
+def test_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:
     folder = littered.home / "data" / "models" / "noted"
     listed, examined = littered.shoal("ls"), littered.shoal("doctor")
     for said in (listed.stdout + listed.stderr, examined.stdout):
@@ -170,7 +170,7 @@ def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> 
     assert "noted" in listed.stdout, "it is a model all the same"
 
 
-def test_c14_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Node) -> None:
+def test_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Node) -> None:
     assert littered.shoal("show", "adapted", "--json").returncode
     listed = littered.shoal("ls")
     folder = littered.home / "data" / "models" / "adapted"
@@ -178,7 +178,7 @@ def test_c14_a_model_with_an_adapter_beside_its_weights_is_refused(littered: Nod
     assert lines and "adapters.safetensors" in lines[0] and "adapters/NAME" in lines[0]
 
 
-def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
+def test_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
     folder = littered.home / "data" / "models" / "no-config"
     (folder / "config.json").write_text(json.dumps(CONFIG))
     answered(

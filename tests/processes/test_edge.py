@@ -1,8 +1,7 @@
-"""The edge of HTTP: what a stranger sends hurts nobody (A1, A2, A5, A7 of the inspection)."""
+"""The edge of HTTP: what a stranger sends hurts nobody."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -42,15 +41,13 @@ def status_of(answer: bytes) -> int:
     "query", [f"context_tokens={HUGE}", f"min_nodes={HUGE}", "context_tokens=%C2%B2", "min_nodes=0"]
 )
 @pytest.mark.parametrize("path", ["placement", "previews"])
-def test_a1_a_number_beyond_all_bounds_is_refused_by_name(
-    node: Node, path: str, query: str
-) -> None:
+def test_a_number_beyond_all_bounds_is_refused_by_name(node: Node, path: str, query: str) -> None:
     answer = node.http.get(f"/instance/{path}?model={MODEL}&{query}", timeout=20.0)
     assert answer.status_code == 400, (answer.status_code, answer.text[:200])
     assert answer.json()["error"]["param"] == query.partition("=")[0]
 
 
-def test_a1_commands_keep_their_deadline_whatever_was_asked_before(node: Node) -> None:
+def test_commands_keep_their_deadline_whatever_was_asked_before(node: Node) -> None:
     for name in ("context_tokens", "min_nodes"):
         node.http.get(f"/instance/placement?model={MODEL}&{name}={HUGE}", timeout=20.0)
     time.sleep(1.5)
@@ -72,24 +69,24 @@ def test_a1_commands_keep_their_deadline_whatever_was_asked_before(node: Node) -
         eventually(node.ready, 30, "the node serves again")
 
 
-def test_a1_another_sites_page_may_not_ask(node: Node) -> None:
+def test_another_sites_page_may_not_ask(node: Node) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     answer = node.http.get(f"/instance/placement?model={MODEL}", headers=headers)
     assert answer.status_code == 403, answer.text
 
 
 @pytest.mark.parametrize("header", ["Host: [::1", "Host: ]", "Host: [zz]:1", "Host: a b"])
-def test_a7_a_host_that_is_none_is_refused(node: Node, header: str) -> None:
+def test_a_host_that_is_none_is_refused(node: Node, header: str) -> None:
     said = raw(node, f"GET /health HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
     assert 400 <= status_of(said) < 500, said
 
 
-def test_a7_an_origin_that_is_none_is_refused(node: Node) -> None:
+def test_an_origin_that_is_none_is_refused(node: Node) -> None:
     answer = node.http.get("/v1/models", headers={"Origin": "http://[::1"})
     assert 400 <= answer.status_code < 500, answer.text
 
 
-def test_a7_a_websocket_is_refused(node: Node) -> None:
+def test_a_websocket_is_refused(node: Node) -> None:
     upgrade = (
         b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
         b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -99,19 +96,19 @@ def test_a7_a_websocket_is_refused(node: Node) -> None:
     assert 400 <= status_of(said) < 500, said
 
 
-def test_a7_a_request_id_of_odd_digits_is_not_found(node: Node) -> None:
+def test_a_request_id_of_odd_digits_is_not_found(node: Node) -> None:
     answer = node.http.delete(f"/v1/cancel/req-{node.node_id()}-h%C2%B2-x-1")
     assert answer.status_code == 404, (answer.status_code, answer.text)
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e400", "x"])
-def test_a7_a_drain_of_no_number_of_seconds_is_refused(node: Node, seconds: str) -> None:
+def test_a_drain_of_no_number_of_seconds_is_refused(node: Node, seconds: str) -> None:
     answer = node.http.delete(f"/instance/nope?drain_s={seconds}")
     assert answer.status_code == 400, (answer.status_code, answer.text)
     assert "drain_s" in answer.text
 
 
-def test_a7_a_length_of_thousands_of_digits_is_answered(node: Node) -> None:
+def test_a_length_of_thousands_of_digits_is_answered(node: Node) -> None:
     digits = b"1" * 5_000
     said = raw(
         node,
@@ -122,14 +119,14 @@ def test_a7_a_length_of_thousands_of_digits_is_answered(node: Node) -> None:
     assert 400 <= status_of(said) < 500, said
 
 
-def test_a7_an_absolute_target_is_served(node: Node) -> None:
+def test_an_absolute_target_is_served(node: Node) -> None:
     host = f"127.0.0.1:{node.base_port}"
     target = f"GET http://{host}/health?x=1 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     assert status_of(raw(node, target.encode())) == 200
 
 
 @pytest.mark.parametrize("required", [5, "a", {"a": 1}, [1], [None]])
-def test_a7_a_schema_with_improper_required_names_the_field(node: Node, required: object) -> None:
+def test_a_schema_with_improper_required_names_the_field(node: Node, required: object) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": required}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     answer = node.chat("hello", response_format=form, max_tokens=4)
@@ -142,9 +139,7 @@ def test_a7_a_schema_with_improper_required_names_the_field(node: Node, required
     ("field", "value"),
     [("repetition_penalty", 1e-300), ("repetition_penalty", 5e-324), ("temperature", 1e-320)],
 )
-def test_a7_numbers_that_leave_float32_give_no_garbage(
-    node: Node, field: str, value: float
-) -> None:
+def test_numbers_that_leave_float32_give_no_garbage(node: Node, field: str, value: float) -> None:
     want = node.chat("Count from 1 to 5.", max_tokens=12)
     answer = node.chat("Count from 1 to 5.", max_tokens=12, **{field: value})
     if answer.status_code == 400:
@@ -153,55 +148,7 @@ def test_a7_numbers_that_leave_float32_give_no_garbage(
         assert answer.json()["choices"][0]["message"] == want.json()["choices"][0]["message"]
 
 
-def _body(kind: str, size: int) -> bytes:
-    message: dict[str, object] = {"role": "user", "content": "hi"}
-    fields: dict[str, object] = {"model": MODEL, "max_tokens": 1}
-    match kind:
-        case "keys":
-            message |= {f"k{number}": 0 for number in range(size)}
-            fields["messages"] = [message]
-        case "messages":
-            fields["messages"] = [message] * size
-        case "extras":
-            fields |= {f"x_{number}": 0 for number in range(size)}
-            fields["messages"] = [message]
-        case _:
-            fields["messages"] = [{"role": number % 10} for number in range(size)]
-    return json.dumps(fields).encode()
-
-
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [("keys", 1_500_000), ("messages", 900_000), ("extras", 1_500_000), ("roles", 2_000_000)],
-)
-def test_a2_a_body_of_very_many_values_is_refused_and_stalls_nobody(
-    node: Node, kind: str, size: int
-) -> None:
-    body = _body(kind, size)
-    assert len(body) < 32 << 20
-    gaps: list[float] = []
-    ended = threading.Event()
-
-    def watch() -> None:
-        with httpx.Client(base_url=node.url, timeout=30.0) as client:
-            while not ended.is_set():
-                at = time.monotonic()
-                client.get("/livez")
-                gaps.append(time.monotonic() - at)
-                time.sleep(0.01)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    answer = node.http.post("/v1/chat/completions", content=body, timeout=60.0)
-    ended.set()
-    watcher.join(30.0)
-    print(f"{kind}: slowest /livez meanwhile {max(gaps):.3f} s")
-    assert answer.status_code == 400, answer.text[:300]
-    assert "values" in answer.text or "keys" in answer.text, answer.text[:300]
-    assert max(gaps) < 3 * 0.25, gaps
-
-
-def test_a5_connections_without_complete_headers_are_closed(node: Node) -> None:
+def test_connections_without_complete_headers_are_closed(node: Node) -> None:
     opened = [
         socket.create_connection(("127.0.0.1", node.base_port), timeout=5.0) for _ in range(40)
     ]

@@ -1,5 +1,5 @@
 """Who is in memory, and who has to wait for it: what the rules before the pool did wrong, each on
-real nodes (`python -m tests.inspection.against -k pool_rules` runs the same against those rules).
+real nodes (`python -m tests.harness.against` runs the same against those rules).
 
 Models are copies of the bundled one: some 307 MB of memory each, and `LONG` takes nearly three
 times as much, for its context is longer.
@@ -21,7 +21,7 @@ from tests.harness.closed_loops import Loop, ask, held, loads, looping, tiny_mod
 from tests.harness.clusters import Cluster
 from tests.harness.nodes import ROOT, TREE, Node, Stream, eventually, running_node
 
-pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TURN_S = 6.0
 SHORT_TURNS = (
@@ -131,7 +131,7 @@ def kept_busy(node: Node, model: str, **fields: Any) -> Iterator[list[Loop]]:
 # --- turns ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("priority", [pytest.param("normal", marks=pytest.mark.proof), "urgent"])
+@pytest.mark.parametrize("priority", ["normal", "urgent"])
 def test_pool_rules_a_busy_model_makes_way_for_one_that_waits(node: Node, priority: str) -> None:
     with kept_busy(node, "first"):
         began = time.monotonic()
@@ -163,7 +163,6 @@ def test_pool_rules_what_was_loaded_urgently_holds_nothing_off_when_it_is_idle(n
     assert found.status_code == 200, found.text
 
 
-@pytest.mark.proof
 def test_pool_rules_two_models_by_turns_keep_their_turns(node: Node) -> None:
     """Each has clients that ask as soon as they were answered: what is loaded answers for a turn,
     and then the other is."""
@@ -228,7 +227,6 @@ def test_pool_rules_who_waits_is_told_for_what(node: Node) -> None:
 # --- places -----------------------------------------------------------------------------------
 
 
-@pytest.mark.proof
 def test_pool_rules_the_node_is_chosen_with_who_leaves(folder: str) -> None:
     """One node's model is in use, the other's is idle: that one makes way."""
     with two_nodes(folder, SHOAL_SLOTS="1") as pair:
@@ -241,7 +239,6 @@ def test_pool_rules_the_node_is_chosen_with_who_leaves(folder: str) -> None:
             assert set(held(pair.nodes[1])) == {"first", "third"}
 
 
-@pytest.mark.proof
 def test_pool_rules_an_idle_copy_leaves_before_a_model_is_split(folder: str) -> None:
     with two_nodes(folder, **OF_THREE) as pair:
         for node, model in zip(pair.nodes, ("first", "second"), strict=True):
@@ -258,7 +255,6 @@ def _is_idle(node: Node, models: tuple[str, ...]) -> bool:
     return idle >= set(models)
 
 
-@pytest.mark.proof
 def test_pool_rules_what_leaves_for_one_model_is_given_to_no_other(folder: str) -> None:
     """Three small models leave for a large one, while three more small ones are asked for."""
     with running_node(

@@ -1,0 +1,180 @@
+"""Nodes that the tests of many files share: one node, an empty one, a pair, three. Beside the one
+node a process has at most one of the others, from the first file that asks for it to the first that
+does not.
+
+A file keeps apart from others by model names, keys and client ids, and leaves a node as it found
+it: that is checked after each file, and the failure names the file. A test that kills a service,
+restarts a node or changes its settings has a node of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from bus.wire.errors import ShoalError
+from tests.harness.clusters import Cluster
+from tests.harness.nodes import Node, eventually
+from tests.harness.shared_files import ALONE_IN_A_PROCESS, shared_by
+
+AFTER_S = 120.0
+"""How long the nodes may take to let go of what a file had them do."""
+NAMES = ("reef", "kelp", "cove")
+Left = dict[str, Any]
+
+
+def left_on(node: Node) -> Left:
+    """What tests may leave on a node: models, copies, leases, settings, keys, processes."""
+    state = node.state()
+    settings = node.http.get("/settings").json()
+    running = [name for name in node.processes() if not name.startswith("runner:")]
+    copies = [(one["model"], one["status"]) for one in state["instances"].values()]
+    return {
+        "copies": sorted(copies),
+        "models": sorted(one["id"] for one in node.http.get("/v1/models").json()["data"]),
+        "settings": {
+            one["key"]: one["value"] for one in settings["settings"] if one["source"] != "default"
+        },
+        "services": sorted(running),
+        **{name: state[name] for name in ("derived", "leases", "pins", "trace_ratio")},
+    }
+
+
+@dataclass
+class Lent:
+    """What this process has up, and what was on each node when it came up."""
+
+    nodes: dict[str, Node | Cluster] = field(default_factory=dict[str, "Node | Cluster"])
+    fresh: dict[str, list[Left]] = field(default_factory=dict[str, list[Left]])
+
+    def get(self, name: str, start: Callable[[], Node | Cluster]) -> Any:
+        """The node or the cluster of that name, started where it is not up."""
+        if name not in self.nodes:
+            self.nodes[name] = start()
+
+            def has_come() -> bool:
+                self.fresh[name] = self.left(name)
+                return all(one["models"] for one in self.fresh[name])
+
+            eventually(has_come, AFTER_S, "each node lists its models")
+        return self.nodes[name]
+
+    def left(self, name: str) -> list[Left]:
+        """What is on each node of it now."""
+        lent = self.nodes[name]
+        return [left_on(node) for node in (lent.nodes if isinstance(lent, Cluster) else [lent])]
+
+    def check(self, name: str, file: str) -> None:
+        """Fail, naming the file, unless all is as it was when the nodes came up."""
+        found: list[Left] = []
+
+        def same() -> bool:
+            with contextlib.suppress(httpx.HTTPError, ShoalError):
+                found[:] = self.left(name)
+                return found == self.fresh[name]
+            return False
+
+        try:
+            eventually(same, AFTER_S, "the nodes are as they were")
+        except AssertionError as wrong:
+            said = [
+                f"{key}: {was[key]!r} became {now[key]!r}"
+                for was, now in zip(self.fresh[name], found, strict=False)
+                for key in was
+                if was[key] != now[key]
+            ]
+            self.close(name)
+            pytest.fail(f"{file} left the shared {name} changed: {'; '.join(said) or wrong!r}")
+
+    def close(self, *names: str) -> None:
+        """End what is up of these."""
+        for name in names:
+            lent = self.nodes.pop(name, None)
+            if lent is not None:
+                lent.close()
+
+
+LENT = Lent()
+
+
+def started(lent: Node | Cluster) -> Any:
+    """Bring up a node or a cluster; nothing is left of one that does not come up."""
+    try:
+        lent.up()
+    except BaseException:
+        lent.close()
+        raise
+    return lent
+
+
+def loaded(node: Node) -> Node:
+    eventually(node.ready, AFTER_S, "the model is loaded")
+    return node
+
+
+def cluster_of(count: int) -> Cluster:
+    """Nodes that have names, with the bundled model and nothing placed."""
+    made = Cluster(count)
+    for node, name in zip(made.nodes, NAMES, strict=False):
+        node.env["SHOAL_NODE_NAME"] = name
+    return started(made)
+
+
+def unload_all(node: Node) -> None:
+    """Have nothing loaded."""
+
+    def is_empty() -> bool:
+        loaded = node.state()["instances"]
+        for name in loaded:
+            node.http.delete(f"/instance/{name}?drain_s=1")
+        return not loaded
+
+    eventually(is_empty, AFTER_S, "nothing is loaded")
+
+
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    """Ends what is shared when the last test has run."""
+    yield LENT
+    LENT.close(*LENT.nodes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_at_a_time(request: pytest.FixtureRequest) -> None:
+    """End what earlier files shared and this one does not."""
+    LENT.close(*({*ALONE_IN_A_PROCESS} - {shared_by(request.path)}))
+
+
+@pytest.fixture(scope="module")
+def shared_node(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
+    """A node with default settings, and the bundled model loaded."""
+    yield lent.get("node", lambda: loaded(started(Node())))
+    lent.check("node", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_empty(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
+    """A node with two HTTP processes and nothing loaded. Its services may be killed: they are
+    back for the next file."""
+    made = {"SHOAL_PRELOAD": "", "SHOAL_HTTP_PROCESSES": "2"}
+    yield lent.get("empty", lambda: started(Node(**made)))
+    lent.check("empty", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_pair(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
+    """Two nodes, reef and kelp, with nothing placed."""
+    yield lent.get("pair", lambda: cluster_of(2))
+    lent.check("pair", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_three(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
+    """Three nodes, reef, kelp and cove, with nothing placed."""
+    yield lent.get("three", lambda: cluster_of(3))
+    lent.check("three", request.path.name)
