@@ -1,5 +1,5 @@
-"""One node, from nothing to its first answer: the part of `make test-fast` that has a node. No other
-part collects this file; many tests there show the same."""
+"""One node, from nothing to its first answer: the part of `make test-fast` that has a node. No
+other part collects this file; many tests there show the same."""
 
 from __future__ import annotations
 

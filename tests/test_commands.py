@@ -84,7 +84,7 @@ def test_a_call_that_takes_too_long_is_killed(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(subprocess.TimeoutExpired):
             forked("ps", "--url", url, env=env, timeout=1.0)
-    assert psutil.Process(commands.server().server_pid).children() == []
+    assert psutil.Process(commands.server().pid).children() == []
     assert forked("version", env=env, timeout=60.0).returncode == 0
 
 

@@ -70,10 +70,16 @@ from bus.wire.messages.readings import CardReading, DemandReading
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 from master.decisions.api_keys import decide_api_key
 from master.decisions.derived import decide_derived
+from tests.harness import forks
 from tests.harness.counts import count
+from tests.harness.forks import Fork
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+FORKED = (
+    "tests.harness.gateway_process", "tests.harness.synthetic_runner", "gateway.http.app", "uvloop",
+)  # fmt: skip
+Program = subprocess.Popen[bytes] | Fork
 NODE = NodeId("n1")
 MODEL = ModelId("shoal-tiny")
 USUAL = (MODEL, ModelId("org/other"))
@@ -179,6 +185,27 @@ class Holder:
         )
 
 
+def started(
+    program: str, words: tuple[str, ...], cwd: Path, streams: tuple[int, int, int]
+) -> Program:
+    """Run a program of the harness, forked where that makes no difference (see `forks`). `streams`
+    are descriptors, or subprocess.DEVNULL."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    module = f"tests.harness.{program}"
+    server = forks.server(FORKED, ROOT)
+    if not server.starts_like(env):
+        stdin, stdout, stderr = streams
+        command = [sys.executable, "-P", "-m", module, *words]
+        return subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr
+        )
+    with open(os.devnull, "r+b", 0) as null:
+        own = [null.fileno() if one == subprocess.DEVNULL else one for one in streams]
+        return server.start(
+            f"{module}:main", words, env=env, cwd=cwd, streams=(own[0], own[1], own[2])
+        )
+
+
 class PlacedRunner(Protocol):
     """A runner as the cluster's state knows it."""
 
@@ -199,22 +226,14 @@ class Runner:
         self.address, self.instance, self.generation = address, instance, generation
         self.said: list[dict[str, Any]] = []
         self._pipe, self._rest = threading.Lock(), b""
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.harness.synthetic_runner",
-                address,
-                instance,
-                str(generation),
-                str(protocol),
-            ],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
+        words = (address, instance, str(generation), str(protocol))
+        given, self._stdin = os.pipe()
+        stdout, said = os.pipe()
+        self.process = started("synthetic_runner", words, ROOT, (given, said, 2))
+        os.close(given)
+        os.close(said)
+        self._stdout = open(stdout, "rb", 0)  # noqa: SIM115 - closed by `end`
+        os.set_blocking(stdout, False)
         threading.Thread(target=self._read, daemon=True).start()
         try:
             eventually(lambda: self.heard("up"), self.patience_s, "the synthetic runner is up")
@@ -246,27 +265,25 @@ class Runner:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait(10)
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
         with self._pipe:
-            self.process.stdout.close()
+            if not self._stdout.closed:
+                os.close(self._stdin)
+                self._stdout.close()
 
     def _read(self) -> None:
         """Take what it tells as it comes, so that it never has to wait."""
-        assert self.process.stdout is not None
         ready = select.poll()
-        ready.register(self.process.stdout.fileno(), select.POLLIN)
+        ready.register(self._stdout.fileno(), select.POLLIN)
         while ready.poll(200) == [] or self._take():
-            if self.process.stdout.closed:
+            if self._stdout.closed:
                 return
 
     def _take(self) -> bool:
         """Take what lies in the pipe; False at its end."""
-        assert self.process.stdout is not None
         with self._pipe:
-            if self.process.stdout.closed:
+            if self._stdout.closed:
                 return False
-            data = self.process.stdout.read()
+            data = self._stdout.read()
             *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
             self.said.extend({**json.loads(line), "at": now()} for line in lines)
             return data != b""
@@ -415,7 +432,7 @@ class GatewayTestbed:
 
     # --- the gateway ---------------------------------------------------------------------------
 
-    def start_gateway(self, **options: Any) -> subprocess.Popen[bytes]:
+    def start_gateway(self, **options: Any) -> Program:
         given = {
             "node": NODE,
             "node_name": "testbed",
@@ -426,15 +443,8 @@ class GatewayTestbed:
             **options,
         }
         self.log = open(f"{self.folder}/gateway.log", "ab")  # noqa: SIM115 - closed by `close`
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.harness.gateway_process", json.dumps(given)],
-            cwd=self.folder,
-            env=environment,
-            stdout=self.log,
-            stderr=self.log,
-            stdin=subprocess.DEVNULL,
-        )
+        streams = (subprocess.DEVNULL, self.log.fileno(), self.log.fileno())
+        process = started("gateway_process", (json.dumps(given),), Path(self.folder), streams)
         try:
             eventually(
                 self.is_ready, self.patience_s, f"the gateway serves; see {self.folder}/gateway.log"

@@ -416,6 +416,10 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-if __name__ == "__main__":
+def main() -> None:
     end_with_parent()
     SyntheticRunner(sys.argv[1], InstanceId(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])).run()
+
+
+if __name__ == "__main__":
+    main()

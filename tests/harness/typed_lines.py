@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.harness.gateway_testbed import ROOT, GatewayTestbed
+from tests.harness.commands import CODE, ROOT, forked
+from tests.harness.gateway_testbed import GatewayTestbed
 
-CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
+__all__ = ["CODE", "PAGE", "examples", "typed"]
 PAGE = ROOT / "docs" / "operations" / "command-line.md"
 
 
@@ -27,13 +27,7 @@ def typed(
     """Run a line as it would be in a shell, against the gateway, with `env` besides."""
     words = shlex.split(line)
     assert words[0] == "shoal"
-    own = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "SHOAL_HOME": str(home)}
-    return subprocess.run(
-        [sys.executable, "-P", "-c", CODE, "--url", made.url, *words[1:]],
-        cwd=home,
-        env={**os.environ, **own, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    own = {"NO_COLOR": "1", "SHOAL_HOME": str(home)}
+    return forked(
+        "--url", made.url, *words[1:], env={**os.environ, **own, **env}, timeout=60, cwd=home
     )
