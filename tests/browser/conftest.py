@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.browsing import PATIENCE_MS, NoBrowser, Tab, launched, opened
-from tests.harness.clusters import Cluster
+from tests.harness.clusters import Cluster, view_of
 from tests.harness.javascript import Installed, NotInstalled, installed
 from tests.harness.missing import missing
-from tests.harness.nodes import Node, running_node
+from tests.harness.nodes import Node, eventually, running_node
 from tests.harness.shared_things import SharedThings
 
 HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ def node(browser: Browser) -> Node:
     """A node that loads the bundled model when it is asked for, and that serves; none without a
     browser."""
     made = SHARED.get("node", lambda: running_node(SHOAL_NODE_NAME="reef", SHOAL_PRELOAD=""))
-    assert made.http.get("/health").status_code == 200, made.logs()
+    eventually(lambda: view_of(made), 30, "the node answers after what an earlier file did")
     return made
 
 
@@ -89,7 +89,7 @@ def tab(browser: Browser, node: Node) -> Iterator[Tab]:
 def cluster(browser: Browser) -> Cluster:
     """The shared pair, with nothing placed; none without a browser."""
     made = SHARED.get("pair", a_pair)
-    assert made.formed(), "an earlier test left a node behind that does not serve"
+    eventually(made.formed, 30, "both nodes answer after what an earlier file did")
     made.clear()
     return made
 
