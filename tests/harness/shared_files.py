@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
 
+BROWSER = "tests/browser/"
 ALONE_IN_A_PROCESS = ("pair", "three", "empty")
 """Of these a process has one at a time."""
 SHARED = re.compile(rf"\bshared_({'|'.join(ALONE_IN_A_PROCESS)})\b")
@@ -21,8 +22,11 @@ def shared_by(path: Path) -> str:
 
 
 class FilesThatShare(LoadFileScheduling):
-    """As `--dist loadfile`, but all files that share one of these go to one process."""
+    """As `--dist loadfile`, but all files that share one of these go to one process, and so do all
+    that share a browser."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file.startswith(BROWSER):
+            return BROWSER
         return shared_by(self.config.rootpath / file) or file
