@@ -13,10 +13,12 @@ streams finish for a while, has the rest ended in words, and leaves.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +32,6 @@ from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
-from gateway.http.app import build_app
 from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listener, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
@@ -160,10 +161,15 @@ class _Gunicorn(BaseApplication):
     """gunicorn with our settings; the application is built in each HTTP process."""
 
     def __init__(
-        self, options: Options, listener: socket.socket, served: ServedPair | None
+        self,
+        options: Options,
+        listener: socket.socket,
+        served: ServedPair | None,
+        build: Callable[[Options], Any],
     ) -> None:
         self.options = options
         self.served = served
+        self._build = build
         self._listener = listener
         super().__init__()
 
@@ -192,9 +198,8 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return the application. It is built after the fork, for no socket may be older; its
-        modules are imported before, once for all HTTP processes."""
-        return build_app(self.options)
+        """Return the application. It is built after the fork, for no socket may be older."""
+        return self._build(self.options)
 
 
 class _Arbiter(Arbiter):
@@ -218,9 +223,20 @@ def serve(options: Options) -> None:
         if options.has_port
         else open_socket(options.endpoints.http)
     )
-    arbiter = _Arbiter(_Gunicorn(options, listener, served))
+    arbiter = _Arbiter(_Gunicorn(options, listener, served, _imported_app()))
     die_with_supervisor(lambda: _end_workers(arbiter))
     arbiter.run()
+
+
+def _imported_app() -> Callable[[Options], Any]:
+    """Import the application once for all HTTP processes, before they are forked. Not at the top:
+    supervisord loads this module for the gateway, and runners start while this is imported."""
+    gc.disable()
+    from gateway.http.app import build_app
+
+    gc.freeze()
+    gc.enable()
+    return build_app
 
 
 def served_pair(options: Options) -> ServedPair | None:

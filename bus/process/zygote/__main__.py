@@ -17,13 +17,12 @@ from bus.process.zygote.forking import ForkingOptions
 from bus.process.zygote.loaded import load
 
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
-MORE = ("uvloop",)
-"""Imported when a service runs, and not by its modules."""
+"""Of the gateway without its HTTP application: runners start meanwhile."""
 
 
 def main() -> None:
     """Run supervisord until it is told to stop."""
-    ForkingOptions.loaded = loaded = load(SERVICES, MORE)
+    ForkingOptions.loaded = loaded = load(SERVICES)
     if loaded.trouble:
         log = Log(node="", process="supervisord")
         log.warning("services start from the disk", why=loaded.trouble)

@@ -43,17 +43,15 @@ class LoadedCode:
         return next(differs, "") or next(others, "")
 
 
-def load(packages: Iterable[str], modules: Iterable[str] = (), *, root: Path = ROOT) -> LoadedCode:
-    """Import `__main__` of each package, and more modules. Where that fails nothing may be forked;
-    it raises nothing."""
+def load(packages: Iterable[str], *, root: Path = ROOT) -> LoadedCode:
+    """Import `__main__` of each package. Where that fails nothing may be forked; it raises
+    nothing."""
     wanted = tuple(packages)
     began_ns = time.time_ns()
     gc.disable()
     try:
         for package in wanted:
             importlib.import_module(f"{package}.__main__")
-        for module in modules:
-            importlib.import_module(module)
         running_code()
     except (Exception, SystemExit) as error:
         return LoadedCode(trouble=f"{type(error).__name__}: {error}")

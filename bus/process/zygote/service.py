@@ -108,6 +108,6 @@ def run(package: str) -> int:
 def finish() -> None:
     """End as an interpreter does: wait for threads, call what is registered, write what is left."""
     threading._shutdown()  # pyright: ignore
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -55,7 +55,8 @@ from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
 
 LOOK_S = 0.25
-SUPERVISORD_START_S = 15.0
+SUPERVISORD_START_S = 45.0
+"""It imports the services first: about a second, several where no bytecode lies there yet."""
 LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
