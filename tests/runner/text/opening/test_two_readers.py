@@ -27,6 +27,7 @@ from transformers.models.auto import tokenization_auto
 from runner.text.opening import OpenedTokenizer, TokenizerError, open_tokenizer, template_for
 from runner.text.opening.alone import open_alone
 from runner.text.opening.by_library import open_by_library
+from runner.text.opening.rebuilt import FORCED, NAMED_SO, QWEN_2, Rebuilding
 from runner.text.opening.settings import NOT_PLAIN, PLAIN, Unsure
 from tests.harness.embedding_folders import write_encoder
 from tests.harness.toy_tokenizer import save_toy
@@ -58,6 +59,14 @@ def byte_level() -> Tokenizer:
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     return trained(made, trainers.BpeTrainer(initial_alphabet=alphabet, **SIZES))
+
+
+def qwen(rebuilding: Rebuilding) -> Tokenizer:
+    made = byte_level()
+    said = json.loads(made.to_str())
+    said["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": rebuilding.splits}
+    said["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"] = False
+    return Tokenizer.from_str(json.dumps(said))
 
 
 def byte_fallback() -> Tokenizer:
@@ -108,6 +117,7 @@ def words() -> Tokenizer:
 
 SIZES: dict[str, Any] = {"vocab_size": 400, "special_tokens": SPECIAL, "show_progress": False}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+OF_PLACES = {"trim_offsets": False, "add_prefix_space": False, "use_regex": False}
 KINDS = (byte_level, byte_fallback, metaspace, word_piece, words)
 
 
@@ -144,6 +154,12 @@ def both(folder: Path) -> tuple[OpenedTokenizer, OpenedTokenizer]:
 def whole(opened: OpenedTokenizer) -> dict[str, Any]:
     """Return all that a tokenizer is, without how it cuts and fills up what is encoded."""
     found = json.loads(opened.backend.to_str())
+    # a decoder looks at none of its settings, and an empty prefix is none
+    found["decoder"] = {**(found["decoder"] or {}), **OF_PLACES}
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        found["model"][name] = found["model"].get(name) or None
+    for part in (found["pre_tokenizer"] or {}).get("pretokenizers", []):
+        part["trim_offsets"] = False
     return {**found, "truncation": None, "padding": None}
 
 
@@ -185,7 +201,7 @@ def test_both_readers_say_the_same_of_a_tokenizer(
     assert_same(*readers)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXTS)
 def test_both_readers_make_the_same_tokens_and_the_same_text(
     readers: tuple[OpenedTokenizer, OpenedTokenizer], text: str
@@ -243,7 +259,7 @@ def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("any"), byte_level)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(said=SETTINGS, family=st.sampled_from(["qwen3", "llama", "qwen2", "mistral", "unheard-of"]))
 def test_whatever_the_settings_say_both_readers_agree_or_one_is_unsure(
     any_folder: Path, said: dict[str, Any], family: str
@@ -271,6 +287,7 @@ def test_whatever_the_settings_say_both_readers_agree_or_one_is_unsure(
         ({}, {"special_tokens_map.json": "{}"}),
         ({}, {"added_tokens.json": "{}"}),
         ({}, {"config.json": '{"model_type": "qwen2"}'}),
+        ({"tokenizer_class": "Qwen2Tokenizer"}, {}),
         ({}, {"config.json": '{"model_type": "mistral"}'}),
         ({}, {"config.json": '{"vocab_size": 12}'}),
         ({}, {"tokenizer_config.json": "[]"}),
@@ -316,6 +333,62 @@ def test_families_with_a_class_of_their_own_are_those_of_transformers() -> None:
     classes = tokenization_auto.TOKENIZER_MAPPING_NAMES
     forced = tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
     assert {name for name in forced if classes.get(name) != "TokenizersBackend"} == NOT_PLAIN
+
+
+QWEN: list[tuple[str, str, Rebuilding]] = [
+    *((family, "PreTrainedTokenizerFast", one) for family, one in FORCED.items()),
+    *((family, f"{one.name}Fast", one) for family, one in FORCED.items()),
+    *((family, one.name, one) for family, one in NAMED_SO.items()),
+]
+
+
+@pytest.mark.parametrize(("family", "named", "rebuilding"), QWEN)
+def test_both_readers_say_the_same_of_qwens_tokenizers(
+    tmp_path: Path, family: str, named: str, rebuilding: Rebuilding
+) -> None:
+    folder = saved(tmp_path, lambda: qwen(rebuilding))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    extra = {"additional_special_tokens": ["<think>", "<more>"], "pad_token": "<unk>"}
+    for said in (
+        {},
+        {"bos_token": "<s>", "unk_token": None, "tool_parser_type": "pythonic"},
+        extra,
+    ):
+        tell(folder, {**said, "tokenizer_class": named})
+        ours, theirs = both(folder)
+        assert_same(ours, theirs)
+        for text in (*CORPUS, "".join(SPECIAL + MARKERS), "a\u0301 \u0e01\u0e31 <more> 12 \r\n"):
+            assert ours.encode(text, True) == theirs.encode(text, True)
+
+
+def test_a_tokenizer_that_is_not_what_its_class_writes_is_left_to_transformers(
+    tmp_path: Path,
+) -> None:
+    folder = saved(tmp_path, lambda: qwen(QWEN_2))
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer"})
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    only = {"403": {"content": "<think>", "special": False}}
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": only})
+    with pytest.raises(Unsure, match="different tokens"):
+        open_alone(folder, {}, [])
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer"})
+    for change in (
+        {"normalizer": None},
+        {"pre_tokenizer": whole["pre_tokenizer"]["pretokenizers"][1]},
+        {"decoder": {"type": "Fuse"}},
+        {"model": {**whole["model"], "ignore_merges": True}},
+    ):
+        (folder / "tokenizer.json").write_text(json.dumps({**whole, **change}))
+        with pytest.raises(Unsure):
+            open_alone(folder, {}, [])
+
+
+def test_transformers_takes_the_classes_that_are_told_of_it() -> None:
+    classes = tokenization_auto.TOKENIZER_MAPPING_NAMES
+    for family, rebuilding in {**FORCED, **NAMED_SO}.items():
+        assert classes[family] == rebuilding.name
+    assert FORCED.keys() <= tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    assert not NAMED_SO.keys() & tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
 
 
 def test_templates_are_chosen_as_transformers_does() -> None:
