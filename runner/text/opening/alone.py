@@ -1,4 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
 # (the arguments of some functions of tokenizers' and mlx-lm's are untyped)
 """Talks to the disk: reads a tokenizer's files with `tokenizers` alone, as transformers would.
 
@@ -24,9 +25,9 @@ from runner.text.opening.settings import (
     TokenizerSettings,
     Unsure,
     check_family,
-    missing_tokens,
     read_settings,
     templates_of,
+    tokens_to_add,
 )
 
 OTHER_FILES = ("tekken.json",)
@@ -52,7 +53,7 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
     backend, special = _backend(path / "tokenizer.json", settings)
     if rebuilding is not None:
         check_parts(backend, rebuilding, raw, settings)
-    _add_missing(backend, settings, special)
+    _add(backend, settings, special)
     if rebuilding is not None and rebuilding.marks_special:
         texts = dict.fromkeys(map(str, (*special.values(), *settings.extra)))
         backend.add_tokens([AddedToken(text, special=True) for text in texts])
@@ -118,21 +119,20 @@ def _backend(
     if backend.padding is not None:
         raise Unsure("tokenizer.json fills up what is short, and names a token for that")
     backend.no_truncation()
-    present = cast(dict[int, AddedToken], backend.get_added_tokens_decoder())
+    present = backend.get_added_tokens_decoder()
     described = present if settings.added is None else settings.added
     by_text = {token.content: token for _, token in sorted(described.items())}
     special = {name: by_text.get(str(token), token) for name, token in settings.special.items()}
     return backend, special
 
 
-def _add_missing(
+def _add(
     backend: Tokenizer, settings: TokenizerSettings, special: Mapping[str, str | AddedToken]
 ) -> None:
     """Add to a tokenizer what the settings add."""
-    present = cast(dict[int, AddedToken], backend.get_added_tokens_decoder())
-    missing = missing_tokens(settings, special, present.values())
-    if missing:
-        backend.add_tokens(missing)
+    added = tokens_to_add(settings, special, backend.get_added_tokens_decoder())
+    if added:
+        backend.add_tokens(added)
     if backend.post_processor is None:
         bare = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
         cast(Any, backend).post_processor = bare

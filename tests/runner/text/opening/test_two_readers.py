@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (the arguments of some functions of tokenizers' are untyped)
 """Both readers of tokenizer files come to the same, or the cheaper one says that it is unsure."""
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -47,6 +49,10 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+def sizes(**more: Any) -> dict[str, Any]:
+    return {"vocab_size": 400, "special_tokens": SPECIAL, "show_progress": False, **more}
+
+
 def byte_level() -> Tokenizer:
     made = Tokenizer(models.BPE())
     made.normalizer = normalizers.NFC()
@@ -58,7 +64,7 @@ def byte_level() -> Tokenizer:
     )
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return trained(made, trainers.BpeTrainer(initial_alphabet=alphabet, **SIZES))
+    return trained(made, trainers.BpeTrainer(**sizes(initial_alphabet=alphabet)))
 
 
 def qwen(rebuilding: Rebuilding) -> Tokenizer:
@@ -79,7 +85,7 @@ def byte_fallback() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
          decoders.Strip(" ", 1, 0)]
     )  # fmt: skip
-    trainer = trainers.BpeTrainer(**SIZES | {"special_tokens": [*SPECIAL, *BYTES]})
+    trainer = trainers.BpeTrainer(**sizes(special_tokens=[*SPECIAL, *BYTES]))
     done = trained(made, trainer)
     done.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
@@ -92,7 +98,7 @@ def metaspace() -> Tokenizer:
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(unk_token="<unk>", **SIZES | {"vocab_size": 180})
+    trainer = trainers.UnigramTrainer(unk_token="<unk>", **sizes(vocab_size=180))
     done = trained(made, trainer)
     done.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)]
@@ -106,16 +112,15 @@ def word_piece() -> Tokenizer:
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
-    return trained(made, trainers.WordPieceTrainer(**SIZES))
+    return trained(made, trainers.WordPieceTrainer(**sizes()))
 
 
 def words() -> Tokenizer:
     made = Tokenizer(models.WordLevel(unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return trained(made, trainers.WordLevelTrainer(**SIZES))
+    return trained(made, trainers.WordLevelTrainer(**sizes()))
 
 
-SIZES: dict[str, Any] = {"vocab_size": 400, "special_tokens": SPECIAL, "show_progress": False}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 OF_PLACES = {"trim_offsets": False, "add_prefix_space": False, "use_regex": False}
 KINDS = (byte_level, byte_fallback, metaspace, word_piece, words)
@@ -153,12 +158,13 @@ def both(folder: Path) -> tuple[OpenedTokenizer, OpenedTokenizer]:
 
 def whole(opened: OpenedTokenizer) -> dict[str, Any]:
     """Return all that a tokenizer is, without how it cuts and fills up what is encoded."""
-    found = json.loads(opened.backend.to_str())
+    found: dict[str, Any] = json.loads(opened.backend.to_str())
     # a decoder looks at none of its settings, and an empty prefix is none
     found["decoder"] = {**(found["decoder"] or {}), **OF_PLACES}
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         found["model"][name] = found["model"].get(name) or None
-    for part in (found["pre_tokenizer"] or {}).get("pretokenizers", []):
+    cuts: dict[str, Any] = found["pre_tokenizer"] or {}
+    for part in cuts.get("pretokenizers", []):
         part["trim_offsets"] = False
     return {**found, "truncation": None, "padding": None}
 
@@ -260,6 +266,7 @@ def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(max_examples=60)
+@example(said={"tokenizer_class": "TokenizersBackend", "bos_token": "<think>"}, family="qwen3")
 @given(said=SETTINGS, family=st.sampled_from(["qwen3", "llama", "qwen2", "mistral", "unheard-of"]))
 def test_whatever_the_settings_say_both_readers_agree_or_one_is_unsure(
     any_folder: Path, said: dict[str, Any], family: str
