@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx_lm is partially typed)
 """Talks to mlx-lm: what the runner takes of it, imported without Hugging Face's Python libraries.
@@ -43,7 +43,7 @@ class _StandIn(type):
         if name.startswith("__"):
             raise AttributeError(name)
         if name == AT_IMPORT:
-            return lambda *_args, **_named: None
+            return _registered
         return getattr(_stood_for(cls), name)
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
@@ -55,6 +55,10 @@ class _StandIn(type):
 
 
 _loaded: set[str] = set()
+
+
+def _registered(*_args: Any, **_named: Any) -> None:
+    """Take a class that registers itself."""
 
 
 def _stood_for(stand_in: _StandIn) -> Any:
@@ -127,7 +131,7 @@ def _import_light() -> None:
 
 _import_light()
 
-from mlx_lm import tokenizer_utils  # noqa: E402
+from mlx_lm import tokenizer_utils, utils  # noqa: E402
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache  # noqa: E402
 from mlx_lm.utils import (  # noqa: E402
     MODEL_REMAPPING,
@@ -137,8 +141,9 @@ from mlx_lm.utils import (  # noqa: E402
     quantize_model,
     save_config,
 )
-from mlx_lm.utils import _get_classes as model_classes  # noqa: E402
-from mlx_lm.utils import _tokenizer_defaults as tokenizer_defaults  # noqa: E402
+
+model_classes = utils._get_classes
+tokenizer_defaults = utils._tokenizer_defaults
 
 __all__ = [
     "MODEL_REMAPPING",

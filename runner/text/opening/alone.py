@@ -1,4 +1,5 @@
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
 # (the arguments of some functions of tokenizers' and mlx-lm's are untyped)
 """Talks to the disk: reads a tokenizer's files with `tokenizers` alone, as transformers would.
 
@@ -19,13 +20,14 @@ from tokenizers import AddedToken, Tokenizer, processors
 from runner.library import tokenizer_defaults, tokenizer_utils
 from runner.text.families import LibraryMarks
 from runner.text.opening.opened import OpenedTokenizer, Templates, marks
+from runner.text.opening.rebuilt import ENDS, check_parts, rebuilding_of
 from runner.text.opening.settings import (
     TokenizerSettings,
     Unsure,
     check_family,
-    missing_tokens,
     read_settings,
     templates_of,
+    tokens_to_add,
 )
 
 OTHER_FILES = ("tekken.json",)
@@ -38,14 +40,23 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
     """Return what the files in `path` say. `told` goes before what they say of mlx-lm's parsers.
     Raises Unsure where transformers might say something else, and any error of broken files."""
     raw = _object(path / "tokenizer_config.json")
-    check_family(_object(path / "config.json"), raw)
-    settings = read_settings(raw)
+    config = _object(path / "config.json")
+    rebuilding = rebuilding_of(config, raw)
+    if rebuilding is None:
+        check_family(config, raw)
+    settings = read_settings(raw if rebuilding is None else {**ENDS, **raw})
     others = OTHER_FILES if settings.added is not None else OTHER_FILES + WITHOUT_ADDED
     if other := next((name for name in others if (path / name).exists()), None):
         raise Unsure(f"there is {other}")
     if tokenizer_defaults(path):
         raise Unsure("mlx-lm has settings of its own for this family")
     backend, special = _backend(path / "tokenizer.json", settings)
+    if rebuilding is not None:
+        check_parts(backend, rebuilding, raw, settings)
+    _add(backend, settings, special)
+    if rebuilding is not None and rebuilding.marks_special:
+        texts = dict.fromkeys(map(str, (*special.values(), *settings.extra)))
+        backend.add_tokens([AddedToken(text, special=True) for text in texts])
     if settings.cleans_spaces and type(backend.model).__name__ != "BPE":
         raise Unsure("spaces are taken out of its text")
     plain = _Plain(backend, _templates(path, settings))
@@ -102,23 +113,29 @@ def _object(path: Path) -> dict[str, Any]:
 def _backend(
     path: Path, settings: TokenizerSettings
 ) -> tuple[Tokenizer, dict[str, str | AddedToken]]:
-    """Return the tokenizer in a file with the tokens that the settings add, and the special tokens
-    by their names, as the settings or the file describe them."""
+    """Return the tokenizer in a file, and the special tokens by their names, as the settings or the
+    file describe them."""
     backend = Tokenizer.from_file(str(path))
     if backend.padding is not None:
         raise Unsure("tokenizer.json fills up what is short, and names a token for that")
     backend.no_truncation()
-    present = cast(dict[int, AddedToken], backend.get_added_tokens_decoder())
+    present = backend.get_added_tokens_decoder()
     described = present if settings.added is None else settings.added
     by_text = {token.content: token for _, token in sorted(described.items())}
     special = {name: by_text.get(str(token), token) for name, token in settings.special.items()}
-    missing = missing_tokens(settings, special, present.values())
-    if missing:
-        backend.add_tokens(missing)
+    return backend, special
+
+
+def _add(
+    backend: Tokenizer, settings: TokenizerSettings, special: Mapping[str, str | AddedToken]
+) -> None:
+    """Add to a tokenizer what the settings add."""
+    added = tokens_to_add(settings, special, backend.get_added_tokens_decoder())
+    if added:
+        backend.add_tokens(added)
     if backend.post_processor is None:
         bare = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
         cast(Any, backend).post_processor = bare
-    return backend, special
 
 
 def _templates(path: Path, settings: TokenizerSettings) -> Templates:

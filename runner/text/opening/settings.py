@@ -9,7 +9,7 @@ readers). Anything else is `Unsure`, and transformers reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -88,8 +88,8 @@ def read_settings(settings: Mapping[str, Any]) -> TokenizerSettings:
         raise Unsure("added_tokens_decoder is no object")
     tokens = cast("dict[str, dict[str, Any]] | None", added)
     by_id = None if tokens is None else {int(key): AddedToken(**tokens[key]) for key in tokens}
-    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-    if not isinstance(extra, list):
+    more: Any = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
+    if not isinstance(extra := more or [], list):
         raise Unsure("extra special tokens have names")
     named = [*NAMED, *(name for name in settings if _is_own_name(name))]
     return TokenizerSettings(
@@ -102,18 +102,18 @@ def read_settings(settings: Mapping[str, Any]) -> TokenizerSettings:
     )
 
 
-def missing_tokens(
+def tokens_to_add(
     settings: TokenizerSettings,
     special: Mapping[str, str | AddedToken],
-    present: Iterable[AddedToken],
+    present: Mapping[int, AddedToken],
 ) -> list[AddedToken]:
-    """Return the tokens that the settings add to those that `tokenizer.json` has added. `special`
-    are those of the settings as `tokenizer.json` or the settings describe them."""
-    here = list(present)
-    known = {repr(token) for token in here}
-    told = sorted((settings.added or {}).items())
-    found: list[str | AddedToken] = [token for _, token in told if repr(token) not in known]
-    contents = {token.content for token in here} | {str(token) for token in found}
+    """Return what is added to the tokens that `tokenizer.json` has `present`. `special` are those
+    of the settings as `tokenizer.json` or the settings describe them.
+
+    Those that are there already are added once more, for special tokens become so by it."""
+    described = present if settings.added is None else settings.added
+    found: list[str | AddedToken] = [token for _, token in sorted(described.items())]
+    contents = {token.content for token in present.values()} | {str(token) for token in found}
     for token in (*special.values(), *settings.extra):
         if str(token) not in contents and token not in found:
             found.append(token)

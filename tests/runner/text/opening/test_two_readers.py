@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (the arguments of some functions of tokenizers' are untyped)
 """Both readers of tokenizer files come to the same, or the cheaper one says that it is unsure."""
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -27,6 +29,7 @@ from transformers.models.auto import tokenization_auto
 from runner.text.opening import OpenedTokenizer, TokenizerError, open_tokenizer, template_for
 from runner.text.opening.alone import open_alone
 from runner.text.opening.by_library import open_by_library
+from runner.text.opening.rebuilt import FORCED, NAMED_SO, QWEN_2, Rebuilding
 from runner.text.opening.settings import NOT_PLAIN, PLAIN, Unsure
 from tests.harness.embedding_folders import write_encoder
 from tests.harness.toy_tokenizer import save_toy
@@ -46,6 +49,10 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+def sizes(**more: Any) -> dict[str, Any]:
+    return {"vocab_size": 400, "special_tokens": SPECIAL, "show_progress": False, **more}
+
+
 def byte_level() -> Tokenizer:
     made = Tokenizer(models.BPE())
     made.normalizer = normalizers.NFC()
@@ -57,7 +64,15 @@ def byte_level() -> Tokenizer:
     )
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return trained(made, trainers.BpeTrainer(initial_alphabet=alphabet, **SIZES))
+    return trained(made, trainers.BpeTrainer(**sizes(initial_alphabet=alphabet)))
+
+
+def qwen(rebuilding: Rebuilding) -> Tokenizer:
+    made = byte_level()
+    said = json.loads(made.to_str())
+    said["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": rebuilding.splits}
+    said["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"] = False
+    return Tokenizer.from_str(json.dumps(said))
 
 
 def byte_fallback() -> Tokenizer:
@@ -70,7 +85,7 @@ def byte_fallback() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
          decoders.Strip(" ", 1, 0)]
     )  # fmt: skip
-    trainer = trainers.BpeTrainer(**SIZES | {"special_tokens": [*SPECIAL, *BYTES]})
+    trainer = trainers.BpeTrainer(**sizes(special_tokens=[*SPECIAL, *BYTES]))
     done = trained(made, trainer)
     done.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
@@ -83,7 +98,7 @@ def metaspace() -> Tokenizer:
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(unk_token="<unk>", **SIZES | {"vocab_size": 180})
+    trainer = trainers.UnigramTrainer(unk_token="<unk>", **sizes(vocab_size=180))
     done = trained(made, trainer)
     done.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)]
@@ -97,17 +112,17 @@ def word_piece() -> Tokenizer:
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
-    return trained(made, trainers.WordPieceTrainer(**SIZES))
+    return trained(made, trainers.WordPieceTrainer(**sizes()))
 
 
 def words() -> Tokenizer:
     made = Tokenizer(models.WordLevel(unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return trained(made, trainers.WordLevelTrainer(**SIZES))
+    return trained(made, trainers.WordLevelTrainer(**sizes()))
 
 
-SIZES: dict[str, Any] = {"vocab_size": 400, "special_tokens": SPECIAL, "show_progress": False}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+OF_PLACES = {"trim_offsets": False, "add_prefix_space": False, "use_regex": False}
 KINDS = (byte_level, byte_fallback, metaspace, word_piece, words)
 
 
@@ -143,7 +158,14 @@ def both(folder: Path) -> tuple[OpenedTokenizer, OpenedTokenizer]:
 
 def whole(opened: OpenedTokenizer) -> dict[str, Any]:
     """Return all that a tokenizer is, without how it cuts and fills up what is encoded."""
-    found = json.loads(opened.backend.to_str())
+    found: dict[str, Any] = json.loads(opened.backend.to_str())
+    # a decoder looks at none of its settings, and an empty prefix is none
+    found["decoder"] = {**(found["decoder"] or {}), **OF_PLACES}
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        found["model"][name] = found["model"].get(name) or None
+    cuts: dict[str, Any] = found["pre_tokenizer"] or {}
+    for part in cuts.get("pretokenizers", []):
+        part["trim_offsets"] = False
     return {**found, "truncation": None, "padding": None}
 
 
@@ -185,7 +207,7 @@ def test_both_readers_say_the_same_of_a_tokenizer(
     assert_same(*readers)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXTS)
 def test_both_readers_make_the_same_tokens_and_the_same_text(
     readers: tuple[OpenedTokenizer, OpenedTokenizer], text: str
@@ -243,7 +265,8 @@ def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("any"), byte_level)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
+@example(said={"tokenizer_class": "TokenizersBackend", "bos_token": "<think>"}, family="qwen3")
 @given(said=SETTINGS, family=st.sampled_from(["qwen3", "llama", "qwen2", "mistral", "unheard-of"]))
 def test_whatever_the_settings_say_both_readers_agree_or_one_is_unsure(
     any_folder: Path, said: dict[str, Any], family: str
@@ -271,6 +294,7 @@ def test_whatever_the_settings_say_both_readers_agree_or_one_is_unsure(
         ({}, {"special_tokens_map.json": "{}"}),
         ({}, {"added_tokens.json": "{}"}),
         ({}, {"config.json": '{"model_type": "qwen2"}'}),
+        ({"tokenizer_class": "Qwen2Tokenizer"}, {}),
         ({}, {"config.json": '{"model_type": "mistral"}'}),
         ({}, {"config.json": '{"vocab_size": 12}'}),
         ({}, {"tokenizer_config.json": "[]"}),
@@ -316,6 +340,62 @@ def test_families_with_a_class_of_their_own_are_those_of_transformers() -> None:
     classes = tokenization_auto.TOKENIZER_MAPPING_NAMES
     forced = tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
     assert {name for name in forced if classes.get(name) != "TokenizersBackend"} == NOT_PLAIN
+
+
+QWEN: list[tuple[str, str, Rebuilding]] = [
+    *((family, "PreTrainedTokenizerFast", one) for family, one in FORCED.items()),
+    *((family, f"{one.name}Fast", one) for family, one in FORCED.items()),
+    *((family, one.name, one) for family, one in NAMED_SO.items()),
+]
+
+
+@pytest.mark.parametrize(("family", "named", "rebuilding"), QWEN)
+def test_both_readers_say_the_same_of_qwens_tokenizers(
+    tmp_path: Path, family: str, named: str, rebuilding: Rebuilding
+) -> None:
+    folder = saved(tmp_path, lambda: qwen(rebuilding))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    extra = {"additional_special_tokens": ["<think>", "<more>"], "pad_token": "<unk>"}
+    for said in (
+        {},
+        {"bos_token": "<s>", "unk_token": None, "tool_parser_type": "pythonic"},
+        extra,
+    ):
+        tell(folder, {**said, "tokenizer_class": named})
+        ours, theirs = both(folder)
+        assert_same(ours, theirs)
+        for text in (*CORPUS, "".join(SPECIAL + MARKERS), "a\u0301 \u0e01\u0e31 <more> 12 \r\n"):
+            assert ours.encode(text, True) == theirs.encode(text, True)
+
+
+def test_a_tokenizer_that_is_not_what_its_class_writes_is_left_to_transformers(
+    tmp_path: Path,
+) -> None:
+    folder = saved(tmp_path, lambda: qwen(QWEN_2))
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer"})
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    only = {"403": {"content": "<think>", "special": False}}
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": only})
+    with pytest.raises(Unsure, match="different tokens"):
+        open_alone(folder, {}, [])
+    tell(folder, {"tokenizer_class": "Qwen2Tokenizer"})
+    for change in (
+        {"normalizer": None},
+        {"pre_tokenizer": whole["pre_tokenizer"]["pretokenizers"][1]},
+        {"decoder": {"type": "Fuse"}},
+        {"model": {**whole["model"], "ignore_merges": True}},
+    ):
+        (folder / "tokenizer.json").write_text(json.dumps({**whole, **change}))
+        with pytest.raises(Unsure):
+            open_alone(folder, {}, [])
+
+
+def test_transformers_takes_the_classes_that_are_told_of_it() -> None:
+    classes = tokenization_auto.TOKENIZER_MAPPING_NAMES
+    for family, rebuilding in {**FORCED, **NAMED_SO}.items():
+        assert classes[family] == rebuilding.name
+    assert FORCED.keys() <= tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    assert not NAMED_SO.keys() & tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
 
 
 def test_templates_are_chosen_as_transformers_does() -> None:

@@ -1,3 +1,5 @@
+# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# (transformers is untyped)
 """Our sandbox is transformers': the same names in it, and the same text out of it."""
 
 from __future__ import annotations
