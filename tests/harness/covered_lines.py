@@ -89,6 +89,15 @@ class Recorder:
         if not report.passed:
             self.failed.add(report.nodeid)
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Draw few examples, also where a test asks for many: lines are what is looked for."""
+        for item in items:
+            drawn = getattr(getattr(item, "obj", None), "hypothesis", None)
+            if drawn is not None:
+                asked = item.obj._hypothesis_internal_use_settings  # pyright: ignore
+                few = min(asked.max_examples, FEW_EXAMPLES)
+                item.obj._hypothesis_internal_use_settings = settings(asked, max_examples=few)
+
     def pytest_sessionstart(self) -> None:
         """Begin before anything of the product is imported by a test."""
         self.cover.start()
@@ -114,8 +123,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Record where a map is asked for."""
     if file := os.environ.get("SHOAL_COVERED"):
         rooms = os.environ["SHOAL_COVERED_ROOMS"].split(",")
-        settings.register_profile("covered", deadline=None, max_examples=FEW_EXAMPLES)
-        settings.load_profile("covered")
         config.pluginmanager.register(Recorder(Path(file), rooms, Path.cwd()), "covered")
 
 

@@ -182,6 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--least", type=int, default=0, help="fail where fewer are caught")
     parser.add_argument("--tree", type=Path, default=ROOT)
+    parser.add_argument("--tests", default=",".join(TESTS), help="where tests of lines are sought")
     parser.add_argument("--map", type=Path, help="a map of lines; made here where it is not there")
     parser.add_argument("--planted", action="store_true", help="the old faults instead")
     options = parser.parse_args(arguments)
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
 def jobs_of_seed(tree: Path, options: argparse.Namespace) -> list[Job]:
     """Return the mutants of a seed in a copy of a tree, each with its tests."""
     rooms = options.rooms.split(",")
-    covered = mapped(tree, rooms, TESTS, options.map)
+    covered = mapped(tree, rooms, options.tests.split(","), options.map)
     sizes = covered.sizes()
     made = chosen(tree, covered, rooms, seed=options.seed, count=options.count)
     print(f"seed {options.seed}, {len(made)} mutants of {options.tree}", flush=True)

@@ -174,11 +174,11 @@ PARTS = st.tuples(st.integers(0, 9), st.integers(1, 10)).map(
 @given(st.data())
 def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
     whole = CARD.model_copy(update={"fetched_in_parts": data.draw(st.booleans())})
-    free = data.draw(st.lists(st.none() | st.integers(0, 40 * GB), min_size=1, max_size=5))
+    free = data.draw(st.lists(st.none() | st.integers(0, 40 * GB), min_size=3, max_size=5))
     nodes = [
         node(
             i,
-            usable=data.draw(st.integers(1, 40)) * GB,
+            usable=data.draw(st.integers(6, 40)) * GB,
             disk_free_bytes=room,
             parts=data.draw(st.just(()) | st.tuples(PARTS)),
         )
@@ -435,6 +435,8 @@ def test_a_plan_names_the_links_of_its_ring_and_whether_they_were_measured() -> 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[NodeCapacity], dict[str, Any]]:
     count = draw(st.integers(1, 5))
+    roomy = st.integers(1500, 8000)
+    usable = draw(st.sampled_from([st.integers(200, 2000), roomy, roomy, roomy]))
     sizes = draw(st.lists(st.integers(10, 300), min_size=1, max_size=8))
     card = model(
         [size * MB for size in sizes],
@@ -445,7 +447,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[NodeCapacity], dict[str, Any]]:
     nodes = [
         node(
             i,
-            usable=draw(st.integers(200, 2000)) * MB,
+            usable=draw(usable) * MB,
             reserved_bytes=draw(st.sampled_from([0, 0, 100 * MB])),
             memory_bytes_per_s=draw(st.sampled_from([20e9, 100e9, 400e9])),
             shards=draw(st.sampled_from([0, 0, 0, 4])),

@@ -133,7 +133,15 @@ MARKS = st.sampled_from([*"abzAZ019.:/?#@[]%\\_- xé。\t\x00", "http://", "127.
 TEXTS = st.builds("http://{}".format, st.lists(MARKS, max_size=12).map("".join))
 
 
-@given(TEXTS | st.text())
+HOSTED = st.builds(
+    "http://a{}z.example{}{}".format,
+    st.sampled_from(["", "b", "b-c", "b.c", "B9", "..", "-", "b_c"]),
+    st.sampled_from(["", "", ":80", ":8080"]),
+    st.just("") | st.text("abzA09/?#@&=-_.", max_size=4).map("/{}".format),
+)
+
+
+@given(HOSTED | HOSTED.map(str.swapcase) | HOSTED.map(str.upper) | TEXTS | st.text())
 @example("http://a#@b/")
 @example("http://a?@b/")
 @example("http://[::1]:80/")

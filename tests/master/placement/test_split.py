@@ -27,7 +27,8 @@ def times(costs: LayerCosts, bounds: tuple[int, ...], read_s: list[float]) -> li
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[LayerCosts, list[int], list[float]]:
     sizes_of = draw(st.sampled_from([st.integers(1, 400), st.sampled_from([10, 200])]))
-    layers = draw(st.lists(sizes_of, min_size=1, max_size=9))
+    stages = draw(st.integers(1, 4))
+    layers = draw(st.lists(sizes_of, min_size=draw(st.sampled_from([1, stages])), max_size=9))
     embedding, head = draw(st.integers(0, 300)), draw(st.integers(0, 300))
     active = draw(st.sampled_from([1, 2, 10]))
     sizes = [size * MB for size in layers]
@@ -38,8 +39,9 @@ def cases(draw: st.DrawFn) -> tuple[LayerCosts, list[int], list[float]]:
         kv=draw(st.integers(0, 20_000)),
         layer_active_bytes=tuple(size // active for size in sizes),
     )
-    stages = draw(st.integers(1, 4))
-    rooms = draw(st.lists(st.integers(0, 2000), min_size=stages, max_size=stages))
+    roomy = st.integers(1000, 8000)
+    of_rooms = draw(st.sampled_from([st.integers(0, 2000), roomy, roomy]))
+    rooms = draw(st.lists(of_rooms, min_size=stages, max_size=stages))
     speeds = draw(st.lists(st.sampled_from([1, 2, 5, 20]), min_size=stages, max_size=stages))
     return costs_of(card), [room * MB for room in rooms], [1e-9 / speed for speed in speeds]
 

@@ -58,7 +58,7 @@ def test_token_ids_get_the_special_ones_that_they_do_not_bring(
     assert inputs.prepare([BEGIN, BEGIN], cut=False).tokens == (BEGIN, BEGIN, END)
 
 
-@given(st.text(max_size=60), st.booleans())
+@given(st.text(max_size=60) | st.text(min_size=36, max_size=60), st.booleans())
 def test_what_is_too_long_is_cut_or_refused_with_both_counts(
     inputs: EmbeddingInputs, text: str, cut: bool
 ) -> None:

@@ -277,11 +277,8 @@ MESSAGES = st.builds(
     name=st.none() | ANYTHING,
 )
 TOOLS = st.builds(ToolSpec, name=ANYTHING, parameters=SCHEMAS, strict=st.booleans())
-REQUESTS = st.builds(
-    GenerationRequest,
-    request_id=st.just(RequestId("req-1")),
-    model=st.just(ModelId("toy")),
-    prompt=st.builds(
+STRANGE: dict[str, st.SearchStrategy[Any]] = {
+    "prompt": st.builds(
         ChatPrompt,
         messages=st.lists(MESSAGES, max_size=3).map(tuple),
         tools=st.lists(TOOLS, max_size=2).map(tuple),
@@ -289,26 +286,40 @@ REQUESTS = st.builds(
     )
     | st.builds(TextPrompt, text=ANYTHING, suffix=st.none() | ANYTHING)
     | st.builds(TokensPrompt, token_ids=st.lists(st.integers(), max_size=3).map(tuple)),
-    n=st.integers(1, 3),
-    max_tokens=st.none() | st.integers(1, 2**70),
-    stop=st.lists(ANYTHING, max_size=3).map(tuple),
-    output=st.builds(
+    "n": st.integers(1, 3),
+    "max_tokens": st.none() | st.integers(1, 2**70),
+    "stop": st.lists(ANYTHING, max_size=3).map(tuple),
+    "output": st.builds(
         OutputFormat,
         kind=st.sampled_from(["text", "json_object", "json_schema"]),
         json_schema=st.none() | SCHEMAS,
     ),
-    tool_choice=st.builds(
+    "tool_choice": st.builds(
         ToolChoice,
         mode=st.sampled_from(["none", "auto", "required", "named"]),
         name=st.none() | ANYTHING,
     ),
-    parallel_tool_calls=st.booleans(),
-    thinking=st.none() | st.booleans(),
+    "parallel_tool_calls": st.booleans(),
+    "thinking": st.none() | st.booleans(),
+}
+"""What a field of a request may be."""
+
+
+ODD = st.sets(st.sampled_from(sorted(STRANGE)), max_size=1).flatmap(
+    lambda names: st.builds(request, **{name: STRANGE[name] for name in names})
 )
+REQUESTS = ODD | st.integers(0, 2).flatmap(
+    lambda one: ODD if one else st.builds(request, **STRANGE)
+)
+"""Strange in one field at most, or in every one."""
 
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
-@given(REQUESTS, st.integers(1, 200), st.lists(st.integers(0, VOCABULARY + 9), max_size=20))
+@given(
+    REQUESTS,
+    st.integers(60, 400) | st.integers(1, 200),
+    st.lists(st.integers(0, VOCABULARY + 9), max_size=20),
+)
 def test_no_request_whatever_it_contains_raises(
     asked: GenerationRequest, context: int, tokens: list[int]
 ) -> None:

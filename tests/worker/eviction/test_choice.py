@@ -16,14 +16,15 @@ holdings = st.lists(
         model=st.sampled_from([ModelId(name) for name in "abcdefgh"]),
         path=st.uuids().map(str),
         size_bytes=st.integers(0, 50),
-        what=st.sampled_from(["fetched", "fetched", "put", "made", "bundled"]),
+        what=st.sampled_from(["fetched", "fetched", "fetched", "put", "made", "bundled"]),
         used_at_s=st.integers(0, 5),
         in_part=st.booleans(),
-        why=st.sampled_from(["", "", "it is in use"]),
+        why=st.sampled_from(["", "", "", "it is in use"]),
     ),
+    min_size=2,
     max_size=12,
 )
-limits = st.integers(0, 200)
+limits = st.integers(0, 60) | st.integers(0, 200)
 
 
 @given(holdings, limits)

@@ -93,7 +93,13 @@ def test_shards_that_are_not_listed_are_named() -> None:
     assert "model-00002-of-00002.safetensors" in refused(files).message
 
 
-@given(st.lists(st.text(max_size=40), max_size=6))
+NAMED = st.sampled_from(["README.md", "merges.txt", "a.json", "sub/a.json", "a b.txt", "a/b/c"])
+
+
+@given(
+    st.lists(NAMED, max_size=6).map(lambda names: [*dict.fromkeys(names)])
+    | st.lists(st.text(max_size=40) | st.text("ab./\\~", max_size=9), max_size=3)
+)
 def test_no_list_names_a_place_outside(names: list[str]) -> None:
     try:
         found = taken(*names)
