@@ -113,3 +113,12 @@ def test_a_naive_search_finds_the_same_length(
             best = max(best, min(same, len(asked) - 1))
     match = prefixes.find(TokenChain(asked, 8))
     assert (match.length if match else 0) == (best if best >= 8 else 0)
+
+
+def test_a_copy_of_a_chain_is_as_long_and_grows_apart() -> None:
+    chain = TokenChain(range(10), 8)
+    twin = chain.copy()
+    assert (twin.length, twin.hashes) == (10, chain.hashes)
+    assert twin.end_hash(10) == chain.end_hash(10)
+    twin.extend(range(10, 16))
+    assert (chain.length, len(chain.hashes), len(twin.hashes)) == (10, 1, 2)

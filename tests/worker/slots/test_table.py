@@ -95,6 +95,10 @@ def test_a_spec_that_was_lost_is_given_again_to_a_runner_that_still_says_idle() 
     assert reconcile(wanted, table, desk(late), told) == [given]
     table.heard(hello("loading"), late)
     assert reconcile(wanted, table, desk(late + 1.0), told) == []
+    table.heard(hello("ready"), late + 1.0)
+    table.heard(hello("idle"), late + 2.0)
+    said = reconcile(wanted, table, desk(late + 3.0), told)
+    assert not any(isinstance(one, GiveSpec) for one in said), "a late word makes it no idle one"
 
 
 @pytest.mark.parametrize(
