@@ -97,9 +97,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
@@ -107,6 +107,10 @@ prove-properties: $(READY)
 
 prove-sim: $(READY)
 	$(PROVE) tests/sim $(SIDE_BY_SIDE) --ignore-glob='tests/sim/test_pool*'
+
+prove-mutants: $(READY)
+	$(BIN)/python -m tests.harness.mutants --planted
+	$(BIN)/python -m tests.harness.mutants --seed 35 --count 60 --least 48
 
 prove-pool: $(READY)
 	$(PROVE) tests/sim/test_pool.py tests/sim/test_pool_oracle.py $(SIDE_BY_SIDE)
