@@ -25,7 +25,7 @@ from tests.harness.nodes import MODEL, Node, eventually
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 STREAMS = 32
-TOKENS = 1200 if PROVING else 250
+TOKENS = 1200 if PROVING else 100
 PAGES = 20 if PROVING else 3
 WATCHED_S = 20.0 if PROVING else 4.0
 WITHIN = 0.02
@@ -158,6 +158,7 @@ def test_the_pages_figures_are_those_that_the_clients_counted(
     assert 0 < most <= STREAMS
 
 
+@pytest.mark.proof
 def test_open_pages_share_one_snapshot_and_go_on_being_told(
     browser: Browser, placed: Cluster
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_rank_that_told_nothing_is_named_with_the_reason(tab: Tab, traced: Tol
     assert described is not None and "1 told nothing" in described
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "scheme"), [wide("dark"), phone("light")])
 def test_axe_finds_nothing_in_lanes(
     browser: Browser,

@@ -94,6 +94,7 @@ def test_why_a_link_is_not_measured_is_told(
         tab.check()
 
 
+@pytest.mark.proof
 def test_what_a_link_is_and_which_ranks_send_what_over_it_is_told_in_words(
     tab: Tab, cluster: Cluster
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_model_is_placed_on_a_chosen_node_by_keyboard_alone(tab: Tab, cluster:
     assert instance["context_tokens"] >= 1024
 
 
+@pytest.mark.proof
 def test_a_model_is_split_over_chosen_nodes(tab: Tab, cluster: Cluster) -> None:
     cluster.clear()
     page = tab.page
@@ -221,6 +223,7 @@ def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:
     expect(plan.get_by_role("button", name="Load it")).to_be_enabled()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_links_and_in_a_placement_by_hand(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]

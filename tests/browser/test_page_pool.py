@@ -181,6 +181,7 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "scheme"), [wide("light"), phone("dark")])
 def test_axe_finds_nothing_in_a_pool_at_work(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
@@ -196,6 +197,7 @@ def test_axe_finds_nothing_in_a_pool_at_work(
         assert tab.errors == []
 
 
+@pytest.mark.proof
 def test_a_gateway_that_began_anew_says_since_when_it_knows(browser: Browser, node: Node) -> None:
     assert ask(node, "first").status_code == 200
     before = node.pid("gateway")

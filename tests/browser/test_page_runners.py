@@ -68,6 +68,7 @@ def test_a_killed_runner_has_its_last_phases_and_its_rank_is_named(
     expect(entries.filter(has_text=re.compile("steps.*step.*B of")).first).to_be_visible()
 
 
+@pytest.mark.proof
 def test_a_frozen_rank_is_named_and_its_stacks_are_kept(tab: Tab, cluster: Cluster) -> None:
     node, ready = follower(cluster)
     can = node.http.get("/v1/diagnostics/node").json()["diagnosis"]["py_spy"]
@@ -96,6 +97,7 @@ def test_a_process_of_the_other_node_is_looked_into(tab: Tab, cluster: Cluster) 
     expect(page.locator(".flame svg")).to_be_visible()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_what_runners_did(
     browser: Browser, cluster: Cluster, axe: str, size: tuple[int, int]

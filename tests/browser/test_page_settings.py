@@ -73,6 +73,7 @@ def test_what_the_node_refuses_is_told_beside_the_field(tab: Tab, node: Node) ->
     assert "slots" not in written(node)
 
 
+@pytest.mark.proof
 def test_lists_and_choices_are_entered_as_such(tab: Tab, node: Node) -> None:
     page = tab.page
     setting(tab, "log_level").get_by_role("button").click()
@@ -97,6 +98,7 @@ def test_what_is_changed_on_the_machine_alone_says_how(tab: Tab) -> None:
     expect(row).to_contain_text("shoal config set http_host VALUE")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_a_setting_that_is_changed(
     browser: Browser, node: Node, axe: str, size: tuple[int, int]

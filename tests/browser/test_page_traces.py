@@ -68,6 +68,7 @@ def test_a_traced_request_is_followed_through_its_waterfall(
     expect(page.locator(".waterfall")).to_have_count(0)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("size", "scheme"), [wide("dark"), phone("light")])
 def test_axe_finds_nothing_in_a_waterfall(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: str

@@ -83,6 +83,7 @@ def test_five_minutes_begin_with_what_the_node_has_noted_of_them(tab: Tab, node:
     expect(curve).to_have_attribute("d", re.compile("M.*L"))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_in_a_flame_graph(
     browser: Browser, node: Node, axe: str, size: tuple[int, int]

@@ -20,6 +20,7 @@ from tests.harness.nodes import ROOT
 STORY = ROOT / "tests" / "clients" / "stories" / "generated_client.py"
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_a_generated_client_reads_what_it_asked_for(
     node_url: str, model: str, tmp_path: Path

@@ -115,6 +115,7 @@ def test_a_model_is_made_of_a_made_one_and_of_a_modelfile(
         own.delete("briefer")
 
 
+@pytest.mark.proof
 def test_a_context_goes_on_where_its_answer_ended(own: ollama.Client, model: str) -> None:
     fields: dict[str, Any] = {"model": model, "think": False, "options": {"temperature": 0}}
     first = own.generate(prompt=QUESTION, **fields)

@@ -99,6 +99,7 @@ class Costs:
         )
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(60 + 12 * COUNT)
 def test_answers_obey_schemas_of_all_kinds_and_what_that_costs(client: OpenAI, model: str) -> None:
     schemas = [random_schema(seed) for seed in range(COUNT)]

@@ -153,6 +153,7 @@ HOSTILE: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.proof
 def test_a_hostile_rule_is_refused_by_its_field_while_others_stream_on(
     client: OpenAI, model: str, ask: Ask
 ) -> None:

@@ -65,12 +65,14 @@ def test_thinking_ends_at_its_budget_and_the_answer_comes(
         assert said.strip() and "think>" not in said + reasoning
 
 
+@pytest.mark.proof
 def test_a_budget_that_is_not_used_up_changes_nothing(ask: Ask, free: tuple[str, str, int]) -> None:
     for budget in (free[2], free[2] + 40, -1):
         sent = {"thinking_budget": budget}
         assert thought(ask(QUESTION, reasoning_effort="high", extra_body=sent)) == free
 
 
+@pytest.mark.proof
 def test_rows_with_budgets_say_the_same_together_alone_and_streamed(ask: Ask) -> None:
     def said(budget: int) -> tuple[str, str, int]:
         sent = {"thinking_budget": budget}

@@ -139,6 +139,7 @@ def test_a_model_made_with_an_adapter_answers_with_it(node: Node) -> None:
     assert answer.status_code == 404 and "formal, pirate" in answer.text
 
 
+@pytest.mark.proof
 def test_one_that_comes_while_the_model_is_loaded_is_refused_until_it_is_loaded_anew(
     node: Node,
 ) -> None:
@@ -164,6 +165,7 @@ def test_one_that_comes_while_the_model_is_loaded_is_refused_until_it_is_loaded_
     assert SAYS["formal"] in said.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.proof
 def test_a_card_says_which_are_loaded_and_which_answers_for_the_models_name(node: Node) -> None:
     chosen, other = list(SAYS)[:2]
     text = f'adapters = ["{chosen}"]\nadapter = "{chosen}"\n'

@@ -101,6 +101,7 @@ def test_a_key_of_one_node_is_every_nodes_within_a_second_and_so_is_its_end(
     seconds_until(cluster, None, 200, time.monotonic())
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_rotation_lets_streams_run_on_and_no_file_ever_has_a_secret(cluster: Cluster) -> None:
     first, second, third = cluster.nodes

@@ -92,6 +92,7 @@ def test_mlx_is_told_of_fast_synchronisation_before_it_is_imported(node: Node) -
     assert "metal_fast_synch" not in {one["name"] for one in examined["checks"]}
 
 
+@pytest.mark.proof
 def test_what_a_card_says_of_memory_is_in_the_bill(node: Node) -> None:
     node.shoal("stop", M)
     card(node, "memory_bytes = 9_000_000_000_000\n")
@@ -109,6 +110,7 @@ def test_what_a_card_says_of_memory_is_in_the_bill(node: Node) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_request_that_names_no_priority_has_the_cards(node: Node) -> None:
     card(node, 'priority = "low"\n')
     said: dict[str, Any] = {

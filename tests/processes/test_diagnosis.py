@@ -25,7 +25,7 @@ def may_trace(node: Node) -> None:
 
 
 def long_stream(node: Node) -> Stream:
-    return node.stream(STORY, max_tokens=1200, ignore_eos=True).flowing()
+    return node.stream(STORY, max_tokens=600, ignore_eos=True).flowing()
 
 
 def itl_ms(stream: Stream) -> dict[str, float]:

@@ -12,7 +12,7 @@ from tests.harness.nodes import Node, Stream, eventually, running_node
 from tests.processes.conftest import PROVING
 
 ROWS, QUEUE = 2, 3
-ROW_TOKENS, TOKENS = 2500 if PROVING else 1200, 60
+ROW_TOKENS, TOKENS = 2500 if PROVING else 600, 60
 """Of the requests that have the rows, which go on while the rest comes; and of those that wait."""
 
 

@@ -16,12 +16,12 @@ from tests.harness.cluster_invariants import assert_invariants
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.network_namespaces import NetworkNamespaces, NotPermitted, wires
 from tests.harness.nodes import MODEL, Node, Stream, eventually
-from tests.processes.conftest import Ledger
+from tests.processes.conftest import PROVING, Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STORY = "Tell me a long story about a fish."
-LONG = {"max_tokens": 900, "ignore_eos": True}
+LONG = {"max_tokens": 900 if PROVING else 450, "ignore_eos": True}
 COUNT = "list the integers from 1 to 30"
 PATIENCE_S = 240.0
 SLOW_S = 0.05

@@ -77,6 +77,7 @@ def wide_kv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_toy_model(tmp_path_factory.mktemp("models") / "toy", **WIDE_KV)
 
 
+@pytest.mark.proof
 def test_streams_beyond_a_memory_limit_end_with_their_text_and_the_others_go_on(
     tmp_path: Path, wide_kv: Path
 ) -> None:
