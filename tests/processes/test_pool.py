@@ -42,6 +42,7 @@ def wait_of(node: Node, model: str) -> dict[str, Any] | None:
     return next((one for one in pool(node)["waits"] if one["model"] == model), None)
 
 
+@pytest.mark.proof
 def test_a_model_that_nobody_uses_makes_way_at_once(node: Node) -> None:
     assert (found := ask(node, "first")).status_code == 200, found.text
     began = time.monotonic()

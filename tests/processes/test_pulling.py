@@ -205,6 +205,7 @@ def test_what_no_nodes_could_hold_is_refused_before_its_weights_come_and_pulled_
     )
 
 
+@pytest.mark.proof
 def test_a_dry_run_waits_for_no_turn_and_a_pull_does(node: Node, hub: HubServer) -> None:
     names = ("someone/one", "someone/two", "someone/three")
     hub.repositories |= {name: tiny() for name in names}

@@ -207,6 +207,7 @@ def test_an_interrupted_command_ends_the_work(node: Node) -> None:
     assert "given-up" not in listed(node)
 
 
+@pytest.mark.proof
 def test_a_source_that_is_cut_is_named(node: Node) -> None:
     folder = models_folder(node) / "torn"
     shutil.copytree(models_folder(node) / "someone" / "large", folder)

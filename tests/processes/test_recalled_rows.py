@@ -103,7 +103,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "ignore_eos": False,
     },
 }
-BRIEF = ("penalised", "schema")
+BRIEF = ("schema",)
 """What each test run asks."""
 
 

@@ -76,6 +76,7 @@ def refusals(node: Node) -> list[dict[str, Any]]:
     return [one for one in told if one["kind"] == "load_refused"]
 
 
+@pytest.mark.proof
 def test_a_load_that_is_refused_for_memory_is_placed_over_one_node_more(tmp_path: Path) -> None:
     needs_told_memory()
     folder = tiny_models(tmp_path / "models", ("long",), LONG_TOKENS)
