@@ -47,7 +47,7 @@ def command(
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", CODE, *words],
         cwd=cwd or tempfile.gettempdir(),
-        env={**env, "PYTHONPATH": str(tree)},
+        env=_with_tree(env, tree),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -66,11 +66,17 @@ def forked(
     tree: Path = TREE,
 ) -> Done:
     """Run the command line as `command` does, forked where that makes no difference."""
-    like = {**env, "PYTHONPATH": str(tree)}
+    like = _with_tree(env, tree)
     plain = not inside and tree == TREE and len(say or "") < PIPE_BYTES
     if plain and server().starts_like(like):
         return _run(words, like, str(cwd or tempfile.gettempdir()), say, timeout)
     return command(*words, env=env, timeout=timeout, cwd=cwd, say=say, inside=inside, tree=tree)
+
+
+def _with_tree(env: Mapping[str, str], tree: Path) -> dict[str, str]:
+    """Return the environment with `tree` among the folders of modules; a test may name others."""
+    named = str(tree) in env.get("PYTHONPATH", "").split(os.pathsep)
+    return dict(env) if named else {**env, "PYTHONPATH": str(tree)}
 
 
 def server() -> ForkServer:

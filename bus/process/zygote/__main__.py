@@ -8,8 +8,10 @@ supervisord reads its file, takes its flags and answers supervisorctl as ever.
 # (supervisor carries no type information)
 from __future__ import annotations
 
+import os
 import sys
 
+import setproctitle
 from supervisor import supervisord
 
 from bus.process.logs import Log
@@ -27,7 +29,13 @@ def main() -> None:
         log = Log(node="", process="supervisord")
         log.warning("services start from the disk", why=loaded.trouble)
     setattr(supervisord, "ServerOptions", ForkingOptions)  # noqa: B010 - what its `main` makes
+    # gunicorn's import has joined the words of the command already
+    setproctitle.setproctitle(" ".join(["supervisord", *sys.argv[1:]]))
     supervisord.main(sys.argv[1:])
+    # To free all that was imported takes a second, and `shoal down` waits for it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

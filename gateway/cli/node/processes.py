@@ -230,8 +230,10 @@ def _our_supervisord(paths: Paths) -> int | None:
     another's."""
     pid = read_supervisor_pid(paths.supervisord_pid)
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        if pid is not None and str(paths.supervisord_conf) in psutil.Process(pid).cmdline():
-            return pid
+        # on Linux it has a title, in which words are joined by spaces
+        if pid is not None:
+            words = " ".join(psutil.Process(pid).cmdline())
+            return pid if f" {paths.supervisord_conf} " in f" {words} " else None
     return None
 
 
