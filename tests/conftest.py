@@ -22,6 +22,9 @@ settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
 WHOLE_NODES = [HERE / name for name in ("browser", "clients", "processes")]
+NODES_S = 240
+"""A test that is the first to need nodes waits for their start, too: on a new machine libraries are
+compiled and measured in it."""
 RANKS = ("test_group", "test_measuring")
 MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak")}
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
@@ -34,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_NODES):
             item.add_marker("slow")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(NODES_S))
             if item.path in measures:
                 item.add_marker("alone")
             elif item.get_closest_marker("alone") is None:
