@@ -55,14 +55,20 @@ def saw(stream: Stream) -> str:
     return f"finish {stream.finish}" if stream.done else f"broken {stream.broken}"
 
 
-def generations(node: Node) -> int:
-    return sum(i["generation"] for i in node.state()["instances"].values())
+def generations(node: Node) -> dict[str, int]:
+    """The generation of each instance."""
+    return {name: i["generation"] for name, i in node.state()["instances"].items()}
 
 
-def wait_back(node: Node, before: int) -> None:
-    """Wait for another generation that serves; where none comes, say what the node says of it."""
+def wait_back(node: Node, before: dict[str, int]) -> None:
+    """Wait for another generation or instance that serves; where none comes, say what the node says
+    of it."""
+
+    def is_back() -> bool:
+        return node.ready() and generations(node) not in ({}, before)
+
     try:
-        eventually(lambda: node.ready() and generations(node) > before, 60, "the model is back")
+        eventually(is_back, 60, "the model is back")
     except AssertionError as late:
         told = [
             (one["instance"], one["status"], one["generation"], one.get("why"))
