@@ -67,6 +67,7 @@ def test_every_skill_has_an_examination_of_its_own() -> None:
         assert len({text(s) for s in drawn}) == 15
 
 
+@pytest.mark.proof
 def test_the_template_writes_what_the_lessons_hold() -> None:
     for sample in islice(training(6, "late"), 600):
         assert rendered(sample) == text(sample)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from bus.survey.probe_schedule import (
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.readings import FetchReading, RunnerReading, WeightsReading
 from bus.wire.topology import PRIORS
+
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
 
 ME, A, B = NodeId("n-me"), NodeId("n-a"), NodeId("n-b")
 AT_A, AT_B = ProbeTarget(A, "10.0.0.1:1"), ProbeTarget(B, "10.0.0.2:1")
@@ -73,7 +76,7 @@ def test_latency_is_measured_every_ten_seconds_and_bandwidth_every_minute() -> N
 
 
 @given(st.integers(2, 16))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15 if PROVING else 5, deadline=None)
 def test_nodes_take_turns_with_bursts_and_each_measures_each_other(count: int) -> None:
     ids = [NodeId(f"n-{number:02d}") for number in range(count)]
     addresses = {node: (f"10.0.0.{at}:1",) for at, node in enumerate(ids, 1)}

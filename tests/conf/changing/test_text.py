@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from typing import Any
 
@@ -15,6 +16,8 @@ from conf.changing.file import defaults
 from conf.changing.text import changed, check_known, typed
 from conf.sections import flat
 from conf.settings import DEFAULTS_FILE
+
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
 
 DEFAULTS = defaults()
 FIRST = commented(DEFAULTS_FILE.read_text())
@@ -101,7 +104,7 @@ def test_every_way_to_write_a_table_is_changed_and_changed_back(text: str) -> No
     assert gone == {k: v for k, v in flat(tomllib.loads(text)).items() if k != "runner.max_rows"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25 if PROVING else 8, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(DEFAULTS)), st.integers(0, 3), max_size=12))
 def test_any_changes_say_themselves_and_leave_no_trace_when_they_are_taken_back(
     picked: dict[str, int],
