@@ -261,6 +261,7 @@ def test_a_model_is_unloaded_when_asked_and_loaded_again(
     assert speaker.embed(model=embedder, input="again").embeddings
 
 
+@pytest.mark.proof
 def test_a_real_model_knows_what_is_alike(client: OpenAI, node: Node | None) -> None:
     try:
         folder = minilm_folder()

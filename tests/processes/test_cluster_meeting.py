@@ -141,6 +141,7 @@ def test_a_peer_that_comes_back_with_another_version_is_let_go_by_name(newer: Pa
         assert one.chat("hi", max_tokens=4).status_code == 200
 
 
+@pytest.mark.proof
 def test_the_first_builds_are_told_in_words_that_they_can_read(folder: Path, newer: Path) -> None:
     first = tree_of(INSPECTED, folder)
     if first is None:

@@ -252,6 +252,7 @@ def points(node: Node) -> list[dict[str, Any]]:
     return found.json()["points"] if found.status_code == 200 else []
 
 
+@pytest.mark.proof
 def test_points_go_on_behind_those_of_a_gateway_that_was_killed(node: Node) -> None:
     before = eventually(lambda: found if len(found := points(node)) > 1 else None, 60, "two points")
     own = node.node_id()

@@ -110,6 +110,7 @@ def test_the_program_s_end_is_ours_and_so_is_ctrl_c(node: Node) -> None:
     answered(lambda: leases(node), lambda found: not found, "both are given back")
 
 
+@pytest.mark.proof
 def test_the_signal_that_was_asked_for_is_sent_once(node: Node) -> None:
     program = (
         "import signal, time; n = [0]\n"
@@ -131,6 +132,7 @@ def test_the_signal_that_was_asked_for_is_sent_once(node: Node) -> None:
     assert "the memory is asked back, for an operator" in said
 
 
+@pytest.mark.proof
 def test_what_an_operator_ends_is_not_taken_anew(node: Node) -> None:
     words = ("lease", "run", "--size", "1MB", "--owner", "job", "--")
     owner = typed(node, *words, sys.executable, "-c", HELD, "12")
@@ -144,6 +146,7 @@ def test_what_an_operator_ends_is_not_taken_anew(node: Node) -> None:
     answered(lambda: leases(node), lambda found: not found, "it stays ended")
 
 
+@pytest.mark.proof
 def test_a_client_that_hangs_up_while_it_waits_gets_none(node: Node) -> None:
     assert node.chat("hi").status_code == 200
     size = beside_no_model(node)

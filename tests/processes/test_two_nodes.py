@@ -168,6 +168,7 @@ def test_both_may_die_and_restart_in_any_order(pair: Cluster, ledger: Ledger, fi
     )
 
 
+@pytest.mark.proof
 def test_what_was_local_and_lost_is_said_so(pair: Cluster) -> None:
     one, two = pair.nodes
     replicated(pair, one, one, "shared")
