@@ -66,7 +66,6 @@ def test_a_node_that_could_not_be_changed_is_named(tab: Tab, cluster: Cluster) -
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.proof
 def test_a_node_that_comes_back_is_shown_so(tab: Tab, cluster: Cluster) -> None:
     killed = cluster.nodes[1]
     killed.kill()
