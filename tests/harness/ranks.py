@@ -11,7 +11,7 @@ from typing import Any
 
 from bus.wire.messages.control import GroupSpec, RankSeat
 from tests.harness.ports import free_ports
-from tests.harness.slot import FakeGateway, Slot, started_slot
+from tests.harness.slot import ROOT, FakeGateway, Slot, started_slot
 
 Layers = Sequence[tuple[int, int]]
 
@@ -20,6 +20,14 @@ def stages(layers: int, ranks: int) -> Layers:
     """Even stages of a pipeline, rank 0 the last."""
     cuts = [layers * cut // ranks for cut in range(ranks + 1)]
     return [(cuts[ranks - 1 - rank], cuts[ranks - rank]) for rank in range(ranks)]
+
+
+TINY = ROOT / "conf" / "tiny"
+LAYERS = 8
+PIPELINE_2 = stages(LAYERS, 2)
+PIPELINE_3 = [(7, 8), (4, 7), (0, 4)]
+TENSOR_2 = [(0, LAYERS)] * 2
+"""Shapes of groups of the bundled model."""
 
 
 def group_spec(sharding: str, layers: Layers, **changes: Any) -> GroupSpec:

@@ -6,8 +6,7 @@ import pytest
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
 from tests.harness.group_requests import Outcome, assert_same, play
-from tests.harness.ranks import Layers
-from tests.harness.shared_groups import PIPELINE_2, TENSOR_2, shared_group, shared_rank
+from tests.harness.ranks import PIPELINE_2, TENSOR_2, TINY, Layers, one_gateway, ready_group
 from tests.harness.slot import request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,7 +28,7 @@ def hand() -> list[GenerationRequest]:
 
 @pytest.fixture(scope="module")
 def one_rank() -> dict[str, Outcome]:
-    with shared_rank() as gateway:
+    with one_gateway(TINY) as gateway:
         return play(gateway, hand())
 
 
@@ -43,7 +42,7 @@ def one_rank() -> dict[str, Outcome]:
 def test_budgets_end_thinking_alike_on_a_group_and_on_one_rank(
     one_rank: dict[str, Outcome], sharding: str, layers: Layers
 ) -> None:
-    with shared_group(sharding, layers) as (_, gateway):
+    with ready_group(TINY, sharding, layers) as (_, gateway):
         outcomes = play(gateway, hand())
     assert_same(outcomes, one_rank)
     texts = {name: one["text"][0] for name, one in outcomes.items()}

@@ -35,6 +35,8 @@ from tests.harness.group_requests import (
     play_crowd,
 )
 from tests.harness.ranks import (
+    LAYERS,
+    TINY,
     Layers,
     become,
     group_spec,
@@ -45,7 +47,6 @@ from tests.harness.ranks import (
     until_ready,
 )
 from tests.harness.routing import ROUTER_NOISE, router_gap
-from tests.harness.shared_groups import LAYERS, TINY, shared_group, shared_rank
 from tests.harness.slot import ROOT, FakeGateway
 
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
             if model != BUNDLED:
                 folder = write_model(tmp_path_factory.mktemp("parity") / model, FAMILIES[model])
             greedy, drawn = hands(model)
-            with shared_rank() if folder == TINY else one_gateway(folder) as gateway:
+            with one_gateway(TINY) if folder == TINY else one_gateway(folder) as gateway:
                 known[model] = folder, play_crowd(gateway, greedy), play_crowd(gateway, drawn)
         return known[model]
 
@@ -144,7 +145,7 @@ def test_a_crowd_hears_from_a_group_what_one_rank_says(
     alone: Callable[[str], Alone], sharding: str, layers: Layers
 ) -> None:
     one_rank = alone(BUNDLED)
-    with shared_group(sharding, layers) as (_, gateway):
+    with ready_group(TINY, sharding, layers) as (_, gateway):
         hold(BUNDLED, f"{sharding} {len(layers)}", gateway, one_rank)
 
 

@@ -23,8 +23,7 @@ from bus.wire.messages.requests import TokensPrompt
 from bus.wire.messages.tokens import Finished, PromptTokens, TokenDelta, TokenLogprob
 from tests.harness.families import MODELS, write_model
 from tests.harness.group_requests import NOISE, ROUGH_NOISE
-from tests.harness.ranks import one_gateway, ready_group, stages
-from tests.harness.shared_groups import LAYERS, TINY, shared_group, shared_rank
+from tests.harness.ranks import LAYERS, TINY, one_gateway, ready_group, stages
 from tests.harness.slot import FakeGateway, Stream, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -42,10 +41,10 @@ def serving(model: Path, shape: str, depth: int) -> Iterator[FakeGateway]:
     """A gateway of a runner that serves the model, of `depth` layers, in this shape."""
     layers = [(0, depth)] * 2 if shape == "tensor" else stages(depth, 2)
     if shape == "alone":
-        with shared_rank() if model == TINY else one_gateway(model) as gateway:
+        with one_gateway(TINY) if model == TINY else one_gateway(model) as gateway:
             yield gateway
     elif model == TINY:
-        with shared_group(shape, layers) as (_, gateway):
+        with ready_group(TINY, shape, layers) as (_, gateway):
             yield gateway
     else:
         with ready_group(model, shape, layers) as (_, gateway):

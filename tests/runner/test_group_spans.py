@@ -22,19 +22,17 @@ from runner.group.rank_recorder import MOST_TRACED
 from runner.lifecycle import WEDGED
 from tests.harness.group_requests import assert_same, play, text_hand
 from tests.harness.ranks import (
-    Layers,
-    become,
-    group_spec,
-    started_ranks,
-    until_ready,
-)
-from tests.harness.shared_groups import (
     PIPELINE_2,
     PIPELINE_3,
     TENSOR_2,
     TINY,
-    shared_group,
-    shared_rank,
+    Layers,
+    become,
+    group_spec,
+    one_gateway,
+    ready_group,
+    started_ranks,
+    until_ready,
 )
 from tests.harness.slot import FakeGateway, Slot, request
 
@@ -45,7 +43,7 @@ Outcomes = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def one_rank() -> Outcomes:
-    with shared_rank() as gateway:
+    with one_gateway(TINY) as gateway:
         return play(gateway, text_hand())
 
 
@@ -84,7 +82,7 @@ def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
 ) -> None:
     hand = traced(text_hand())
     assert len(hand) <= MOST_TRACED
-    with shared_group(sharding, layers) as (_, gateway):
+    with ready_group(TINY, sharding, layers) as (_, gateway):
         assert_same(play(gateway, hand), one_rank)
         for one in hand:
             found = told(gateway, one.request_id, len(layers))
@@ -106,7 +104,7 @@ def test_a_traced_group_says_what_one_rank_says_and_tells_of_each_rank(
 
 
 def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
-    with shared_group("pipeline", PIPELINE_2) as (_, gateway):
+    with ready_group(TINY, "pipeline", PIPELINE_2) as (_, gateway):
         (one,) = traced([request("one", "The boat goes on", max_tokens=20)])
         gateway.ended(gateway.submit(one))
         found = told(gateway, "one", 2)
@@ -129,7 +127,7 @@ def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
 
 
 def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
-    with shared_group("pipeline", PIPELINE_2) as (slots, gateway):
+    with ready_group(TINY, "pipeline", PIPELINE_2) as (slots, gateway):
 
         def exchanged(rank: int) -> Crossed:
             """What a rank has handed to the other one's node, and had from there."""
@@ -163,7 +161,7 @@ def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
 
 
 def test_a_group_that_is_not_asked_notes_nothing() -> None:
-    with shared_group("pipeline", PIPELINE_2) as (_, gateway):
+    with ready_group(TINY, "pipeline", PIPELINE_2) as (_, gateway):
         gateway.ended(gateway.submit(request("plain", "The boat goes on", max_tokens=20)))
         (one,) = traced([request("one", "The boat goes on", max_tokens=4)])
         gateway.ended(gateway.submit(one))

@@ -32,6 +32,11 @@ from tests.harness.group_requests import (
 )
 from tests.harness.ports import free_ports
 from tests.harness.ranks import (
+    LAYERS,
+    PIPELINE_2,
+    PIPELINE_3,
+    TENSOR_2,
+    TINY,
     Layers,
     become,
     group_spec,
@@ -39,15 +44,6 @@ from tests.harness.ranks import (
     ready_group,
     stages,
     started_ranks,
-)
-from tests.harness.shared_groups import (
-    LAYERS,
-    PIPELINE_2,
-    PIPELINE_3,
-    TENSOR_2,
-    TINY,
-    shared_group,
-    shared_rank,
 )
 from tests.harness.slot import Slot, request
 
@@ -68,7 +64,7 @@ def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
 @pytest.fixture(scope="module")
 def one_rank() -> Alone:
     """What the bundled model says, and then to a prompt that begins like another."""
-    with shared_rank() as gateway:
+    with one_gateway(TINY) as gateway:
         return play(gateway, text_hand()), play_prefix(gateway)
 
 
@@ -81,7 +77,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("sharding", "layers"), SHAPES)
 def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers: Layers) -> None:
-    with shared_group(sharding, layers) as (slots, gateway):
+    with ready_group(TINY, sharding, layers) as (slots, gateway):
         wanted, prefix = one_rank
         assert_same(play(gateway, text_hand()), wanted)
         assert play_prefix(gateway) == prefix
@@ -234,7 +230,7 @@ def weights_bytes(slot: Slot) -> int:
 def test_each_rank_holds_its_own_weights_and_no_others() -> None:
     layer_bytes = 4 * (2 * 192 * 256 + 2 * 192 * 128 + 3 * 192 * 384 + 2 * 192 + 2 * 32)
     embedding_bytes, norm_bytes = 4 * 2048 * 192, 4 * 192
-    with shared_group("pipeline", PIPELINE_2) as (slots, _):
+    with ready_group(TINY, "pipeline", PIPELINE_2) as (slots, _):
         for slot in slots:
             held = slot.hellos[-1].total_bytes
             assert held in (
@@ -277,9 +273,8 @@ def test_a_drain_ends_followers_with_their_lead_and_not_before(pair: Callable[[]
 
 def test_a_rank_that_never_comes_is_named_by_the_lead() -> None:
     group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=2.0)
-    one_of_two = group.model_copy(update={"ranks": group.ranks[:1]})
-    with started_ranks(TINY, one_of_two, size=2, group=group) as slots:
-        become(slots)
+    with started_ranks(TINY, group) as slots:
+        become(slots[:1])
         assert slots[0].exit_code(20.0) == GROUP_LOST
         assert slots[0].ended is not None
         assert "rank 1 on node node-1 did not come in 2 s" in slots[0].ended.message
