@@ -91,8 +91,8 @@ class Item:
         self.text = path.read_text()
         self.markers = set(OF_A_FILE.findall(self.text))
 
-    def add_marker(self, name: str) -> None:
-        self.markers.add(name)
+    def add_marker(self, name: object) -> None:
+        self.markers.add(str(name))
 
     def get_closest_marker(self, name: str) -> str | None:
         return name if name in self.markers else None
