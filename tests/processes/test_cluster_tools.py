@@ -15,7 +15,7 @@ import pytest
 from tests.gateway.cli.node.test_likeness import cluster
 from tests.harness.clusters import Cluster
 from tests.harness.node_server import NODE, instance, serving
-from tests.harness.nodes import shoal
+from tests.harness.nodes import eventually, shoal
 
 SMALL_MB = "260"
 """Room for arrays of 256 KB and none of 4 MB."""
@@ -133,21 +133,28 @@ def pair(shared_pair: Cluster) -> Iterator[Cluster]:
     shared_pair.clear()
 
 
+def asked(pair: Cluster, number: int, *words: str) -> Any:
+    """Ask a node once the ranks of an earlier test are gone: there is one test at a time."""
+    node = pair.nodes[number]
+    eventually(lambda: not node.state()["instances"], 30, "an earlier test has left")
+    return node.shoal(*words)
+
+
 def test_arrays_that_are_too_small_give_no_verdict_on_a_link(pair: Cluster) -> None:
     words = ("rdma-test", "--quick", "--memory", SMALL_MB)
-    done = pair.nodes[0].shoal(*words, "--json")
+    done = asked(pair, 0, *words, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)["report"]
     assert [one["skipped"] for one in report["sizes"]] == [False, False, True, True]
     assert report["bandwidth_verdict"] is None, "larger arrays were skipped"
-    again = pair.nodes[0].shoal(*words)
+    again = asked(pair, 0, *words)
     assert again.returncode == 0, again.stdout + again.stderr
     said = again.stdout
     assert "too small to judge" in said and "2 larger sizes were skipped" in said
 
 
 def test_one_verb_verifies_the_nodes_and_what_joins_them(pair: Cluster) -> None:
-    done = pair.nodes[1].shoal("verify", "--quick", "--memory", "320", "--json")
+    done = asked(pair, 1, "verify", "--quick", "--memory", "320", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["well"] and found["cluster"]["verdict"] == "aligned"
@@ -158,7 +165,7 @@ def test_one_verb_verifies_the_nodes_and_what_joins_them(pair: Cluster) -> None:
 
 def test_an_error_of_a_test_has_a_word(pair: Cluster) -> None:
     alone = pair.nodes[0].node_id()
-    done = pair.nodes[0].shoal("rdma-test", "--nodes", alone, "--json")
+    done = asked(pair, 0, "rdma-test", "--nodes", alone, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"].get("reason") == "failed", done.stdout
 
