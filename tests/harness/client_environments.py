@@ -9,7 +9,6 @@ made beside its place and renamed into it: of two runs that make it, the first o
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.harness.cached import cache
 from tests.harness.nodes import ROOT
 
 LOCKS = ROOT / "tests" / "clients" / "environments"
@@ -34,8 +34,7 @@ class Unavailable(Exception):
 
 def cache_folder() -> Path:
     """Return the folder of all environments."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "shoal-tests"
+    return cache()
 
 
 def client_python(name: str, locks: Path = LOCKS) -> Path:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-
-from prometheus_client import values
 
 from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints
@@ -19,9 +16,6 @@ from gateway.http.server import serve
 
 def main() -> int:
     given = json.loads(sys.argv[1])
-    # The library chose when it was imported, which a fork did before the folder was known.
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = given["metrics_folder"]
-    values.ValueClass = values.get_value_class()
     given["endpoints"] = Endpoints(given["endpoints"])
     given["node"] = NodeId(given["node"])
     for name in ("keys", "names", "origins", "trusted_proxies", "fetch_allow", "fetch_types"):
