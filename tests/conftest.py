@@ -11,6 +11,7 @@ import httpx._transports.default as httpx_transports
 import pytest
 from hypothesis import settings
 
+from tests.harness.blas_of_tests import taken_out
 from tests.harness.shared_files import ALONE_IN_A_PROCESS, FilesThatShare, shared_by
 
 # Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
@@ -32,10 +33,14 @@ LONGEST = ("cluster_meeting", "crash_loops")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    taken_out(config)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     measures = {HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names}
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in WHOLE_NODES):
+        if _has_nodes(item.path):
             item.add_marker("slow")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(NODES_S))
@@ -43,11 +48,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("alone")
             elif item.get_closest_marker("alone") is None:
                 item.add_marker("nodes")
-        elif item.path.parent == HERE / "runner" and item.path.stem.startswith(RANKS):
-            item.add_marker("alone")
+        elif item.path.stem.startswith(RANKS) and item.path.parent == HERE / "runner":
+            item.add_marker("nodes")
     items.sort(key=lambda item: _turn(item.path))
 
 
+@functools.cache
+def _has_nodes(path: Path) -> bool:
+    return any(map(path.is_relative_to, WHOLE_NODES))
+
+
+@functools.cache
 def _turn(path: Path) -> int:
     """Files that share a cluster come first, one after the other, then those that take longest."""
     shared = _shared(path)
@@ -57,7 +68,7 @@ def _turn(path: Path) -> int:
 
 
 def _shared(path: Path) -> str:
-    return shared_by(path) if any(map(path.is_relative_to, WHOLE_NODES)) else ""
+    return shared_by(path) if _has_nodes(path) else ""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,6 +15,8 @@ from conf.paths import find_paths
 from tests.harness import commands
 from tests.harness.commands import command, forked
 from tests.harness.endings import end, living
+from tests.harness.forks import server as forks_of
+from tests.harness.gateway_testbed import FORKED
 from tests.harness.nodes import variables
 
 WORDS = (
@@ -44,6 +46,14 @@ def test_a_fork_says_what_a_command_says(words: tuple[str, ...], tmp_path: Path)
     assert (one.returncode, one.stdout, one.stderr) == (
         other.returncode, other.stdout, other.stderr,
     )  # fmt: skip
+
+
+def test_what_a_testbed_starts_is_forked_whichever_test_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = forks_of(FORKED, commands.ROOT)
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another test")
+    assert server.starts_like({**os.environ, "PYTHONPATH": str(commands.ROOT)})
 
 
 def test_a_fork_has_the_environment_and_the_folder_of_its_call_alone(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ ALL = (
 )
 
 
+@pytest.fixture(autouse=True)
+def plain_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suites here need no plugin of others', and most of a start's time is theirs."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def suite(root: Path, **files: str) -> Path:
     (root / "tests").mkdir()
     for name, text in files.items():

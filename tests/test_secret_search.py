@@ -145,7 +145,10 @@ def test_names_links_and_arguments_are_looked_at(search: SecretSearch, tmp_path:
     (tmp_path / "link").symlink_to(f"/nowhere/{OTHER}")
     places = {one.place.partition(" /")[0] for one in search.in_folder(tmp_path)}
     assert places == {"the name of", "the link"}
-    program = subprocess.Popen([sys.executable, "-c", "input()", OTHER], stdin=subprocess.PIPE)
+    words = [sys.executable, "-c", "print(flush=True); input()", OTHER]
+    program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    program.stdout.readline()  # its arguments are there to be seen once it runs
     try:
         found = search.in_processes([psutil.Process(program.pid)])
     finally:

@@ -112,6 +112,7 @@ def seconds_of(node: Node) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (arbiter, *arbiter.children(recursive=True)))
 
 
+@pytest.mark.proof
 def test_the_pages_figures_are_those_that_the_clients_counted(
     browser: Browser, placed: Cluster
 ) -> None:

@@ -80,6 +80,7 @@ def drawn(page: Page, rank: int, kind: str) -> float:
     return sum(widths)
 
 
+@pytest.mark.proof
 def test_the_lanes_of_all_ranks_are_reached_and_walked_through_by_keyboard_alone(
     tab: Tab, cluster: Cluster, traced: Told
 ) -> None:

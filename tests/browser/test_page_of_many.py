@@ -266,6 +266,7 @@ def everywhere(cluster: Cluster, is_so: Callable[[dict[str, Any]], bool]) -> boo
     return all(is_so(written(node)) for node in cluster.nodes)
 
 
+@pytest.mark.proof
 def test_a_setting_is_changed_on_every_node_and_those_that_differ_are_named(
     tab: Tab, cluster: Cluster
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_pool_without_anything_says_so(tab: Tab, node: Node) -> None:
     expect(page.get_by_text("No model is in memory.")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_who_waits_for_what_and_why_is_shown(tab: Tab, node: Node) -> None:
     page = tab.page
     with waiting(node):
@@ -132,6 +133,7 @@ def test_who_waits_for_what_and_why_is_shown(tab: Tab, node: Node) -> None:
     expect(page.locator(".plan-card")).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_who_asks_is_listed(tab: Tab, node: Node) -> None:
     page = tab.page
     for _ in range(2):

@@ -49,6 +49,7 @@ def behind(tab: Tab, ready: dict[str, Any]) -> Locator:
     return tab.page.locator(f".behind{key(ready)}")
 
 
+@pytest.mark.proof
 def test_a_killed_runner_has_its_last_phases_and_its_rank_is_named(
     tab: Tab, cluster: Cluster
 ) -> None:

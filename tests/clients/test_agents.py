@@ -25,6 +25,7 @@ def agents_can_run() -> None:
         missing(reason)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name",
     [

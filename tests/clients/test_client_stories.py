@@ -27,6 +27,7 @@ BRIEF = ("openai-agents",)
 """Which are told in each test run; `make prove-clients` tells all."""
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one in BRIEF else pytest.mark.proof) for one in CALLS]

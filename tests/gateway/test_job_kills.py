@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.job_kills import Kills, http_processes, persistent
+from tests.harness.variants import mostly_proof
 
 OPTIONS: dict[str, Any] = {"processes": 2, "jobs_running": 8, "jobs_per_client": 10_000}
 
@@ -131,7 +132,7 @@ def test_jobs_go_back_to_the_queue_when_the_gateway_is_told_to_end() -> None:
         assert not warned
 
 
-@pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGKILL])
+@pytest.mark.parametrize("how", mostly_proof([signal.SIGQUIT, signal.SIGKILL], [signal.SIGKILL]))
 def test_a_response_in_the_background_goes_back_to_the_queue_however_the_gateway_ends(
     how: signal.Signals,
 ) -> None:

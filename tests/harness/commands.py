@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.harness import forks
-from tests.harness.counts import count
+from tests.harness.counts import count_call
 from tests.harness.forks import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def command(
 ) -> Done:
     """Run the command line of `tree` as a process of its own, on the machine that the words
     `inside` lead to. `say` is its standard input. Raises subprocess.TimeoutExpired."""
-    count("calls")
+    count_call(words)
     given = {"stdin": subprocess.DEVNULL} if say is None else {"input": say}
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", CODE, *words],
@@ -88,7 +88,7 @@ def _run(
     words: tuple[str, ...], env: Mapping[str, str], cwd: str, say: str | None, timeout: float
 ) -> Done:
     """Run the command line in a fork. Raises subprocess.TimeoutExpired; the fork is killed."""
-    count("calls")
+    count_call(words)
     ends_at = time.monotonic() + timeout
     given = _input(say)
     out, its_out = os.pipe()

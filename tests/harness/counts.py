@@ -2,7 +2,9 @@
 
 Nodes and runners are counted when a node is closed, by what its supervisord has logged: whoever
 started them, and also what was started anew. Runners of a test without a node, calls of the command
-line and testbeds are counted where the harness starts them. Nodes of `shoal lab` are not counted.
+line and testbeds are counted where the harness starts them. A call that a test repeats until its
+answer is right counts once, or a slow machine would start more. Nodes of `shoal lab` are not
+counted.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 VARIABLE = "PARTS_COUNTS"
 KINDS = ("nodes", "runners", "calls", "testbeds")
 NODE = re.compile(r"supervisord started with pid")
 RUNNER = re.compile(r"spawned: '\d+' with pid")
+_last_call: tuple[str, tuple[str, ...]] | None = None
 
 
 def count(kind: str, number: int = 1) -> None:
@@ -25,6 +29,15 @@ def count(kind: str, number: int = 1) -> None:
     if file and number:
         with open(file, "a") as lines:
             lines.write(f"{kind} {number}\n")
+
+
+def count_call(words: Sequence[str]) -> None:
+    """Count a call of the command line, unless it is the last one of this process again."""
+    global _last_call
+    call = (os.environ.get("PYTEST_CURRENT_TEST", ""), tuple(words))
+    if call != _last_call:
+        _last_call = call
+        count("calls")
 
 
 def count_node(logs: Path) -> None:

@@ -24,6 +24,11 @@ from pathlib import Path
 SERVER = Path(__file__).with_name("fork_server.py")
 STARTS = ("PYTHON", "LC_", "LANG", "LD_", "DYLD_", "MALLOC_", "OPENSSL_")
 """What the names of variables begin with that an interpreter or a C library reads at its start."""
+PYTEST = "PYTEST_"
+OURS = ("SHOAL", PYTEST)
+"""What the names of variables begin with that a server does without: shoal's say what one program
+is to do, pytest's which test runs now. An import that copies the whole environment reads the latter
+too; without this only the first test of a process would fork."""
 
 
 class Fork:
@@ -81,7 +86,7 @@ class ForkServer:
     """The server of some modules in this process."""
 
     def __init__(self, modules: Sequence[str], tree: Path) -> None:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL")}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         self._env = {**own, "PYTHONPATH": str(tree)}
         self._control, its = socket.socketpair()
         with its:
@@ -105,7 +110,8 @@ class ForkServer:
     def starts_like(self, env: Mapping[str, str]) -> bool:
         """Whether an interpreter that starts with `env` would be like the server."""
         begun = {name for name in {*env, *self._env} if name.startswith(STARTS)}
-        return all(env.get(name) == self._env.get(name) for name in {*begun, *self._read})
+        names = {name for name in {*begun, *self._read} if not name.startswith(PYTEST)}
+        return all(env.get(name) == self._env.get(name) for name in names)
 
     def start(
         self,

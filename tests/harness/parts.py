@@ -29,6 +29,7 @@ from pathlib import Path
 
 from tests.conftest import MEASURES, RANKS, WHOLE_NODES
 from tests.harness import parts_report
+from tests.harness.blas_of_tests import of_tests
 from tests.harness.counts import VARIABLE, counted
 from tests.harness.parts_report import Ran, tests_of
 
@@ -55,7 +56,7 @@ class Part:
 
 
 def _places() -> tuple[list[str], list[str], list[str]]:
-    """Return the folders with nodes, and the files in them and elsewhere that run alone."""
+    """Return the folders with nodes, the files in them that run alone, and those of groups."""
     measures = [HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names]
     files = [file for folder in WHOLE_NODES for file in sorted(folder.rglob("test_*.py"))]
     alone = [file for file in files if file in measures or "mark.alone" in file.read_text()]
@@ -78,9 +79,9 @@ all takes 18 s of a processor, in each process of pytest."""
 PARTS = (
     Part("side", (*BESIDE, "-m", "not nodes and not alone and not proof",
                   "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
-    Part("nodes", (*FOLDERS, *_ignored(MEASURED), "-m", "nodes and not proof",
+    Part("nodes", (*FOLDERS, *OF_RANKS, *_ignored(MEASURED), "-m", "nodes and not proof",
                    "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
-    Part("alone", (*MEASURED, *OF_RANKS, "-m", "alone and not proof")),
+    Part("alone", (*MEASURED, "-m", "alone and not proof")),
 )  # fmt: skip
 FAST = (
     Part("fast", (*BESIDE, "-m", "not slow and not nodes and not alone and not proof",
@@ -140,7 +141,7 @@ def _run(root: Path, part: Part) -> Ran:
     status = subprocess.run(
         [sys.executable, "-P", str(REAPER), str(report), *command, f"--junitxml={junit}"],
         cwd=root,
-        env={**os.environ, VARIABLE: str(counts)},
+        env={**os.environ, **of_tests(), VARIABLE: str(counts)},
         check=False,
     ).returncode
     took_s = time.monotonic() - began

@@ -15,6 +15,7 @@ from pathlib import Path
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import PullState
 from conf.paths import bundled_models
+from tests.harness import forks
 from tests.harness.hub import HubServer, files_of
 from tests.harness.nodes import MODEL, ROOT, Node, eventually
 from worker.models.manifest import belongs
@@ -23,6 +24,11 @@ from worker.pulling.patience import PullTiming
 
 QUICK = PullTiming(silence_s=3.0, pause_s=0.05, longest_s=0.2, asked_s=5.0, busy=3)
 REPOSITORY = "someone/tiny"
+BEFORE_THE_HUB = (
+    "httpx2", "worker.pulling.files", "worker.pulling.forecast", "worker.pulling.partial",
+    "worker.pulling.ranges", "worker.transfer.download",
+)  # fmt: skip
+"""What the process imports but `huggingface_hub`, which reads when imported where its hub is."""
 
 
 def tiny() -> dict[str, bytes]:
@@ -99,24 +105,35 @@ def pull(
     """Pull; every state that was told. With `kill_when`, the process is killed at the first state
     for which that is so."""
     models.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [*prefix, sys.executable, "-P", "-m", "worker.pulling"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=tempfile.gettempdir(),
-        env=environment(hub, models.parent / "hf", **(env or {})),
-    )
-    assert process.stdin is not None and process.stdout is not None
-    order = json.dumps(dataclasses.asdict(order_for(models, **changes)))
-    process.stdin.write(order.encode() + b"\n")
-    process.stdin.flush()
+    ordered, given = os.pipe()
+    told, tells = os.pipe()
+    env = environment(hub, models.parent / "hf", **(env or {}))
+    process = _started(prefix, env, (ordered, tells))
+    os.close(ordered)
+    os.close(tells)
     states: list[PullState] = []
-    for line in process.stdout:
-        states.append(PullState.model_validate_json(line))
-        if kill_when is not None and kill_when(states[-1]):
-            process.kill()
-            break
-    process.stdin.close()
-    process.stdout.close()
+    with open(given, "wb", 0) as orders, open(told, "rb") as lines:
+        order = json.dumps(dataclasses.asdict(order_for(models, **changes)))
+        orders.write(order.encode() + b"\n")
+        for line in lines:
+            states.append(PullState.model_validate_json(line))
+            if kill_when is not None and kill_when(states[-1]):
+                process.kill()
+                break
     process.wait(30)
     return states
+
+
+def _started(
+    prefix: tuple[str, ...], env: dict[str, str], streams: tuple[int, int]
+) -> subprocess.Popen[bytes] | forks.Fork:
+    """Start the process with these descriptors as its input and output, forked where nothing comes
+    before its command: it takes a second of a processor otherwise, and there are many pulls."""
+    stdin, stdout = streams
+    server = forks.server(BEFORE_THE_HUB, ROOT)
+    folder = tempfile.gettempdir()
+    if not prefix and server.starts_like(env):
+        run = "worker.pulling.__main__:program"
+        return server.start(run, (), env=env, cwd=folder, streams=(stdin, stdout, 2))
+    command = [*prefix, sys.executable, "-P", "-m", "worker.pulling"]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, cwd=folder, env=env)

@@ -188,6 +188,7 @@ def test_the_sum_over_nodes_is_near_the_limit(cluster: Cluster) -> None:
     apikey(cluster.nodes[0], "rm", "busy")
 
 
+@pytest.mark.proof
 def test_keys_are_there_after_a_restart_of_a_node_and_its_owner_needs_none(
     cluster: Cluster,
 ) -> None:

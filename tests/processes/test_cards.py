@@ -160,6 +160,7 @@ def test_each_line_of_the_page_about_cards_runs_as_printed(
     assert M in found.stdout or "pin" in found.stdout
 
 
+@pytest.mark.proof
 def test_a_hub_is_searched_and_what_is_here_is_told(
     nodes: tuple[Node, Node], hub: HubServer
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> Non
         node.close()
 
 
+@pytest.mark.proof
 def test_up_beside_another_node_says_whose_the_port_is_and_where_to_go(node: Node) -> None:
     other = Node()
     try:

@@ -56,6 +56,7 @@ def _waiting(node: Node) -> int:
     return sum(one["waiting"] for one in node.http.get("/queue").json()["instances"])
 
 
+@pytest.mark.proof
 def test_urgent_requests_are_answered_and_all_batch_ones_once_and_whole(node: Node) -> None:
     tokens = [ROW_TOKENS] * ROWS + [TOKENS] * QUEUE
     alone = [batch(node, number, most).wait(90).text for number, most in enumerate(tokens)]

@@ -47,6 +47,7 @@ def test_a_number_beyond_all_bounds_is_refused_by_name(node: Node, path: str, qu
     assert answer.json()["error"]["param"] == query.partition("=")[0]
 
 
+@pytest.mark.proof
 def test_commands_keep_their_deadline_whatever_was_asked_before(node: Node) -> None:
     for name in ("context_tokens", "min_nodes"):
         node.http.get(f"/instance/placement?model={MODEL}&{name}={HUGE}", timeout=20.0)
@@ -148,6 +149,7 @@ def test_numbers_that_leave_float32_give_no_garbage(node: Node, field: str, valu
         assert answer.json()["choices"][0]["message"] == want.json()["choices"][0]["message"]
 
 
+@pytest.mark.proof
 def test_connections_without_complete_headers_are_closed(node: Node) -> None:
     opened = [
         socket.create_connection(("127.0.0.1", node.base_port), timeout=5.0) for _ in range(40)

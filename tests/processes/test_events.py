@@ -134,6 +134,7 @@ def test_a_load_is_told_in_its_order_by_list_and_by_stream(node: Node) -> None:
     assert listed(node, after=start, limit=2) == reader.events[:2]
 
 
+@pytest.mark.proof
 def test_a_reader_that_was_cut_off_goes_on_behind_what_it_has(node: Node) -> None:
     reader = Reader(node, "?limit=5")
     node.http.post("/pin", json={"model": MODEL, "by": "first"})
@@ -211,6 +212,7 @@ def test_the_log_of_each_process_is_told_to_its_end(node: Node) -> None:
     assert refused.status_code == 400 and "lines" in refused.json()["error"]["message"]
 
 
+@pytest.mark.proof
 def test_a_gateway_that_began_anew_says_what_it_does_not_know(node: Node) -> None:
     instance = loaded(node)
     place = next(

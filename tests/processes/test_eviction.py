@@ -116,6 +116,7 @@ def _let_go(node: Node) -> str:
     return said if f"second let {REPOSITORY}" in said else ""
 
 
+@pytest.mark.proof
 def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     get_both(first, second)

@@ -86,6 +86,7 @@ def test_a_response_in_the_background_is_read_and_stopped_at_any_gateway(three: 
     assert told(home, f"/v1/responses/{other}") == stopped
 
 
+@pytest.mark.proof
 def test_a_node_that_is_killed_is_named_and_its_job_goes_on_when_it_is_back(three: Cluster) -> None:
     home, *others = three.nodes
     jobs = [submitted(home, x_client_id=f"c{n}") for n in range(8)]

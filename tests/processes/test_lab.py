@@ -76,6 +76,7 @@ def test_a_lab_serves_the_bundled_model_over_three_nodes_and_ends_whole(home: Pa
     assert "no lab runs" in shoal(*words, "down").stdout
 
 
+@pytest.mark.proof
 def test_a_lab_whose_ports_are_taken_says_which_and_leaves_nothing(home: Path) -> None:
     base = run_in_a_row()
     with socket.socket() as taken:

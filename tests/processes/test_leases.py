@@ -81,6 +81,7 @@ def test_models_make_way_and_come_back(node: Node) -> None:
     assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.proof
 def test_what_an_owner_that_was_killed_had_comes_back(node: Node) -> None:
     assert node.chat("hi").status_code == 200
     owner = run_under_lease(node, "--owner", "doomed")

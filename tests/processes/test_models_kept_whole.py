@@ -49,6 +49,7 @@ def intact(node: Node, *words: str) -> dict[str, Any]:
     return document["models"][0]
 
 
+@pytest.mark.proof
 def test_a_model_is_kept_while_it_is_pulled_and_while_it_is_copied(
     nodes: tuple[Node, Node], hub: HubServer
 ) -> None:

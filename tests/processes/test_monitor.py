@@ -113,6 +113,7 @@ def terminal(
         made.close()
 
 
+@pytest.mark.proof
 def test_a_pipe_gets_a_line_for_each_look_and_is_told_when_the_gateway_is_away(node: Node) -> None:
     watching = typed(node, "monitor", "--interval", "0.2")
     try:

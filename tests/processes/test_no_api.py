@@ -63,6 +63,7 @@ def test_the_command_line_and_who_knows_the_socket_are_answered(node: Node) -> N
         assert unknown.status_code == 404, "its owner may, so that the model alone is missing"
 
 
+@pytest.mark.proof
 def test_each_flag_is_a_setting_that_a_restart_keeps(node: Node) -> None:
     shown = json.loads(node.shoal("config", "show", "--json").stdout)["settings"]
     wanted = {"api": False, "dashboard": False, "offline": True, "runner.max_rows": 1}

@@ -44,6 +44,7 @@ def test_the_command_line_needs_no_key_for_its_own_node(node: Node) -> None:
     assert (node.home / "state" / "http-token").read_text().strip() not in shown.stdout
 
 
+@pytest.mark.proof
 def test_the_token_stays_the_same(node: Node) -> None:
     file = node.home / "state" / "http-token"
     before = file.read_text()

@@ -92,6 +92,7 @@ def test_two_that_are_asked_by_turns_are_not_loaded_for_each_request(node: Node)
     assert answered > 10 * len(seen)
 
 
+@pytest.mark.proof
 def test_an_urgent_request_does_not_wait_for_the_turn_of_another(node: Node) -> None:
     with looping(node, "first", x_priority="batch", max_tokens=40):
         eventually(lambda: "first" in held(node), 30, "first is in memory")

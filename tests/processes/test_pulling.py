@@ -100,6 +100,7 @@ def pulling(node: Node) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.proof
 def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: HubServer) -> None:
     before = node.http.post(
         "/v1/chat/completions",
@@ -173,6 +174,7 @@ def test_a_dry_run_fetches_no_weights_and_says_where_a_model_would_fit(
     assert abs(here["tokens_per_s"] / plan["tokens_per_s"] - 1) < 0.05
 
 
+@pytest.mark.proof
 def test_what_no_nodes_could_hold_is_refused_before_its_weights_come_and_pulled_anyway(
     node: Node, hub: HubServer
 ) -> None:
@@ -244,6 +246,7 @@ def coming(node: Node) -> set[str]:
     return {model for model, phase in pulls(node).items() if phase == "fetching"}
 
 
+@pytest.mark.proof
 def test_what_cannot_be_reckoned_is_said_and_pulled(node: Node, hub: HubServer) -> None:
     files = {**tiny(), "config.json": b'{"model_type": "unheard_of"}'}
     hub.repositories["someone/strange"] = files

@@ -80,11 +80,16 @@ def held_in_the_middle(node: Node, name: str) -> tuple[str, int]:
     """Begin to make a model and stop its runner while it writes; return instance and pid."""
     answer = begin(node, model="someone/large", bits=8, name=name)
     assert answer.status_code == 200, answer.text
-    eventually(lambda: unfinished(node), 60, "it is being written")
+    instance = answer.json()["instance"]
+
+    def is_written() -> bool:
+        return bool(unfinished(node)) and node.state()["instances"][instance]["status"] == "ready"
+
+    eventually(is_written, 60, "it is being written, and the node has heard of it")
     pid = node.runner()[1]
     os.kill(pid, signal.SIGSTOP)
     assert unfinished(node), "stopped in the middle"
-    return answer.json()["instance"], pid
+    return instance, pid
 
 
 def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:

@@ -312,6 +312,7 @@ def test_what_cannot_be_restarted_is_said(
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
+@pytest.mark.proof
 def test_a_node_begins_anew_and_its_runner_goes_on_with_its_model(pair: Cluster) -> None:
     node = pair.nodes[0]
     pair.clear()

@@ -421,6 +421,7 @@ def test_a_request_that_never_becomes_tokens_ends_the_runner(tmp_path: Path, mod
         gateway.close()
 
 
+@pytest.mark.proof
 def test_a_slow_engine_is_not_taken_for_a_stuck_one(tmp_path: Path, model: Path) -> None:
     with started_slot(tmp_path / "home", model, fault="slow") as slot:
         slot.ready()

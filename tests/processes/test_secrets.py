@@ -202,6 +202,7 @@ def site(
 # --- what is done with secrets ------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_what_is_taken_is_answered(site: Site) -> None:
     """Each dialect's requests are answered with what they have the model say."""
     for number in range(ROUNDS):
@@ -332,6 +333,7 @@ def _kept(site: Site, way: str) -> Iterator[str]:
 # --- where they are looked for ------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_what_nodes_tell_has_none(site: Site) -> None:
     """While a request runs whose prompt is one, too."""
     secret = site.planted.at("the prompt of a request under way")

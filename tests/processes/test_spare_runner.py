@@ -59,6 +59,7 @@ def test_a_worker_that_starts_anew_keeps_the_spare(node: Node) -> None:
     eventually(lambda: pid not in runners(node), PATIENCE_S, "the model has left")
 
 
+@pytest.mark.proof
 def test_a_spare_that_is_killed_costs_nothing(node: Node) -> None:
     kill(spare(node))
     eventually(lambda: not runners(node), PATIENCE_S, "the spare is gone")

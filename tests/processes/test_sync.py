@@ -132,6 +132,7 @@ def test_over_http_a_line_tells_how_far_each_copy_is(nodes: tuple[Node, Node]) -
     assert told["copied"] == [] and told["there"][0]["model"] == A
 
 
+@pytest.mark.proof
 def test_a_sync_that_was_stopped_keeps_what_came_and_goes_on(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     have_copies(nodes)

@@ -90,6 +90,7 @@ def test_both_ranks_stand_on_one_line_of_time_with_their_memory(
     assert asked.http.get(f"{LOOK}/timeline", params={"node": "attic"}).status_code == 400
 
 
+@pytest.mark.proof
 def test_a_request_is_ended_at_its_runner_from_either_node(
     pair: Cluster, group: dict[str, Any]
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_request_is_ended_at_its_runner_from_either_node(
     assert lead.chat("hi", max_tokens=4).status_code == 200
 
 
+@pytest.mark.proof
 def test_a_process_of_the_other_node_is_looked_into(pair: Cluster) -> None:
     first, second = pair.nodes
     path = f"{LOOK}/kelp/processes/telemetry"
@@ -140,6 +142,7 @@ def test_a_process_of_the_other_node_is_looked_into(pair: Cluster) -> None:
     assert any("telemetry/" in file for file in files)
 
 
+@pytest.mark.proof
 def test_a_frozen_rank_is_named_and_its_stacks_go_with_its_last_account(
     pair: Cluster, group: dict[str, Any]
 ) -> None:

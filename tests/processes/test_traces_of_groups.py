@@ -115,6 +115,7 @@ def test_one_of_many_at_once_is_told_too(three: Cluster, pipeline: dict[str, Any
     check_trace(kept(three, 1, name))
 
 
+@pytest.mark.proof
 def test_a_rank_that_dies_is_named_as_the_one_that_told_nothing(
     three: Cluster, pipeline: dict[str, Any]
 ) -> None:

@@ -85,6 +85,7 @@ def is_whole(node: Node, names: set[str]) -> bool:
     return names <= set(found) and all(found[name]["status"] == "ready" for name in names)
 
 
+@pytest.mark.proof
 def test_what_sensors_tell_of_each_node_is_known_on_both(pair: Cluster) -> None:
     both = {node.node_id() for node in pair.nodes}
 
@@ -109,6 +110,7 @@ def test_what_sensors_tell_of_each_node_is_known_on_both(pair: Cluster) -> None:
         assert [line for line in lines if line.startswith("hardware: ")]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("role", ["holder", pytest.param("other", marks=pytest.mark.proof)])
 def test_either_may_die_and_the_other_serves_what_it_can(
     pair: Cluster, ledger: Ledger, role: str

@@ -164,6 +164,7 @@ def test_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
     assert told_s >= 1
 
 
+@pytest.mark.proof
 def test_the_queue_flags_the_requests_that_wait_at_a_runner(
     narrow: Node, tokens_per_s: float
 ) -> None:
@@ -182,6 +183,7 @@ def test_the_queue_flags_the_requests_that_wait_at_a_runner(
     assert flagged == [False, True, True], flagged
 
 
+@pytest.mark.proof
 def test_a_request_that_only_queues_is_not_taken_for_a_silent_one(
     narrow: Node, tokens_per_s: float
 ) -> None:

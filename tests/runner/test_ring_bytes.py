@@ -18,6 +18,7 @@ from runner.group.group_config import GREETING_BYTES
 from runner.group.rank_channel import RING_LOOK_S
 from tests.harness.ranks import become, group_spec, ready_group, started_ranks
 from tests.harness.slot import ROOT, FakeGateway, Slot, request
+from tests.harness.variants import mostly_proof
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +94,7 @@ def measured_ring(test: CollectiveTest, ranks: int) -> Iterator[list[Slot]]:
         yield slots
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", mostly_proof([2, 3], [2]))
 def test_the_bytes_of_a_ring_are_those_of_the_exchanges_that_were_made(ranks: int) -> None:
     test = order_of("quick", 1 << 20)
     expected = suite_bytes(test, ranks)

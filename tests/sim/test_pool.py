@@ -12,7 +12,7 @@ from tests.sim.pool_schedules import tell
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 PART = 50
-PARTS = 200 if PROVING else 2
+PARTS = 200 if PROVING else 1
 """Schedules, 50 at a time."""
 
 

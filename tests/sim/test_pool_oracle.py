@@ -11,6 +11,7 @@ import pytest
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import PinModel
 from master.decisions.decide import Policy
+from tests.harness.variants import mostly_proof
 from tests.sim.pool_world import GB, Ask, Kind, PoolWorld
 
 CASES = 1_000 if os.environ.get("SHOAL_PROVE") else 60
@@ -108,7 +109,7 @@ def one_after_the_other(seed: int, nodes_at_most: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes_at_most", [1, 3])
+@pytest.mark.parametrize("nodes_at_most", mostly_proof([1, 3], [1]))
 def test_for_one_model_no_more_copies_leave_than_have_to(nodes_at_most: int) -> None:
     left = sum(one_after_the_other(seed, nodes_at_most) for seed in range(CASES))
     print(f"{CASES} cases, in which {left} copies left: as few as had to")

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from typing import NoReturn
 
 from bus.process.logs import Log, log_strays
 from bus.wire.messages.readings import PullState
@@ -39,7 +40,12 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
+def program() -> NoReturn:
+    """Pull what is ordered, and end the process with all that it does."""
     code = main()
     sys.stdout.flush()
     os._exit(code)  # a thread may still wait for the hub
+
+
+if __name__ == "__main__":
+    program()

@@ -31,6 +31,7 @@ from tests.harness.gateway_testbed import ROOT, eventually
 from tests.harness.records_writer import row
 from tests.harness.small_disks import filled, needs_mounts, remounted, small_disk
 
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
 ALL = recent(RecentQuery(limit=1_000_000))
 NOBODY = 65534
 
@@ -407,7 +408,7 @@ class Writer:
 def test_whoever_is_killed_at_any_point_what_was_acknowledged_is_there(disk: Disk) -> None:
     chance = random.Random(7)
     acknowledged: list[str] = []
-    for turn in range(8):
+    for turn in range(20 if PROVING else 4):
         writers = [
             Writer(disk.path, f"t{turn}w{number}", "durable" if number else "")
             for number in range(2)

@@ -277,7 +277,8 @@ def test_a_replica_stays_while_nothing_is_heard_of_the_first_copys_node(
     assert other.status == "ready"
 
 
-@pytest.mark.parametrize("holders", [pytest.param(1, marks=pytest.mark.proof), 2])
+@pytest.mark.proof
+@pytest.mark.parametrize("holders", [1, 2])
 def test_a_replica_that_fails_is_not_tried_again_for_ten_minutes(holders: int) -> None:
     made, clients = with_replica()
     made.crash(made.held[replica_of(made, "a").instance])

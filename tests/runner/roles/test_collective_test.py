@@ -19,6 +19,7 @@ from bus.wire.messages.control import SlotDrain
 from runner.lifecycle import GROUP_LOST, STOPPED
 from tests.harness.ranks import become, group_spec, started_ranks, until_ready
 from tests.harness.slot import Slot
+from tests.harness.variants import mostly_proof
 
 NOWHERE = Path("/nonexistent")
 ENDLESS = order_of("standard", 1 << 20).model_copy(update={"latency_rounds": 10**7})
@@ -77,7 +78,7 @@ def measured_ring(test: CollectiveTest, ranks: int) -> Iterator[tuple[list[Slot]
             tap.close()
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", mostly_proof([2, 3], [2]))
 def test_ranks_of_a_ring_find_every_element_right_and_leave_when_drained(ranks: int) -> None:
     with measured_ring(order_of("quick", 1 << 20), ranks) as (slots, tap):
         report = report_of(tap.until_phase("done"))
@@ -100,6 +101,7 @@ def test_ranks_of_a_ring_find_every_element_right_and_leave_when_drained(ranks: 
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_megabytes_cross_a_ring_of_two_unharmed() -> None:
     with measured_ring(order_of("quick", 256 << 20), 2) as (_, tap):
         report = report_of(tap.until_phase("done"))

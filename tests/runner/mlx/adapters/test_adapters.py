@@ -17,6 +17,7 @@ from runner.engine import EntryId, PrefillChunk, PrefixInsert
 from runner.mlx.engine import MlxEngine
 from tests.harness.families import MODELS, QUANTISED, write_model
 from tests.harness.lora import KEYS, adapted, as_peft, draw_adapter
+from tests.harness.variants import mostly_proof
 from tests.runner.mlx.conftest import Drive
 
 generate_step = sys.modules["mlx_lm.generate"].generate_step
@@ -29,6 +30,7 @@ FAMILIES = {
     "qwen3_moe": ({**MODELS["qwen3_moe"]}, KEYS[:2]),
     "qwen3_next": ({**MODELS["qwen3_next"]}, ("linear_attn.out_proj", "self_attn.q_proj")),
 }
+GATE = ("llama", "llama, 4 bits", "qwen3_next")
 
 
 Adapted = tuple[Path, MlxEngine]
@@ -71,7 +73,7 @@ def same(got: list[int], wanted: list[tuple[int, float]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mostly_proof(FAMILIES, GATE))
 def test_each_adapter_says_what_mlx_lm_says_with_it(adapted_model, new_row, family):
     folder, engine = adapted_model(family)
     assert engine.facts.adapters == {"one", "two"} and not engine.facts.refused_adapters
@@ -84,7 +86,7 @@ def test_each_adapter_says_what_mlx_lm_says_with_it(adapted_model, new_row, fami
     assert len({tuple(tokens) for tokens in said.values()}) == 3, "the adapters are heard"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mostly_proof(FAMILIES, GATE))
 def test_rows_of_both_and_of_none_in_one_batch_say_what_each_says_alone(
     adapted_model, new_row, monkeypatch, family
 ):
