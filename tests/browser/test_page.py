@@ -258,7 +258,9 @@ def test_the_keyboard_alone_is_enough(tab: Tab, node: Node) -> None:
     ended(page)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(WIDE, "light"), pytest.param(PHONE, "dark", marks=pytest.mark.proof)]
+)
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
 ) -> None:

@@ -103,6 +103,7 @@ def test_axe_finds_nothing_in_events_and_a_log(
         tab.check()
 
 
+@pytest.mark.proof
 def test_a_gateway_that_began_anew_is_followed_again(browser: Browser, node: Node) -> None:
     with opened(browser, node.url, expects=("Failed to load resource", "net::")) as tab:
         page = tab.open("/#watch")

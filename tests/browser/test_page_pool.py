@@ -170,6 +170,7 @@ def test_what_was_loaded_and_unloaded_is_drawn_and_listed(tab: Tab, node: Node) 
     assert [one["why"] for one in told["changes"] if one["what"] == "unloading"][-1]
 
 
+@pytest.mark.proof
 def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> None:
     assert ask(node, "first").status_code == 200
     page = tab.page

@@ -129,6 +129,7 @@ def test_a_request_that_names_no_priority_has_the_cards(node: Node) -> None:
     answered(priorities, lambda found: found == wanted, "the priorities are recorded")
 
 
+@pytest.mark.proof
 def test_a_card_says_by_which_rules_output_is_read(node: Node) -> None:
     loaded_with(node, "temperature = 0\n")
     thinks = told(node, "Hello")

@@ -140,6 +140,7 @@ def asked(pair: Cluster, number: int, *words: str) -> Any:
     return node.shoal(*words)
 
 
+@pytest.mark.proof
 def test_arrays_that_are_too_small_give_no_verdict_on_a_link(pair: Cluster) -> None:
     words = ("rdma-test", "--quick", "--memory", SMALL_MB)
     done = asked(pair, 0, *words, "--json")

@@ -87,6 +87,7 @@ def serves(node: Node) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.proof
 def test_each_line_comes_whatever_the_collector_does_and_the_node_serves(
     node: Node, collector: LineCollector
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: H
     assert json.loads(again.stdout)["note"] == "it is here already"
 
 
+@pytest.mark.proof
 def test_ollama_pulls_a_name_that_people_know_and_asks_by_it(node: Node, hub: HubServer) -> None:
     hub.faults.bytes_per_s = 6.0 * MB
     said = lines(node, "/api/pull", {"model": "qwen3:0.6b"})

@@ -166,6 +166,7 @@ def test_it_is_shown_while_it_is_made_and_stopping_it_leaves_nothing(node: Node)
     assert listed(node) == before
 
 
+@pytest.mark.proof
 def test_killed_in_the_middle_it_leaves_nothing_and_says_so(node: Node) -> None:
     before = listed(node)
     instance, pid = held_in_the_middle(node, "killed")

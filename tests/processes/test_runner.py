@@ -353,6 +353,7 @@ def test_sigterm_gives_every_open_request_its_end(tmp_path: Path, model: Path) -
         gateway.close()
 
 
+@pytest.mark.proof
 def test_a_runner_waits_for_a_spec_as_long_as_there_is_a_worker(
     tmp_path: Path, model: Path
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.harness.nodes import Node, eventually, kill, running_node
@@ -20,6 +22,15 @@ def node() -> Iterator[Node]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def nothing_loaded(node: Node) -> Iterator[None]:
+    """Leave nothing loaded for the next test, however this one ends."""
+    yield
+    if node.all_processes():
+        for instance in node.state()["instances"]:
+            node.http.delete(f"/instance/{instance}")
+
+
 def runners(node: Node) -> set[int]:
     """Return the pids of all runner processes."""
     return {pid for name, pid in node.processes().items() if name.startswith("runner:")}
@@ -29,7 +40,16 @@ def spare(node: Node) -> int:
     """Wait for a spare runner where nothing is placed, and return its pid."""
     eventually(lambda: not node.state()["instances"], PATIENCE_S, "nothing is placed")
     (pid,) = eventually(lambda: runners(node), PATIENCE_S, "a spare runner")
+    eventually(lambda: is_waiting(pid), PATIENCE_S, "it has come up, for a load to take")
     return pid
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a runner has imported what it needs and does nothing."""
+    process = psutil.Process(pid)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(0.5)
+    return before > 0.2 and sum(process.cpu_times()[:2]) - before < 0.1
 
 
 def test_the_next_load_takes_the_spare_and_another_follows(node: Node) -> None:

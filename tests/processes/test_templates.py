@@ -123,6 +123,7 @@ class Peak:
             self.most = max(self.most, _resident(self._node))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("model", ["endless", pytest.param("huge", marks=pytest.mark.proof)])
 def test_a_template_that_takes_too_much_fails_the_load_with_the_reason(
     hostile: Node, model: str

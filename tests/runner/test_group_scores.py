@@ -25,11 +25,12 @@ from tests.harness.families import MODELS, write_model
 from tests.harness.group_requests import NOISE, ROUGH_NOISE
 from tests.harness.ranks import LAYERS, TINY, one_gateway, ready_group, stages
 from tests.harness.slot import FakeGateway, Stream, request
+from tests.harness.variants import mostly_proof
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BUNDLED = "bundled"
-SHAPES = ["alone", "pipeline", "tensor"]
+SHAPES = mostly_proof(["alone", "pipeline", "tensor"], ["pipeline"])
 FAMILIES = [
     BUNDLED,
     *(pytest.param(name, marks=pytest.mark.proof) for name in ("llama", "qwen3_moe", "gpt_oss")),

@@ -73,7 +73,7 @@ def spans_of(one: RankTraced) -> RankSpans:
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", PIPELINE_3, id="pipeline of 3"),
+        pytest.param("pipeline", PIPELINE_3, id="pipeline of 3", marks=pytest.mark.proof),
         pytest.param("tensor", TENSOR_2, id="tensor over 2"),
     ],
 )
@@ -126,6 +126,7 @@ def test_what_crosses_a_pipeline_is_told_at_both_ends_in_its_order() -> None:
     assert min(matched.values()) >= 18, matched
 
 
+@pytest.mark.proof
 def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
     with ready_group(TINY, "pipeline", PIPELINE_2) as (slots, gateway):
 
@@ -160,6 +161,7 @@ def test_the_bytes_between_stages_are_counted_at_both_ends() -> None:
             assert plans.sent_bytes > 0 < plans.received_bytes
 
 
+@pytest.mark.proof
 def test_a_group_that_is_not_asked_notes_nothing() -> None:
     with ready_group(TINY, "pipeline", PIPELINE_2) as (_, gateway):
         gateway.ended(gateway.submit(request("plain", "The boat goes on", max_tokens=20)))

@@ -69,8 +69,8 @@ def one_rank() -> Alone:
 
 
 SHAPES = [
-    pytest.param("pipeline", PIPELINE_2, id="pipeline of 2"),
-    pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.slow),
+    pytest.param("pipeline", PIPELINE_2, id="pipeline of 2", marks=pytest.mark.proof),
+    pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.proof),
     pytest.param("pipeline", PIPELINE_3, id="pipeline of 3", marks=pytest.mark.slow),
 ]
 
@@ -290,6 +290,7 @@ def test_a_rank_with_another_key_is_no_part_of_the_group() -> None:
         assert slots[1].exit_code(20.0) == GROUP_LOST
 
 
+@pytest.mark.proof
 def test_a_stranger_at_a_ring_s_port_ends_that_generation_by_name_and_hears_nothing() -> None:
     group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=3.0)
     ports = [int(address.rpartition(":")[2]) for rank in group.ranks for address in rank.ring]
