@@ -96,6 +96,7 @@ def _without_its_api(node: Node) -> None:
     eventually(node.ready, 60, "the node serves again")
 
 
+@pytest.mark.proof
 def test_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> None:
     node = Node()
     try:
@@ -125,6 +126,7 @@ def test_up_beside_another_node_says_whose_the_port_is_and_where_to_go(node: Nod
         other.close()
 
 
+@pytest.mark.proof
 def test_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(node: Node) -> None:
     same = node.shoal("up", "--base-port", str(node.base_port))
     assert same.returncode == 0 and "down" not in same.stdout + same.stderr, same.stderr

@@ -193,6 +193,7 @@ def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None
     assert sorted(map(is_whole, nodes)) == [False, True]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("turn", range(3 if PROVING else 1))
 def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
     nodes: tuple[Node, Node], turn: int

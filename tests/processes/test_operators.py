@@ -69,6 +69,7 @@ def held() -> Iterator[Node]:
     node.close()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_held_node_outlives_what_is_late_and_fails_with_its_supervisord(held: Node) -> None:
     words = ("up", "--foreground", "--stay", "--wait", "1", "--base-port", str(held.base_port))

@@ -218,6 +218,7 @@ def count_of(kind: type[object], gateway: FakeGateway) -> int:
     return sum(isinstance(one, kind) for one in gateway.heard)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one in BRIEF else pytest.mark.proof) for one in ASKED]
 )

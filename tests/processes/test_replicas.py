@@ -88,6 +88,7 @@ def answering(node: Node) -> set[str]:
     return {one["instance"] for one in seen if one["model"] == "first" and one["running"]}
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_a_model_under_load_gets_a_replica_which_makes_way_for_another_model(
     nodes: tuple[Node, Node],

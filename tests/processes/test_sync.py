@@ -108,6 +108,7 @@ def test_what_this_node_has_is_copied_and_what_is_there_is_said(nodes: tuple[Nod
     assert [one["model"] for one in told["there"]] == [A, B]
 
 
+@pytest.mark.proof
 def test_over_http_a_line_tells_how_far_each_copy_is(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     have_copies(nodes)

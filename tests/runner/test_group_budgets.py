@@ -36,7 +36,7 @@ def one_rank() -> dict[str, Outcome]:
     ("sharding", "layers"),
     [
         pytest.param("pipeline", PIPELINE_2, id="pipeline", marks=pytest.mark.proof),
-        pytest.param("tensor", TENSOR_2, id="tensor"),
+        pytest.param("tensor", TENSOR_2, id="tensor", marks=pytest.mark.proof),
     ],
 )
 def test_budgets_end_thinking_alike_on_a_group_and_on_one_rank(

@@ -175,7 +175,7 @@ def test_a_group_that_is_not_asked_notes_nothing() -> None:
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", PIPELINE_2, id="pipeline of 2"),
+        pytest.param("pipeline", PIPELINE_2, id="pipeline of 2", marks=pytest.mark.proof),
         pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.proof),
     ],
 )

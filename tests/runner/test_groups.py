@@ -156,7 +156,7 @@ def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
 @pytest.mark.parametrize(
     "family",
     [
-        "llama, 4 bits",
+        pytest.param("llama, 4 bits", marks=pytest.mark.proof),
         pytest.param("qwen3_moe", marks=pytest.mark.proof),
         pytest.param("deepseek_v3", marks=pytest.mark.proof),
     ],

@@ -112,6 +112,7 @@ def test_the_bytes_of_a_ring_are_those_of_the_exchanges_that_were_made(ranks: in
     assert_both_ends_agree(ways)
 
 
+@pytest.mark.proof
 def test_a_token_of_a_tensor_pair_costs_a_sum_for_each_cut_block_and_one_of_itself() -> None:
     with ready_group(TINY, "tensor", [(0, TINY_LAYERS)] * 2) as (slots, gateway):
         found = [at_rest(slots, gateway.listen)]
