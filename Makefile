@@ -126,8 +126,12 @@ prove-fuzz: $(READY)
 	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py \
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
+# files of nodes that another target runs whole
+ELSEWHERE := cluster counts edge failures_remembered fair_rows faults folders partition pool_mixed_load pool_rules \
+	ports record_kills refused_loads secrets soak templates two_nodes
+
 prove-nodes: $(READY)
-	$(PROVE) tests/processes -m "proof and nodes"
+	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
 	$(PROVE) tests/processes/test_load_memory.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
 		tests/runner/test_group_scores.py tests/runner/test_group_spans.py
 
