@@ -27,7 +27,8 @@ from typing import Any, Protocol
 import setproctitle
 
 from bus.client import BusClient, Speaker
-from bus.links.keyring import KeyFiles, Keyring, open_keyring
+from bus.links.cluster_key import KeyFiles
+from bus.links.keyring import Keyring, open_keyring
 from bus.links.reactor import PollReactor, Reactor
 from bus.links.security import Security
 from bus.links.traffic import Traffic, open_traffic

@@ -26,7 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from bus.links.keyring import KeyFiles
+from bus.links.cluster_key import KeyFiles
 from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints, host_here
 from bus.process.identity import node_id

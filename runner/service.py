@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from bus.client import BusClient
-from bus.links.keyring import KeyFiles
+from bus.links.cluster_key import KeyFiles
 from bus.links.transport import Change, Link
 from bus.process.clock import wall
 from bus.process.endpoints import Endpoints

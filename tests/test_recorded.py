@@ -19,8 +19,8 @@ from typing import Any, get_args
 import pytest
 import zstandard
 
-from bus.links.cluster_key import ClusterKeys
-from bus.links.keyring import KeyFiles, open_keyring, read_keys
+from bus.links.cluster_key import ClusterKeys, KeyFiles
+from bus.links.keyring import open_keyring, read_keys
 from bus.membership.peer_memory import PeerMemory, Remembered
 from bus.process.identity import FILE, node_id
 from bus.replica.state import ClusterState

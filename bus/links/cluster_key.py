@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bus.wire.errors import BadKey
@@ -33,6 +34,16 @@ _READ = str.maketrans(_CROCKFORD + "OIL", _RFC4648 + "ABB")
 """Crockford's alphabet has no I, L, O, U; who reads them aloud or types them means 1, 1, 0."""
 
 Phase = Literal["settled", "prepared", "switched"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The key file, which need not be there, the list of nodes that this one has met, and the file
+    of the machine key, which is made where there is none."""
+
+    key: Path
+    known: Path
+    machine: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

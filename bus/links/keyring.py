@@ -19,7 +19,6 @@ import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bus.links.authenticator import AUTHENTICATOR
@@ -27,6 +26,7 @@ from bus.links.cluster_key import (
     KEY_BYTES,
     ClusterKey,
     ClusterKeys,
+    KeyFiles,
     door_secret,
     node_secret,
     parse_keys,
@@ -48,16 +48,6 @@ DOOR_MAX_BYTES = 64 << 10
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _count = itertools.count(1)
 _Stamp = tuple[int, int, int, int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFiles:
-    """The key file, which need not be there, the list of nodes that this one has met, and the file
-    of the machine key, which is made where there is none."""
-
-    key: Path
-    known: Path
-    machine: Path | None = None
 
 
 def new_key() -> ClusterKey:

@@ -18,7 +18,6 @@ import threading
 import xmlrpc.client
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from supervisor.xmlrpc import Faults, SupervisorTransport
@@ -197,14 +196,6 @@ class Supervisor:
                 raise Unavailable(f"supervisord at {self._path}: {error}") from error
             finally:
                 transport.close()
-
-
-def read_supervisor_pid(path: Path) -> int | None:
-    """Return the pid in supervisord's pidfile, None without one."""
-    try:
-        return int(path.read_text().strip())
-    except (OSError, ValueError):
-        return None
 
 
 class _AlreadySo(Exception):

@@ -18,7 +18,7 @@ import msgpack
 from pydantic import TypeAdapter, ValidationError
 
 from bus.wire import accelerators, pool
-from bus.wire.errors import BadMessage
+from bus.wire.errors import BadMessage, first_problem
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages import (
     collectives,
@@ -144,10 +144,3 @@ def decode_body(kind: object, body: object) -> Message:
         return adapter.validate_python(body)
     except ValidationError as error:
         raise BadMessage(f"{kind}: {first_problem(error)}") from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the first thing that pydantic found, as `field: problem`."""
-    detail = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in detail["loc"]) or "message"
-    return f"{where}: {detail['msg']}"

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from bus.wire.array_frames import astuple, packer, reader
-from bus.wire.codec import first_problem
+from bus.wire.errors import first_problem
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import (
     Accepted,

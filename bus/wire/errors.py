@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 FailReason = Literal[
     "overloaded",
@@ -121,3 +121,10 @@ class ContextOverflow(ShoalError):
         super().__init__(f"prompt is too long: {prompt_tokens} tokens > {limit_tokens} maximum")
         self.prompt_tokens = prompt_tokens
         self.limit_tokens = limit_tokens
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that pydantic found, as `field: problem`."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in detail["loc"]) or "message"
+    return f"{where}: {detail['msg']}"

@@ -14,7 +14,7 @@ from bus.wire.cards import ModelKind
 from bus.wire.ids import NodeId
 
 if TYPE_CHECKING:
-    from bus.links.keyring import KeyFiles
+    from bus.links.cluster_key import KeyFiles
     from bus.links.tls_files import TlsFiles
     from bus.process.logs import LevelSource
 

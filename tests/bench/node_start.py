@@ -27,8 +27,8 @@ from pathlib import Path
 
 import psutil
 
-from bus.process.supervisor import read_supervisor_pid
 from conf.paths import find_paths
+from gateway.cli.node.processes import read_supervisor_pid
 from tests.harness.nodes import ROOT, free_base_port
 
 PR_SET_CHILD_SUBREAPER = 36

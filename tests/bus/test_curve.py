@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from bus.links.cluster_key import ClusterKey, ClusterKeys
+from bus.links.cluster_key import ClusterKey, ClusterKeys, KeyFiles
 from bus.links.keyring import (
     DOOR_MAX_BYTES,
-    KeyFiles,
     Keyring,
     new_key,
     open_keyring,
@@ -353,7 +352,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from bus.wire.ids import NodeId
-from bus.links.keyring import KeyFiles, open_keyring
+from bus.links.cluster_key import KeyFiles
+from bus.links.keyring import open_keyring
 from bus.process.logs import Log
 from bus.links.transport import Link
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from bus.process.supervisor import read_supervisor_pid
 from conf.paths import Paths
+from gateway.cli.node.processes import read_supervisor_pid
 
 LINUX = sys.platform == "linux"
 

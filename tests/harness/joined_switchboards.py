@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient, Speaker
-from bus.links.cluster_key import ClusterKey, ClusterKeys
-from bus.links.keyring import KeyFiles, Keyring, open_keyring, write_keys
+from bus.links.cluster_key import ClusterKey, ClusterKeys, KeyFiles
+from bus.links.keyring import Keyring, open_keyring, write_keys
 from bus.links.reactor import PollReactor
 from bus.links.transport import Link
 from bus.membership.peer_links import PeerSettings, PeerTiming

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bus.links.cluster_key import ClusterKeys
-from bus.links.keyring import KeyFiles, Keyring, open_keyring, write_keys
+from bus.links.cluster_key import ClusterKeys, KeyFiles
+from bus.links.keyring import Keyring, open_keyring, write_keys
 from bus.links.reactor import PollReactor
 from bus.links.security import Security
 from bus.links.transport import Frames, Kind, Link

@@ -19,11 +19,12 @@ from typing import Any
 from bus.links.cluster_key import (
     ClusterKey,
     ClusterKeys,
+    KeyFiles,
     door_secret,
     node_secret,
     ring_secret,
 )
-from bus.links.keyring import KeyFiles, open_keyring, write_keys
+from bus.links.keyring import open_keyring, write_keys
 from bus.membership.peer_memory import PeerMemory, Remembered
 from bus.process.logs import Log
 from bus.replica.state import ClusterState, digest

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bus.client import Speaker
-from bus.links.cluster_key import ClusterKey, ClusterKeys
-from bus.links.keyring import KeyFiles, NodeSecurity, new_key, open_keyring, write_keys
+from bus.links.cluster_key import ClusterKey, ClusterKeys, KeyFiles
+from bus.links.keyring import NodeSecurity, new_key, open_keyring, write_keys
 from bus.links.security import Security
 from bus.process.logs import Log
 from bus.wire.ids import Boot, ModelId, NodeId

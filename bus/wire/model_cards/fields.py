@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from bus.wire.codec import first_problem
+from bus.wire.errors import first_problem
 from bus.wire.go_templates import TEMPLATE_BYTES, GoTemplateError, parse_template
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind

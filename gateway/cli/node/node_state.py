@@ -24,7 +24,7 @@ from bus.wire.cards import (
     not_in_force,
     passed_over_named,
 )
-from bus.wire.codec import first_problem
+from bus.wire.errors import first_problem
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named, plain_name

@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 
 from bus.process.ports import listening, port_owner
-from bus.process.supervisor import read_supervisor_pid
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
 from conf.settings import Settings
@@ -242,3 +241,11 @@ def _locked(path: Path) -> bool:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     return True
+
+
+def read_supervisor_pid(path: Path) -> int | None:
+    """Return the pid in supervisord's pidfile, None without one."""
+    try:
+        return int(path.read_text().strip())
+    except (OSError, ValueError):
+        return None

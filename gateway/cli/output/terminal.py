@@ -12,15 +12,17 @@ import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 from gateway.cli.output.errors import WORDS, CliError
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 
@@ -94,6 +96,8 @@ class Output:
 
         It takes the words of the remark, and by name what `rich` draws.
         """
+        from rich.progress import BarColumn, Progress, TextColumn
+
         shown = (*before, TextColumn("{task.description}"), BarColumn(), *after)
         with Progress(*shown, console=self.err, transient=True, disable=not self.live) as bar:
             task = bar.add_task(text, total=None)

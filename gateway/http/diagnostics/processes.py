@@ -12,8 +12,7 @@ from typing import Any, Literal, cast
 from falcon.asgi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bus.wire.codec import first_problem
-from bus.wire.errors import BadMessage, BadRequest
+from bus.wire.errors import BadMessage, BadRequest, first_problem
 from bus.wire.messages.control import AskDiagnosis, Diagnosis
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised

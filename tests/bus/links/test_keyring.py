@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bus.links.cluster_key import ClusterKeys, node_secret
+from bus.links.cluster_key import ClusterKeys, KeyFiles, node_secret
 from bus.links.curve import public_key
 from bus.links.keyring import (
-    KeyFiles,
     Keyring,
     machine_keys,
     new_key,

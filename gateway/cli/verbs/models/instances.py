@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import DownloadColumn, TimeRemainingColumn
 
 from bus.wire.ids import InstanceId
 from bus.wire.instances import Instance
@@ -178,6 +177,8 @@ def wait_ready(
     instance_id = placed.instance
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
+    from rich.progress import DownloadColumn, TimeRemainingColumn
+
     model, older = "", frozenset[str]()
     with output.progress("loading", DownloadColumn(), TimeRemainingColumn()) as show:
         while True:

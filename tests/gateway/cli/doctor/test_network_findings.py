@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bus.links.cluster_key import ClusterKeys
-from bus.links.keyring import KeyFiles, new_key, open_keyring, write_keys
+from bus.links.cluster_key import ClusterKeys, KeyFiles
+from bus.links.keyring import new_key, open_keyring, write_keys
 from bus.links.transport import Link
 from bus.process.logs import Log
 from bus.wire.ids import NodeId
