@@ -70,7 +70,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.kv": ("pydantic",),
     "bus.wire.lora": (),
     "bus.wire.accelerators": ("pydantic",),
-    "bus.wire.model_cards": ("msgpack", "pydantic"),
+    "bus.wire.model_cards": ("pydantic",),
     "bus.wire.pool": ("pydantic",),
     "bus.wire.tasks": ("pydantic",),
     "shoal --help": ("typer",),
