@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from bus.client import BusClient
+from bus.links.reactor import Timer
 from bus.process.clock import wall
 from bus.wire.api_keys import ApiKey
 from bus.wire.codec import Envelope
@@ -48,7 +49,7 @@ class ApiKeys:
         self._told: tuple[KeyUse, ...] = ()
         self._told_at = 0.0
         self._went_on = False
-        bus.reactor.every(TELL_S, self._tell)
+        self._telling: Timer | None = None
 
     @property
     def known(self) -> bool:
@@ -95,6 +96,7 @@ class ApiKeys:
         is one of the minute in which it was submitted, and now runs."""
         self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()
+        self._go_on_telling()
 
         def leave() -> None:
             """Count the request as ended."""
@@ -109,6 +111,7 @@ class ApiKeys:
         if key_id is None or key_id not in self.book.keys:
             return _nothing
         self._budgets.spends(key_id, spent)
+        self._go_on_telling()
 
         def settle() -> None:
             """Count the tokens for good."""
@@ -124,6 +127,7 @@ class ApiKeys:
         if isinstance(reading, KeyUseReading) and is_before:
             self._went_on = True
             self._budgets.take_over(reading, wall())
+            self._go_on_telling()
 
     def use_of(self, key_id: str) -> KeyTotals:
         """Return what is used of a key on all nodes, as far as it is known here."""
@@ -136,6 +140,17 @@ class ApiKeys:
         readings = self._readings.key_uses(self._now())
         own = (speaker.node, speaker.process)
         return used_elsewhere(readings, key_id, own, day_of(wall()))
+
+    def _go_on_telling(self) -> None:
+        """Tell now and then, for as long as there is anything to tell."""
+        if self._telling is None:
+            self._telling = self._bus.reactor.every(TELL_S, self._tell_on)
+
+    def _tell_on(self) -> None:
+        self._tell()
+        if not self._told and self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
 
     def _tell(self) -> None:
         """Publish what is used, where that is new or is to be heard again."""
