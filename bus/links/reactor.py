@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import math
 import os
 import signal
 import threading
@@ -84,9 +83,8 @@ class Reactor(ABC):
         return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action each `period_s`, at multiples of it by the clock, so that what is due often
-        shares its wakings; perhaps a little early, on average not."""
-        return self._start(Timer(_multiple_after(self.now(), period_s), action, period_s))
+        """Do an action each `period_s`; perhaps a little early, on average not."""
+        return self._start(Timer(self.now() + period_s, action, period_s))
 
     def now(self) -> float:
         """Return the seconds of the monotonic clock of `bus.process.clock`."""
@@ -241,7 +239,7 @@ class PollReactor(Reactor):
                 continue
             timer.action()
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = _multiple_after(max(timer.at, now), timer.period_s, 0.5)
+                timer.at = max(timer.at + timer.period_s, now)
                 self._start(timer)
 
 
@@ -318,13 +316,8 @@ class AsyncioReactor(Reactor):
             timer.action()
         finally:  # what one turn of it raised is the loop's to tell; the next is still due
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = _multiple_after(max(timer.at, self.now()), timer.period_s, 0.5)
+                timer.at = self.now() + timer.period_s
                 self._start(timer)
-
-
-def _multiple_after(instant: float, period_s: float, least: float = 0.0) -> float:
-    """Return the first multiple of a period that is later than an instant, by `least` periods."""
-    return period_s * (math.floor(instant / period_s + least) + 1)
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:
