@@ -20,6 +20,11 @@ def test_a_deleted_instance_drains_and_leaves_no_process() -> None:
     instance = node.place("i1")
     assert node.run(5.0, lambda: node.ready(instance))
     node.delete(instance, deadline_s=10.0)
+
+    def told() -> set[float | None]:
+        return {s.drain_deadline_s for s in node.worker.table.slots.values() if s.life != "free"}
+
+    assert node.run(5.0, lambda: told() == {10.0}), "it is told as long as was given to it"
     assert node.run(5.0, lambda: not node.state.instances)
     assert node.living() == []
 
