@@ -2,7 +2,7 @@
 #
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
 #   make test    the tests (the README's test command); AGAIN=--again runs failed ones once more
-#   make test-fast  format, lint, quick unit tests, one node
+#   make test-fast  format, lint, the unit tests of the quickest rooms, one node
 #   make lint    format, lint, types, generated pages
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
