@@ -126,9 +126,9 @@ prove-fuzz: $(READY)
 	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py \
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
-# files of nodes that another target runs whole
-ELSEWHERE := cluster counts edge failures_remembered fair_rows faults folders partition pool_mixed_load pool_rules \
-	ports record_kills refused_loads secrets soak templates two_nodes
+# files of nodes that another target runs whole; those that run alone are not marked as nodes
+ELSEWHERE := counts edge failures_remembered folders partition pool_mixed_load pool_rules \
+	ports record_kills refused_loads secrets templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"

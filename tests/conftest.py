@@ -26,7 +26,7 @@ WHOLE_NODES = [HERE / name for name in ("browser", "clients", "processes")]
 NODES_S = 240
 """A test that is the first to need nodes waits for their start, too: on a new machine libraries are
 compiled and measured in it."""
-RANKS = ("test_group", "test_measuring")
+RANKS = ("test_group",)
 MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak")}
 """The files of whole nodes that tell how long something took, or that load all of the cores."""
 LONGEST = ("cluster_meeting", "crash_loops")

@@ -1,9 +1,8 @@
 """The library that multiplies matrices in the processes of pytest: what runners are started with,
-on one thread, for each core has a process. Without it a test of an engine takes two to three times
-as long.
+on one thread, for each core has a process. Without it a test of an engine takes twice as long.
 
-`parts` and the mutants' tool start pytest with these variables, and each process that runs tests
-takes them out of its environment, so that what a test starts finds what a user's processes find.
+`parts` starts pytest with these variables, and each process that runs tests takes them out of its
+environment, so that what a test starts finds what a user's processes find.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ class ApiKeys:
         if key_id is None or key_id not in self.book.keys:
             return _nothing
         self._budgets.spends(key_id, spent)
-        self._go_on_telling()
 
         def settle() -> None:
             """Count the tokens for good."""
             self._budgets.spent(key_id, spent, wall())
+            self._go_on_telling()
 
         return settle
 

@@ -174,11 +174,11 @@ def wait_ready(
     The process that answers may not have read the log up to the acknowledged placement: until then
     it knows nothing of the instance, and that means nothing.
     """
+    from rich.progress import DownloadColumn, TimeRemainingColumn
+
     instance_id = placed.instance
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
-    from rich.progress import DownloadColumn, TimeRemainingColumn
-
     model, older = "", frozenset[str]()
     with output.progress("loading", DownloadColumn(), TimeRemainingColumn()) as show:
         while True:
