@@ -172,11 +172,12 @@ def test_a_group_that_is_not_asked_notes_nothing() -> None:
         assert names == {"one"}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", PIPELINE_2, id="pipeline of 2", marks=pytest.mark.proof),
-        pytest.param("tensor", TENSOR_2, id="tensor over 2", marks=pytest.mark.proof),
+        pytest.param("pipeline", PIPELINE_2, id="pipeline of 2"),
+        pytest.param("tensor", TENSOR_2, id="tensor over 2"),
     ],
 )
 def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(
