@@ -64,7 +64,7 @@ lint-pages: $(READY)
 	$(BIN)/python -m tests.harness.pages --check
 
 check: lint
-	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
+	$(PYTEST) tests -m "not slow and not nodes and not proof" $(SIDE_BY_SIDE)
 
 house: $(READY)
 	@$(BIN)/python -m tests.house.measure --against tests/house/before.json
@@ -126,13 +126,13 @@ prove-fuzz: $(READY)
 	$(PROVE) tests/processes/test_fuzz.py tests/processes/test_edge.py \
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
-# files of nodes that another target runs whole; those that run alone are not marked as nodes
-ELSEWHERE := counts edge failures_remembered folders partition pool_mixed_load pool_rules \
-	ports record_kills refused_loads secrets templates two_nodes
+# files of nodes that another target runs whole
+ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz partition \
+	pool_mixed_load pool_rules ports record_kills refused_loads secrets soak templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
-	$(PROVE) tests/processes/test_load_memory.py tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
+	$(PROVE) tests/runner/test_group_adapters.py tests/runner/test_group_budgets.py \
 		tests/runner/test_group_scores.py tests/runner/test_group_spans.py
 
 prove-faults: $(READY)

@@ -1,5 +1,5 @@
 """What all tests share: an example of a property may take as long as it likes, and tests of whole
-nodes or groups are slow: they run in pairs, a file beside a file, or alone where they measure."""
+nodes or groups are slow: they run in pairs, a file beside a file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ NODES_S = 240
 """A test that is the first to need nodes waits for their start, too: on a new machine libraries are
 compiled and measured in it."""
 RANKS = ("test_group",)
-MEASURES = {"processes": ("churn", "cluster", "fair_rows", "faults", "fuzz", "soak")}
-"""The files of whole nodes that tell how long something took, or that load all of the cores."""
-LONGEST = ("cluster_meeting", "crash_loops")
+LONGEST = ("cluster_meeting", "crash_loops", "faults")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
 
 
@@ -38,16 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    measures = {HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names}
     for item in items:
         if _has_nodes(item.path):
             item.add_marker("slow")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(NODES_S))
-            if item.path in measures:
-                item.add_marker("alone")
-            elif item.get_closest_marker("alone") is None:
-                item.add_marker("nodes")
+            item.add_marker("nodes")
         elif item.path.stem.startswith(RANKS) and item.path.parent == HERE / "runner":
             item.add_marker("nodes")
     items.sort(key=lambda item: _turn(item.path))

@@ -85,8 +85,8 @@ def test_failures_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
     assert parts.run(ALL, again=True, root=root) == 0
 
 
-OF_A_FILE = re.compile(r"^pytestmark = \[?[^]]*mark\.(alone|nodes)\b", re.MULTILINE)
-OF_A_TEST = re.compile(r"^(@| +marks=)pytest\.mark\.(alone|nodes)\b", re.MULTILINE)
+OF_A_FILE = re.compile(r"^pytestmark = \[?[^]]*mark\.(nodes)\b", re.MULTILINE)
+OF_A_TEST = re.compile(r"^(@| +marks=)pytest\.mark\.nodes\b", re.MULTILINE)
 
 
 class Item:
@@ -120,7 +120,7 @@ def test_each_file_of_tests_is_in_the_one_part_that_its_markers_ask_for() -> Non
     pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
     for item in items:
         file = str(item.path.relative_to(parts.ROOT))
-        marker = next((one for one in ("nodes", "alone") if one in item.markers), "side")
+        marker = "nodes" if "nodes" in item.markers else "side"
         assert [part.name for part in parts.PARTS if collects(part, file)] == [marker], file
         assert not OF_A_TEST.search(item.text), f"mark all of {file}: a part has whole files"
 

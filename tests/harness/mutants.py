@@ -41,7 +41,7 @@ TESTS = (
     "tests/bus/membership", "tests/sim",
 )  # fmt: skip
 """The tests that are looked at for lines: those of the rooms, without nodes."""
-FAST = "not slow and not proof and not alone and not nodes"
+FAST = "not slow and not proof and not nodes"
 AT_ONCE = 2
 STARTUP_CPU_S, TIMES, WALL_TIMES = 30, 5, 20.0
 """A mutant has the CPU seconds of a start and five times those of its tests; and 20 times as long

@@ -1,5 +1,5 @@
-"""Runs the parts of the test suite, one after the other: what may run side by side, what starts
-nodes, what measures. Each part runs whole, also when one before it failed.
+"""Runs the parts of the test suite, one after the other: what starts no node, and what starts nodes
+or groups of runners. Each part runs whole, also when one before it failed.
 
 At the end it prints what each part took and started, the slowest tests, and what was skipped. A
 part that starts more than `ceilings.toml` allows fails the run.
@@ -27,7 +27,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import MEASURES, RANKS, WHOLE_NODES
+import pytest
+
+from tests.conftest import RANKS, WHOLE_NODES
 from tests.harness import parts_report
 from tests.harness.blas_of_tests import of_tests
 from tests.harness.counts import VARIABLE, counted
@@ -43,6 +45,7 @@ FAILED = 1
 """pytest's exit status when all tests ran and some failed; others tell of what broke it off."""
 OVER = 1
 """The exit status when a part started too much."""
+MANY_NEW = 200
 MOST_AGAIN = 10
 """More failures than this are no bad luck."""
 
@@ -55,25 +58,15 @@ class Part:
     words: tuple[str, ...]
 
 
-def _places() -> tuple[list[str], list[str], list[str]]:
-    """Return the folders with nodes, the files in them that run alone, and those of groups."""
-    measures = [HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names]
-    files = [file for folder in WHOLE_NODES for file in sorted(folder.rglob("test_*.py"))]
-    alone = [file for file in files if file in measures or "mark.alone" in file.read_text()]
+def _places() -> list[str]:
+    """Return the folders with nodes and the files with groups."""
     ranks = [file for file in sorted((HERE / "runner").glob("test_*.py"))
              if file.stem.startswith(RANKS)]  # fmt: skip
-    folders, measured, of_ranks = (
-        [str(path.relative_to(ROOT)) for path in paths] for paths in (WHOLE_NODES, alone, ranks)
-    )
-    return folders, measured, of_ranks
+    return [str(path.relative_to(ROOT)) for path in (*WHOLE_NODES, *ranks)]
 
 
-def _ignored(paths: Sequence[str]) -> list[str]:
-    return [f"--ignore={path}" for path in paths]
-
-
-FOLDERS, MEASURED, OF_RANKS = _places()
-BESIDE = ("tests", *_ignored(FOLDERS), *_ignored(OF_RANKS))
+WITH_NODES = _places()
+BESIDE = ("tests", *(f"--ignore={path}" for path in WITH_NODES))
 """Where the tests are that may run side by side. A part collects only its own files: to collect
 all takes 18 s of a processor, in each process of pytest."""
 QUICK = (
@@ -83,14 +76,13 @@ QUICK = (
 )  # fmt: skip
 """The rooms whose tests start next to nothing: half of all tests in a minute or two."""
 PARTS = (
-    Part("side", (*BESIDE, "-m", "not nodes and not alone and not proof",
+    Part("side", (*BESIDE, "-m", "not nodes and not proof",
                   "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
-    Part("nodes", (*FOLDERS, *OF_RANKS, *_ignored(MEASURED), "-m", "nodes and not proof",
+    Part("nodes", (*WITH_NODES, "-m", "nodes and not proof",
                    "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
-    Part("alone", (*MEASURED, "-m", "alone and not proof")),
 )  # fmt: skip
 FAST = (
-    Part("fast", (*QUICK, "-m", "not slow and not nodes and not alone and not proof",
+    Part("fast", (*QUICK, "-m", "not slow and not nodes and not proof",
                   "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
     Part("node", ("tests/first_answer.py",)),
 )  # fmt: skip
@@ -108,6 +100,7 @@ def run(
     _failures(root).unlink(missing_ok=True)
     (root / ".pytest_cache").mkdir(exist_ok=True)
     _passed_again(root).unlink(missing_ok=True)
+    _rewrite_assertions(root)
     ran = [_run(root, part) for part in parts]
     failed = _failed(root)
     status = _status([one.status for one in ran])
@@ -131,6 +124,29 @@ def too_many(ran: Sequence[Ran], ceilings: Mapping[str, Mapping[str, int]]) -> l
         for kind, most in ceilings.get(one.name, {}).items()
         if one.counts[kind] > most
     ]
+
+
+def _rewrite_assertions(root: Path) -> None:
+    """Where pytest has not yet rewritten many files of tests, as on a new clone, let it read them,
+    a share of them on each core. Each worker of a part would rewrite them all: 27 s of a core."""
+    files = sorted(root.glob("tests/**/test_*.py"))
+    new = [str(file.relative_to(root)) for file in files if not _is_rewritten(file)]
+    if len(new) < MANY_NEW:
+        return
+    cores = os.cpu_count() or 1
+    read = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"]
+    sharing = [
+        subprocess.Popen([*read, *new[of::cores]], cwd=root, stdout=subprocess.DEVNULL)
+        for of in range(cores)
+    ]
+    for process in sharing:
+        process.wait()
+
+
+def _is_rewritten(file: Path) -> bool:
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    kept = file.with_name("__pycache__") / f"{file.stem}.{tag}.pyc"
+    return kept.exists() and kept.stat().st_mtime >= file.stat().st_mtime
 
 
 def _run(root: Path, part: Part) -> Ran:

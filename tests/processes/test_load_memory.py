@@ -17,7 +17,6 @@ from tests.harness.families import MODELS, write_model
 from tests.harness.slot import Slot, started_slot
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
