@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.client_environments import Unavailable, cache_folder, client_python
+from tests.harness.cached import cache
+from tests.harness.client_environments import Unavailable, client_python
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_an_environment_that_two_make_at_once_is_one_and_works(locks: Path) -> N
         [first, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
     )
     assert Path(asked.stdout.strip()) == first.parents[1]
-    assert [path.name for path in cache_folder().iterdir()] == [first.parents[1].name]
+    assert [path.name for path in cache().iterdir()] == [first.parents[1].name]
 
 
 @pytest.mark.proof
@@ -47,7 +48,7 @@ def test_an_index_that_cannot_be_reached_is_told_and_nothing_is_left(locks: Path
     (locks / "far.txt").write_text("six==1.17.0\n")
     with pytest.raises(Unavailable, match=r"far is not in .* and cannot be fetched: "):
         client_python("far", locks)
-    assert list(cache_folder().iterdir()) == []
+    assert list(cache().iterdir()) == []
 
 
 @pytest.mark.proof
@@ -55,4 +56,4 @@ def test_a_lock_that_is_broken_is_a_failure_and_no_skip(locks: Path) -> None:
     (locks / "broken.txt").write_text("six===>\n")
     with pytest.raises(RuntimeError, match="broken"):
         client_python("broken", locks)
-    assert list(cache_folder().iterdir()) == []
+    assert list(cache().iterdir()) == []

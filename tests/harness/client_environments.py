@@ -32,11 +32,6 @@ class Unavailable(Exception):
     """An environment cannot be made on this machine now, for a reason that is not ours."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of all environments."""
-    return cache()
-
-
 def client_python(name: str, locks: Path = LOCKS) -> Path:
     """Return the Python of a client's environment, made where it is not there yet.
 
@@ -48,7 +43,7 @@ def client_python(name: str, locks: Path = LOCKS) -> Path:
     if newest is not None and sys.version_info[:2] > newest:
         raise Unavailable(f"{name} takes no Python above {newest[0]}.{newest[1]}")
     lock = locks / f"{name}.txt"
-    place = cache_folder() / f"{name}-{_digest(lock)}"
+    place = cache() / f"{name}-{_digest(lock)}"
     if not place.exists():
         _make(name, lock, place)
     return place / "bin" / "python"
@@ -85,7 +80,7 @@ def _uv(name: str, *words: str) -> None:
         return
     if OFFLINE.search(done.stderr):
         last = done.stderr.strip().splitlines()[-1].strip()
-        raise Unavailable(f"{name} is not in {cache_folder()}, and cannot be fetched: {last}")
+        raise Unavailable(f"{name} is not in {cache()}, and cannot be fetched: {last}")
     raise RuntimeError(f"uv cannot make the environment of {name}: {done.stderr.strip()}")
 
 

@@ -151,6 +151,26 @@ def server(modules: Sequence[str], tree: Path) -> ForkServer:
         return _servers[key]
 
 
+def started(
+    modules: Sequence[str],
+    tree: Path,
+    run: str,
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | Path,
+    streams: tuple[int, int, int],
+) -> Fork | subprocess.Popen[bytes]:
+    """Run `module:function`, forked from the server of these modules where that makes no
+    difference, and as `python -m module` otherwise."""
+    server_of = server(modules, tree)
+    if server_of.starts_like(env):
+        return server_of.start(run, words, env=env, cwd=cwd, streams=streams)
+    stdin, stdout, stderr = streams
+    command = [sys.executable, "-P", "-m", run.partition(":")[0], *words]
+    return subprocess.Popen(command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
 def end_by(run: Fork, ends_at: float) -> bool:
     """Wait until a fork has ended; kill it at `ends_at`. Return whether it ended in time."""
     try:

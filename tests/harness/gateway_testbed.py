@@ -13,7 +13,6 @@ import select
 import signal
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -191,19 +190,13 @@ def started(
     """Run a program of the harness, forked where that makes no difference (see `forks`). `streams`
     are descriptors, or subprocess.DEVNULL."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    module = f"tests.harness.{program}"
-    server = forks.server(FORKED, ROOT)
-    if not server.starts_like(env):
-        stdin, stdout, stderr = streams
-        command = [sys.executable, "-P", "-m", module, *words]
-        return subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr
-        )
+    run = f"tests.harness.{program}:main"
     with open(os.devnull, "r+b", 0) as null:
-        own = [null.fileno() if one == subprocess.DEVNULL else one for one in streams]
-        return server.start(
-            f"{module}:main", words, env=env, cwd=cwd, streams=(own[0], own[1], own[2])
+        stdin, stdout, stderr = (
+            null.fileno() if one == subprocess.DEVNULL else one for one in streams
         )
+        own = (stdin, stdout, stderr)
+        return forks.started(FORKED, ROOT, run, words, env=env, cwd=cwd, streams=own)
 
 
 class PlacedRunner(Protocol):

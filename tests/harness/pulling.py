@@ -130,10 +130,10 @@ def _started(
     """Start the process with these descriptors as its input and output, forked where nothing comes
     before its command: it takes a second of a processor otherwise, and there are many pulls."""
     stdin, stdout = streams
-    server = forks.server(BEFORE_THE_HUB, ROOT)
     folder = tempfile.gettempdir()
-    if not prefix and server.starts_like(env):
+    if not prefix:
         run = "worker.pulling.__main__:program"
-        return server.start(run, (), env=env, cwd=folder, streams=(stdin, stdout, 2))
+        own = (stdin, stdout, 2)
+        return forks.started(BEFORE_THE_HUB, ROOT, run, (), env=env, cwd=folder, streams=own)
     command = [*prefix, sys.executable, "-P", "-m", "worker.pulling"]
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, cwd=folder, env=env)

@@ -103,8 +103,6 @@ ASKED: dict[str, dict[str, Any]] = {
         "ignore_eos": False,
     },
 }
-BRIEF = ("schema",)
-"""What each test run asks."""
 
 
 @pytest.fixture(scope="module")
@@ -219,9 +217,7 @@ def count_of(kind: type[object], gateway: FakeGateway) -> int:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=() if one in BRIEF else pytest.mark.proof) for one in ASKED]
-)
+@pytest.mark.parametrize("name", ASKED)
 def test_a_row_that_is_cut_again_and_again_says_what_it_says_undisturbed(
     gateways: Gateways, name: str
 ) -> None:

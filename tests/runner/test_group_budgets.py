@@ -32,11 +32,12 @@ def one_rank() -> dict[str, Outcome]:
         return play(gateway, hand())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("pipeline", PIPELINE_2, id="pipeline", marks=pytest.mark.proof),
-        pytest.param("tensor", TENSOR_2, id="tensor", marks=pytest.mark.proof),
+        pytest.param("pipeline", PIPELINE_2, id="pipeline"),
+        pytest.param("tensor", TENSOR_2, id="tensor"),
     ],
 )
 def test_budgets_end_thinking_alike_on_a_group_and_on_one_rank(

@@ -95,24 +95,22 @@ def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers:
 
 SETTINGS = MODELS | QUANTISED
 FAMILIES = [
-    pytest.param("llama", [(2, 4), (0, 2)], id="llama", marks=pytest.mark.proof),
-    pytest.param("llama, 4 bits", [(1, 4), (0, 1)], id="llama, 4 bits", marks=pytest.mark.proof),
-    pytest.param("qwen3_moe", [(1, 4), (0, 1)], id="qwen3_moe", marks=pytest.mark.proof),
-    pytest.param("gemma3_text", [(2, 4), (0, 2)], id="gemma3_text", marks=pytest.mark.proof),
+    pytest.param("llama", [(2, 4), (0, 2)], id="llama"),
+    pytest.param("llama, 4 bits", [(1, 4), (0, 1)], id="llama, 4 bits"),
+    pytest.param("qwen3_moe", [(1, 4), (0, 1)], id="qwen3_moe"),
+    pytest.param("gemma3_text", [(2, 4), (0, 2)], id="gemma3_text"),
     pytest.param(
         "gemma3_text",
         [(3, 4), (0, 3)],
         id="gemma3_text, one kind of layer in a rank",
-        marks=pytest.mark.proof,
     ),
     pytest.param(
         "qwen3_next",
         [(3, 4), (0, 3)],
         id="qwen3_next, one kind of layer in a rank",
-        marks=pytest.mark.proof,
     ),
-    pytest.param("deepseek_v3", [(2, 4), (0, 2)], id="deepseek_v3", marks=pytest.mark.proof),
-    pytest.param("mamba2", [(2, 4), (0, 2)], id="mamba2", marks=pytest.mark.proof),
+    pytest.param("deepseek_v3", [(2, 4), (0, 2)], id="deepseek_v3"),
+    pytest.param("mamba2", [(2, 4), (0, 2)], id="mamba2"),
 ]
 
 
@@ -132,6 +130,7 @@ def family_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize(("family", "layers"), FAMILIES)
 def test_a_pipeline_of_any_family_says_what_one_rank_says(
     family_alone: Callable[[str], tuple[Path, Outcomes]], family: str, layers: Layers
@@ -153,14 +152,8 @@ def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param("llama, 4 bits", marks=pytest.mark.proof),
-        pytest.param("qwen3_moe", marks=pytest.mark.proof),
-        pytest.param("deepseek_v3", marks=pytest.mark.proof),
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("family", ["llama, 4 bits", "qwen3_moe", "deepseek_v3"])
 def test_tensor_ranks_of_a_family_say_what_one_rank_says(
     family_alone: Callable[[str], tuple[Path, Outcomes]], family: str
 ) -> None:

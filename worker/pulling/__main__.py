@@ -30,21 +30,15 @@ def _tell(state: PullState) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    """Pull what is ordered, and tell how it ended."""
+def program() -> NoReturn:
+    """Pull what is ordered, tell how it ended, and end the process with all that it does."""
     log_strays(Log(node="", process="worker"))
     order = order_of(json.loads(sys.stdin.buffer.readline()))
     goes = threading.Event()
     threading.Thread(target=_heed_worker, args=(goes,), daemon=True).start()
     _tell(PullSession(order, _tell, goes).run())
-    return 0
-
-
-def program() -> NoReturn:
-    """Pull what is ordered, and end the process with all that it does."""
-    code = main()
     sys.stdout.flush()
-    os._exit(code)  # a thread may still wait for the hub
+    os._exit(0)  # a thread may still wait for the hub
 
 
 if __name__ == "__main__":
