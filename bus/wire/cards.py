@@ -262,7 +262,8 @@ class NodeCard(Message):
     `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
     the device whose active port leads to each peer, by node id; `rdma_ports` are all there are.
     `os_version` names the system and its version; `launched_by` is who started the node
-    (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
+    (`shoal up`, `systemd`, `launchd`, ...). `tree` is the fingerprint of the code that runs, alike
+    for equal files. Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
     first; none: it does not. `parts` are models of which it has some layers only. `passed_over` is
     what lies on its disk and is no model, the first hundred of `passed_over_count`.
@@ -276,6 +277,7 @@ class NodeCard(Message):
     backends: tuple[str, ...]
     mlx_version: str
     shoal_version: str
+    tree: str = ""
     slots: int
     models: tuple[ModelCard, ...] = ()
     parts: tuple[PartialModel, ...] = ()

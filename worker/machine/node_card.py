@@ -32,13 +32,15 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
     """Return what this node's card says of its machine and its software, by field.
     `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
+    version, _, tree = running_code().partition("/")
     return {
         "platform": f"{sys.platform}-{platform.machine()}",
         "cores": psutil.cpu_count() or 1,
         "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
         "backends": gpu.backends(),
         "mlx_version": _version("mlx"),
-        "shoal_version": running_code().partition("/")[0],
+        "shoal_version": version,
+        "tree": tree,
         "chip": chip(),
         "working_set_bytes": gpu.working_set_bytes(),
         "vram_bytes": gpu.nvidia_bytes(),

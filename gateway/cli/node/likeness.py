@@ -112,6 +112,7 @@ def _known(version: str) -> str:
 
 FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("shoal", "required", lambda card: _known(card.shoal_version)),
+    ComparedFact("code", "required", lambda card: card.tree),
     ComparedFact("mlx", "required", lambda card: _known(card.mlx_version)),
     ComparedFact("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
     ComparedFact("python", "required", lambda card: card.python_version, _minor),
@@ -258,6 +259,9 @@ def _untold(silent: Sequence[str]) -> str:
 def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
     if field.weight == "noted":
         return _NOTES[field.name]
+    if field.name == "code":
+        trees = "; ".join(f"{tree} on {', '.join(sorted(values[tree]))}" for tree in values)
+        return f"install the same shoal everywhere ({trees}), then `shoal down` and `shoal up`"
     wanted = newest(list(values))
     behind = ", ".join(
         sorted(name for value in values if value != wanted for name in values[value])

@@ -208,24 +208,34 @@ def _show(output: Output, told: dict[str, Any]) -> None:
     each = f"{least}" if least == most else f"{least} to {most}"
     short = "" if least == asked else f" ({asked} were asked for; the model's limits end it there)"
     answers = "1 answer" if told["answers"] == 1 else f"{told['answers']} answers"
-    peak = told["memory"].get("peak_bytes")
+    peaks = ", ".join(size(one["peak_bytes"]) for one in told["memory"].get("peaks", ()))
     output.say(
         f"\n{answers} of {each} tokens{short}, {told['concurrency']} at once"
-        + (f"; peak memory of the runner {size(peak)}" if peak else "")
+        + (f"; peak memory of each rank {peaks}" if peaks else "")
     )
     output.say(f"{told['prompt_tokens']} prompt tokens, {told['cached_tokens']} of them cached")
     for line in link_lines(told["links"]):
         output.say(line)
 
 
-def _memory(api: NodeApi, model: str) -> dict[str, int]:
+def _memory(api: NodeApi, model: str) -> dict[str, Any]:
+    """Return the bytes of all ranks now, and the most that each took: ranks have their peaks at
+    different times, so that a sum would be more than was ever taken."""
     state = api.state_if_it_answers(5.0)
     readings = [one for one in state.runners if one.model == model] if state else []
     if not readings:
         return {}
     return {
         "active_bytes": sum(one.active_bytes for one in readings),
-        "peak_bytes": sum(one.peak_bytes for one in readings),
+        "peaks": [
+            {
+                "node": one.node,
+                "instance": one.instance,
+                "rank": one.rank,
+                "peak_bytes": one.peak_bytes,
+            }
+            for one in sorted(readings, key=lambda one: (one.instance, one.rank))
+        ],
     }
 
 
@@ -245,5 +255,5 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     for key, words in (("ttft_ms", "TTFT (ms)"), ("itl_ms", "ITL (ms)")):
         numbers = found[key]
         ranks = [f"{numbers[rank]:.1f}" for rank in ("p50", "p95", "p99")]
-        rows.append((words, f"{numbers['mean']:.1f}", "", *ranks))
+        rows.append((words, f"{numbers['mean']:.1f}", f"{numbers['std']:.1f}", *ranks))
     return rows

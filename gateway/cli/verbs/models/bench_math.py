@@ -99,9 +99,10 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return p50, p95, p99 (nearest rank) and the mean; zeros for nothing."""
+    """Return p50, p95, p99 (nearest rank), the mean and the sample standard deviation; zeros for
+    nothing."""
     if not values:
-        return {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
+        return {"p50": 0.0, "p95": 0.0, "p99": 0.0, **spread(values)}
     ordered = sorted(values)
     ranks = {f"p{p}": ordered[max(0, math.ceil(p / 100 * len(ordered)) - 1)] for p in (50, 95, 99)}
-    return {**ranks, "mean": statistics.fmean(ordered)}
+    return {**ranks, **spread(values)}

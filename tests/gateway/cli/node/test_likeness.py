@@ -34,6 +34,7 @@ def a_card(node: NodeId, name: str, **more: Any) -> NodeCard:
         backends=("mlx-metal",),
         mlx_version="0.32.4",
         shoal_version="0.1.0",
+        tree="0a1b2c3d",
         slots=8,
         announced_at_s=1.0,
         chip="Apple M4 Pro",
@@ -83,6 +84,7 @@ def test_nodes_that_are_alike_are_aligned() -> None:
         ({"mlx_version": "0.32.10"}, "mlx", "on desk: `pip install mlx==0.32.10`"),
         ({"mlx_lm_version": "0.31.0"}, "mlx_lm", "on mini: `pip install mlx-lm==0.32.2`"),
         ({"shoal_version": "0.0.9"}, "shoal", "on mini: install shoal 0.1.0"),
+        ({"tree": "ffffffff"}, "code", "(0a1b2c3d on desk; ffffffff on mini)"),
         ({"python_version": "3.12.9"}, "python", "on mini: make shoal's environment anew"),
     ],
 )

@@ -37,7 +37,7 @@ def test_an_answer_without_tokens_has_no_speed_and_breaks_nothing() -> None:
     empty = Answered(1.0, (), 2.0, prompt_tokens=10, tokens=0)
     assert (empty.ttft_s, empty.gaps_s, empty.decode_per_s) == (1.0, [], 0.0)
     found = summary([Run((empty,))])
-    assert found["itl_ms"] == {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
+    assert found["itl_ms"] == {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0, "std": 0.0}
 
 
 def test_spread_is_the_sample_standard_deviation() -> None:
@@ -50,6 +50,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     found = percentiles(values)
     assert (found["p50"], found["p95"], found["p99"]) == (50.0, 95.0, 99.0)
     assert percentiles([7.0])["p99"] == 7.0
+    assert percentiles([2.0, 4.0])["std"] == pytest.approx(2**0.5)
 
 
 def test_a_summary_counts_what_it_is_made_of() -> None:
