@@ -19,12 +19,11 @@ from tokenizers import Tokenizer
 
 from bus.wire.embedding_models import EmbeddingModel, embedding_model
 from bus.wire.errors import BadRequest, ContextOverflow
-from runner.text.tokenizer import TokenizerError
+from runner.text.opening import TokenizerError, check_file, panics_told
 
 CONFIG = "config.json"
 MOST_BYTES = 16 << 20
 """What a file of a model's settings may have."""
-MOST_TOKENIZER_BYTES = 256 << 20
 MOST_SPECIAL = 16
 
 
@@ -87,11 +86,11 @@ class EmbeddingInputs:
             raise TokenizerError(f"{folder.name}: {CONFIG}: vocab_size is no count of tokens")
         path = folder / "tokenizer.json"
         try:
-            if path.stat().st_size > MOST_TOKENIZER_BYTES:
-                raise TokenizerError(f"{folder.name}: tokenizer.json is larger than any is")
-            tokenizer = Tokenizer.from_file(str(path))
-        except FileNotFoundError as error:
-            raise TokenizerError(f"{folder.name}: it has no tokenizer.json") from error
+            if not path.exists():
+                raise TokenizerError(f"{folder.name}: it has no tokenizer.json")
+            check_file(path)
+            with panics_told():
+                tokenizer = Tokenizer.from_file(str(path))
         except TokenizerError:
             raise
         except Exception as error:  # the library's errors are plain Exceptions
@@ -128,7 +127,11 @@ class EmbeddingInputs:
             raise BadRequest(
                 "a text has half of a surrogate pair, which is no character"
             ) from error
-        return _ids(self._tokenizer, text.lower() if self._model.lower_case else text)
+        try:
+            with panics_told():
+                return _ids(self._tokenizer, text.lower() if self._model.lower_case else text)
+        except TokenizerError as error:
+            raise BadRequest(f"this text cannot be tokenised: {error}") from error
 
     def _stripped(self, tokens: Sequence[int]) -> list[int]:
         """Return token ids without the special ones around them."""

@@ -6,7 +6,8 @@ with transformers and mlx-lm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,18 @@ Templates = str | Mapping[str, str] | None
 
 class TokenizerError(ShoalError):
     """The model directory holds no tokenizer that can be used here; the text says what is wrong."""
+
+
+@contextmanager
+def panics_told() -> Generator[None]:
+    """Raise TokenizerError where the library of tokenizers panics, as it does for some expressions
+    that match no character: what it raises then is no Exception, and would end a thread."""
+    try:
+        yield
+    except BaseException as problem:
+        if type(problem).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"the tokenizer failed: {problem}") from problem
 
 
 @dataclass(frozen=True, slots=True)
