@@ -1,7 +1,8 @@
 """Talks to runners on behalf of requests: from parsed to their last word.
 
 Owns every request of its process. One for which no instance is ready waits
-(`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
+(`gateway.requests.waiting_room`), any other is at a lead runner, or waits for others of its body,
+which have all the places there. A refusal is tried elsewhere once;
 one that has waited for the load waits on where all are full, as does one that a runner gave back in
 favour of a more urgent one; from a copy that makes way for something urgent requests are asked
 back, and go on where they were. A runner that vanishes before it had
@@ -28,6 +29,7 @@ from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import requests_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
+from gateway.requests.waiting_queue import OwnTurns
 from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
 from gateway.runners.recalls import Recalls
@@ -74,6 +76,7 @@ class Dispatcher:
         self._clients = clients
         self._counters = counters
         self._recalls = Recalls()
+        self._own = OwnTurns(self.requests, lambda one: catalog.has_place(one, ()), self._place)
         self._room = WaitingRoom(
             options=options,
             bus=bus,
@@ -127,10 +130,8 @@ class Dispatcher:
             )
             for wire in wires
         )
-        for request in requests:
-            if inbox.fault is None:
-                self.requests[request.request_id] = request
-                self._place(request)
+        self.requests.update((request.request_id, request) for request in requests)
+        self._own.start(requests, self._reactor.now())
         return Exchange(inbox, requests, model)
 
     def abandon(self, inbox: EntryInbox) -> None:
@@ -147,6 +148,8 @@ class Dispatcher:
         asked = self.requests.get(request_id)
         if asked is None:
             return False
+        for held in self._own.take(asked):
+            held.end_cancelled(self._reactor.now())
         for wire in asked.inbox.requests:
             request = self.requests.get(wire.request_id)
             if request is not None:
@@ -188,11 +191,14 @@ class Dispatcher:
         passing = refusal.reason in ("draining", "not_ready", "wrong_generation", "protocol")
         elsewhere = self._catalog.ready(request.model, request.excluded)
         busy = refusal.reason == "queue_full"
+        waited = request.has_waited or request.was_displaced or self._own.begun(request)
         if (busy and elsewhere and request.tries < MAX_TRIES) or (
             passing and request.tries < MAX_WAITS
         ):
             self._place(request)
-        elif busy and (request.has_waited or request.was_displaced):
+        elif busy and self._own.hold(request, self._reactor.now()):
+            pass  # what it waits for is the same client's
+        elif busy and waited:
             self._refuse(request, self._room.add_again(request))
         else:
             self._refuse(request, refusal)
@@ -212,6 +218,8 @@ class Dispatcher:
         self._clients.forget(request.request_id)
         if request.failed is not None:
             self._drop_all(request.inbox)
+        else:
+            self._own.ended(request, self._reactor.now())
 
     # --- time and state ------------------------------------------------------------------------
 
@@ -223,6 +231,7 @@ class Dispatcher:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._room.tick(now)
+        self._own.tick(now)
         for request in list(self.requests.values()):
             if request.late(now):
                 waits = request.request_id in self._room
@@ -245,7 +254,7 @@ class Dispatcher:
             if now - request.said_at >= LOADING_SAID_S:
                 request.said_at = now
                 request.inbox.say(self._room.progress(request, now))
-        elif now - max(request.moved_at, request.said_at) >= QUIET_S:
+        elif request.instance and now - max(request.moved_at, request.said_at) >= QUIET_S:
             request.said_at = now
             request.inbox.say("keep-alive")
 
@@ -298,9 +307,10 @@ class Dispatcher:
             self._drop(wire.request_id, "shutdown")
 
     def _drop(self, request_id: RequestId, why: CancelReason) -> None:
-        if self.requests.pop(request_id, None) is None:
+        request = self.requests.pop(request_id, None)
+        if request is None:
             return
-        if not self._room.remove(request_id):
+        if not self._room.remove(request_id) and not self._own.remove(request):
             self._clients.ask(Cancel(request_id, why))
         self._clients.forget(request_id)
 

@@ -53,7 +53,8 @@ class EntryInbox:
 
     @property
     def settled(self) -> bool:
-        """Return whether a status can be given: all accepted, refused, or failed at once."""
+        """Return whether a status can be given: all accepted that are asked, refused, or failed at
+        once."""
         return not self._unaccepted or self.fault is not None or self.abandoned
 
     @property
@@ -116,6 +117,11 @@ class EntryInbox:
         """Note that a runner owns this request, and which of its fields have no effect there."""
         self._unaccepted.discard(request_id)
         self._unheeded += [name for name in unheeded if name not in self._unheeded]
+        self._wake()
+
+    def held(self, request_id: RequestId) -> None:
+        """Note that a request waits for others of this exchange, which can begin without it."""
+        self._unaccepted.discard(request_id)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:

@@ -53,12 +53,12 @@ class ClientRequest:
     `wire` is the request as runners get it, `sharer` who asks, `affinity` as in `Parsed`.
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
     `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
-    that were tried; `has_waited`: for a model to be loaded. `queued_at` is when it was
-    submitted, the first time that counts, or begun was given back; `submitted_at` when to the
-    runner that began it first; `was_displaced`: a runner gave it back since. `so_far` is what its
-    answer had then, None where none had begun it. `recalled`: this runner is to give it back;
-    `made_way`: one did so for something urgent. `node` is that of the instance's lead; `finishes`
-    are why its choices ended. `trace` is None where it is not traced.
+    that were tried; `has_waited`: for a model to be loaded, `waited_for_own`: for others of its
+    body. `queued_at` is when it was submitted, the first time that counts, or begun was given back;
+    `submitted_at` when to the runner that began it first; `was_displaced`: a runner gave it back
+    since. `so_far` is what its answer had then, None where none had begun it. `recalled`: this
+    runner is to give it back; `made_way`: one did so for something urgent. `node` is that of the
+    instance's lead; `finishes` are why its choices ended. `trace` is None where it is not traced.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ClientRequest:
         self.node: NodeId | None = None
         self.excluded: set[tuple[InstanceId, int]] = set()
         self.tries = 0
-        self.has_waited = False
+        self.has_waited = self.waited_for_own = False
         self.was_displaced = False
         self.queued_at: float | None = None
         self.submitted_at: float | None = None

@@ -4,16 +4,18 @@ Pure: time arrives as `now`. Those who ask for a model have their turns in rotat
 one by (priority, age). A model that cannot load yet blocks no other model's, and none has all
 places where another is asked for: what has most gives up. What a runner gave back has its place in
 any case. What waits is published as a reading; that reading is what makes the holder load models.
+Beside it, `OwnTurns`: requests that wait for others of their own body, which have all the places.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import ModelId, NodeId, RequestId
 from bus.wire.messages.readings import (
     ClassDemand,
     DemandReading,
@@ -23,8 +25,11 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.pool import PoolWait
 from bus.wire.shares import Sharer, Shares, has_share, in_turn, standing
+from gateway.requests.request import ClientRequest
 
 PUBLISH_S = 1.0
+FULL_S = 1.0
+"""A runner that was found full has said by then how full it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,120 @@ class WaitingQueue:
             order = in_turn([one.sharer for one in mine])
             self._turns[model] = {mine[place].key: turn for turn, place in enumerate(order)}
         return self._turns[model]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What of one body waits for the rest of it; `full_until`: a place is known to be there only
+    by an end, until then."""
+
+    requests: deque[ClientRequest]
+    full_until: float = 0.0
+
+
+class OwnTurns:
+    """Requests that wait for others of the same body, in order.
+
+    A body of many prompts asks for at most as many places as there are, and its rest waits for
+    these: a queue that is full of a body's own requests is no reason to refuse it. While anything
+    of a body waits here, another of its requests is with a runner or in the waiting room.
+    `on_place` submits one; `open_requests` are all of the process.
+    """
+
+    def __init__(
+        self,
+        open_requests: Mapping[RequestId, ClientRequest],
+        has_place: Callable[[ModelId], bool],
+        on_place: Callable[[ClientRequest], None],
+    ) -> None:
+        self._open = open_requests
+        self._has_place = has_place
+        self._on_place = on_place
+        self._held: dict[RequestId, _Held] = {}  # by the first of the body
+
+    def start(self, requests: Sequence[ClientRequest], now: float) -> None:
+        """Submit the first request of a body, and as many of the others as there are places for."""
+        first, *others = requests
+        if others:
+            self._held[_body_of(first)] = _Held(deque(others))
+            for one in others:
+                _waits(one, now)
+        self._on_place(first)
+        self._fill(_body_of(first), now)
+
+    def hold(self, request: ClientRequest, now: float) -> bool:
+        """Let a request that a full runner refused wait for others of its body; False where none of
+        them is under way."""
+        body = _body_of(request)
+        held = self._held.get(body)
+        waiting = {one.request_id for one in held.requests} if held else set[RequestId]()
+        others = (one.request_id for one in request.inbox.requests if one is not request.wire)
+        if not any(one in self._open and one not in waiting for one in others):
+            return False
+        held = self._held.setdefault(body, _Held(deque()))
+        held.requests.appendleft(request)
+        held.full_until = now + FULL_S
+        _waits(request, now)
+        return True
+
+    def ended(self, request: ClientRequest, now: float) -> None:
+        """Submit the next of a body of which a request has ended."""
+        body = _body_of(request)
+        held = self._held.get(body)
+        if held is not None and not self._remove(request, held):
+            self._place_next(body, held)
+            self._fill(body, now)
+
+    def tick(self, now: float) -> None:
+        """Submit what places have come free for. To be called several times a second."""
+        for body in list(self._held):
+            self._fill(body, now)
+
+    def remove(self, request: ClientRequest) -> bool:
+        """Let a request wait no longer; return whether it did."""
+        held = self._held.get(_body_of(request))
+        return held is not None and self._remove(request, held)
+
+    def begun(self, request: ClientRequest) -> bool:
+        """Return whether another request of the same body has been answered already."""
+        return any(one.request_id not in self._open for one in request.inbox.requests)
+
+    def take(self, request: ClientRequest) -> Sequence[ClientRequest]:
+        """Let none of a request's body wait any longer; return those that did."""
+        held = self._held.pop(_body_of(request), None)
+        return held.requests if held else ()
+
+    def _remove(self, request: ClientRequest, held: _Held) -> bool:
+        if request not in held.requests:
+            return False
+        held.requests.remove(request)
+        if not held.requests:
+            self._held.pop(_body_of(request), None)
+        return True
+
+    def _fill(self, body: RequestId, now: float) -> None:
+        while (held := self._held.get(body)) is not None:
+            model = held.requests[0].model
+            if now < held.full_until or not self._has_place(model):
+                return
+            self._place_next(body, held)
+
+    def _place_next(self, body: RequestId, held: _Held) -> None:
+        request = held.requests.popleft()
+        if not held.requests:
+            del self._held[body]
+        self._on_place(request)
+
+
+def _waits(request: ClientRequest, now: float) -> None:
+    """Note that others of its body have the places: the answer begins without it."""
+    request.waiting_for_place(now)
+    request.waited_for_own = True
+    request.inbox.held(request.request_id)
+
+
+def _body_of(request: ClientRequest) -> RequestId:
+    return request.inbox.requests[0].request_id
 
 
 def loading_text(

@@ -27,14 +27,19 @@ from gateway.dialects.faults import HttpFault, of_pull
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
-from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text, waits_for
+from gateway.requests.waiting_queue import (
+    FULL_S,
+    PUBLISH_S,
+    Waiter,
+    WaitingQueue,
+    loading_text,
+    waits_for,
+)
 
 SILENT_S = 12.0
 """How long a request waits for the replacement of the only instance, which did not answer."""
 WISH_S = 5.0
 """Readings are heard within this; a wish need not last longer."""
-FULL_S = 1.0
-"""A runner that was found full has said by then how full it is."""
 
 
 class WaitingRoom:
@@ -158,7 +163,8 @@ class WaitingRoom:
 
     def _waiter(self, request: ClientRequest) -> Waiter:
         queued_at = request.queued_at if request.was_displaced else None
-        since_at = request.since_at if queued_at is None else self._bus.reactor.now()
+        from_now = queued_at is not None or request.waited_for_own
+        since_at = self._bus.reactor.now() if from_now else request.since_at
         deadline_at = since_at + self._options.load_timeout_s
         return Waiter(
             key=request.request_id,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -129,6 +131,40 @@ def test_a_refused_request_is_tried_at_the_other_instance_once(made: GatewayTest
     assert answer.status_code == 429
     eventually(lambda: all(one.heard("submit") for one in both), 5, "both were asked")
     assert [len(one.heard("submit")) for one in both] == [1, 1]
+
+
+def prompts(made: GatewayTestbed, orders: str, count: int) -> tuple[str, dict[str, Any]]:
+    """Where a body of so many prompts goes, and the body."""
+    return f"{made.url}/v1/completions", {"model": MODEL, "prompt": [orders] * count}
+
+
+def test_a_body_of_more_prompts_than_there_are_places_is_answered_whole(
+    made: GatewayTestbed,
+) -> None:
+    runner = placed(made)
+    url, body = prompts(made, "places=40 tokens=3", 128)
+    answer = httpx.post(url, json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert [one["text"] for one in answer.json()["choices"]] == ["one two three "] * 128
+    assert len({one["request"] for one in runner.heard("submit")}) == 128
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=30) as stream:
+        chunks = [line for line in stream.iter_lines() if line.startswith("data: {")]
+    told = {json.loads(one[6:])["choices"][0]["index"] for one in chunks if '"text":"one' in one}
+    assert told == set(range(128))
+
+
+def test_what_waits_for_its_own_body_goes_with_its_client(made: GatewayTestbed) -> None:
+    runner = placed(made)
+    url, body = prompts(made, "places=4 tokens=1000000 every_ms=10", 41)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(url, json=body, timeout=httpx.Timeout(30, read=0.5))
+    eventually(lambda: len(runner.heard("cancel")) >= 4, 10, "what is under way is cancelled")
+    eventually(lambda: not open_requests(made), 10, "nothing is open")
+    assert chat(made, "places=4 tokens=1").status_code == 200
+
+
+def open_requests(made: GatewayTestbed) -> list[Any]:
+    return httpx.get(f"{made.url}/queue", timeout=5).json()["requests"]
 
 
 def test_requests_of_one_cache_key_are_asked_of_one_instance(made: GatewayTestbed) -> None:

@@ -154,7 +154,12 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "requests open", f"{options.max_open:,}", "", "429"
     yield "requests that wait for a model", f"{options.max_waiting}", "", "429"
     yield "rows of a model", f"{runner.max_rows}", "`runner.max_rows`", "waits"
-    yield "requests that wait for a row", f"{runner.max_waiting}", "`runner.max_waiting`", "429"
+    yield (
+        "requests that wait for a row",
+        f"{runner.max_waiting}",
+        "`runner.max_waiting`",
+        "429; what is of the same body waits",
+    )
     yield (
         "text that waits to be read, where a client has some there",
         f"{PREPARING_CHARS:,} characters",

@@ -4,14 +4,15 @@ A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE 
 PROTOCOL`, the highest version that it speaks), so that it can be stopped and killed. What a request
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
-answer), fits=N (refuse a conversation of more characters), skip=N (lose that entry), displace=N
-(give it back so often), back_twice=1 (say so twice), back_late=1 (give it back when it is told to
-stop it), stays=1 (not give it back when that is asked), calls=1 (end with a tool call), unheeded=1
-(strict tools have no effect), unsaid=N (N tokens more are used than are said), untold=1 (it tells
-nothing of a trace), ranks=N (so many ranks tell of it, after its end), quiet=N (but for that one).
-An input has the vector (its length, its number), `EMBEDDED` of them in an
-entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise
-that a runner makes, credit above all, and prints one JSON line for each thing that it is told.
+answer), fits=N (refuse a conversation of more characters), places=N (find the queue full while so
+many are open), skip=N (lose that entry), displace=N (give it back so often), back_twice=1 (say so
+twice), back_late=1 (give it back when it is told to stop it), stays=1 (not give it back when that
+is asked), calls=1 (end with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N
+tokens more are used than are said), untold=1 (it tells nothing of a trace), ranks=N (so many ranks
+tell of it, after its end), quiet=N (but for that one). An input has the vector (its length, its
+number), `EMBEDDED` of them in an entry, and is cut where it may be and says cut=1; the first one
+has orders. It keeps every promise that a runner makes, credit above all, and prints one JSON line
+for each thing that it is told.
 """
 
 from __future__ import annotations
@@ -205,6 +206,10 @@ class SyntheticRunner:
             facts = {"prompt_tokens": length, "limit_tokens": int(orders["fits"])}
             refusal = Refusal(reason="context_length", message="it does not fit", facts=facts)
             self.send(peer, Refused(request.request_id, refusal))
+            return
+        if len(self.rows) >= int(orders.get("places", "1000000")):
+            full = Refusal(reason="queue_full", message="all places are taken", position=9)
+            self.send(peer, Refused(request.request_id, full))
             return
         unheeded = ("tools.strict",) if "unheeded" in orders else ()
         self.send(peer, Accepted(request.request_id, 0, 7, unheeded))
