@@ -28,6 +28,7 @@ LEAST_TEMPERATURE = 1e-3
 """Below it every draw is the likeliest token, and its inverse would soon leave float32."""
 LEAST_REPETITION = 0.01
 TEXT_ONLY = "models here read text only"
+NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
 NO_THINKING = "nothing comes of it where thinking is switched off"
 
 Said = TypeVar("Said")
@@ -102,6 +103,13 @@ def tools_of(
             raise bad_field(f"{field}[{index}].{name}", f"'{tool.name}' is there twice")
         named[tool.name] = tool
     return named
+
+
+def foreign_in(
+    tools: Sequence[object] | None, foreign: type, field: str = "tools"
+) -> tuple[str, ...]:
+    """Return the paths of the tools that are of another kind, which the model is not offered."""
+    return tuple(f"{field}[{n}]" for n, tool in enumerate(tools or ()) if isinstance(tool, foreign))
 
 
 def unseen(kind: str) -> TextPart:

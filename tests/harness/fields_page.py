@@ -95,6 +95,8 @@ def _inner(body: type[BaseModel], titles: Titles, where: str) -> list[type[BaseM
 
 def _words_of(owner: type[BaseModel]) -> str:
     """Return by which words an object is known among others of its place; empty for no such."""
+    if named := getattr(owner, "named", ""):
+        return str(named)
     for name in ("role", "type"):
         info = owner.model_fields.get(name)
         words = [] if info is None else [one for one in _literals(info.annotation) if one]

@@ -7,11 +7,13 @@ combination of fields means is decided by the parser. Messages are in `blocks`. 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, Tag
 
 from gateway.dialects.anthropic.blocks import AnthropicMessageBody, AnthropicTextBlockBody, Content
+from gateway.dialects.anthropic.client_tools import is_client_tool
 from gateway.dialects.body import (
     Closed,
     FieldTable,
@@ -64,13 +66,10 @@ REFUSED = {
 NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
 
 
-class AnthropicToolBody(Closed):
-    """A tool that the client runs."""
+class AnthropicOfferedBody(Closed):
+    """What every tool has that the client runs."""
 
-    type: Literal["custom"] | None = None
     name: str = Field(pattern=NAME)
-    description: str | None = None
-    input_schema: dict[str, Any]
     strict: bool | None = None
     cache_control: Unused = no_effect("prefixes are found by their content")
     input_examples: Unused = no_effect("templates have no place for them")
@@ -81,17 +80,42 @@ class AnthropicToolBody(Closed):
     eager_input_streaming: Unused = no_effect("arguments are sent as soon as they are known")
 
 
+class AnthropicToolBody(AnthropicOfferedBody):
+    """A tool that the client defines and runs."""
+
+    type: Literal["custom"] | None = None
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class AnthropicClientToolBody(AnthropicOfferedBody):
+    """A tool that Anthropic defines and the client runs: `bash_*`, `text_editor_*`, `memory_*`."""
+
+    named: ClassVar[str] = "type `bash_*`, `text_editor_*`, `memory_*`"
+    type: str = honoured("which tool, and its version; the model gets its schema")
+    max_characters: Unused = no_effect("how much of a file is shown is the client's to say")
+
+
 class AnthropicServerToolBody(Closed):
-    """A tool that the provider would run; skipped, so that the others are still offered."""
+    """A tool that the provider would run; skipped and named, so that the others are offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
     type: str
 
 
+def _tool_tag(value: object) -> str | None:
+    tag = tool_tag("custom")(value)
+    if tag == "~foreign" and is_client_tool(cast(Mapping[str, str], value)["type"]):
+        return "~client"
+    return tag
+
+
 ToolBody = Annotated[
-    Annotated[AnthropicToolBody, Tag("~own")] | Annotated[AnthropicServerToolBody, Tag("~foreign")],
-    by_shape("an object", tool_tag("custom")),
+    Annotated[AnthropicToolBody, Tag("~own")]
+    | Annotated[AnthropicClientToolBody, Tag("~client")]
+    | Annotated[AnthropicServerToolBody, Tag("~foreign")],
+    by_shape("an object", _tool_tag),
 ]
 
 

@@ -3,7 +3,8 @@
 Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
 with the reason. A conversation that ends with the assistant's turn is continued from there. Without
 `thinking` the model does not think, as this API has it; `adaptive` leaves it to the model's card.
-Tools that the provider would run are not offered to the model; the others are.
+Tools that the provider would run are not offered to the model, and named; the others are, those
+that Anthropic defines with their known schemas.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bus.wire.messages.requests import (
 )
 from gateway.dialects import sse
 from gateway.dialects.anthropic import bodies
+from gateway.dialects.anthropic.client_tools import client_tool
 from gateway.dialects.anthropic.render import MessagesStream, render_message
 from gateway.dialects.anthropic.turns import PROVIDED, provided_in, turns_of, unseen_of
 from gateway.dialects.body import bad_field, ignoring, read_body
@@ -33,6 +35,7 @@ from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     TEXT_ONLY,
     ThinkingAsked,
+    foreign_in,
     named_model,
     sampling_of,
     stops_of,
@@ -40,6 +43,8 @@ from gateway.dialects.shared_fields import (
     thinking_asked,
     tools_of,
 )
+
+NO_SUCH_TOOL = "only tools that the client runs are offered here"
 
 
 class AnthropicMessages:
@@ -123,6 +128,8 @@ def _parsed(
     thinking = _thinking_of(asked)
     extras = thinking.told_in(extras, context.limits)
     extras = ignoring(extras, provided_in(asked.messages), PROVIDED, context.limits)
+    foreign = foreign_in(asked.tools, bodies.AnthropicServerToolBody)
+    extras = ignoring(extras, foreign, NO_SUCH_TOOL, context.limits)
     return Parsed(
         requests=(thinking.asked_of(request),),
         model=asked.model,
@@ -151,6 +158,14 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
     """Return a tool that the client runs; None for one that the provider would run."""
     if isinstance(tool, bodies.AnthropicServerToolBody):
         return None
+    if isinstance(tool, bodies.AnthropicClientToolBody):
+        known = client_tool(tool.type)
+        return ToolSpec(
+            name=tool.name,
+            description=known.description,
+            parameters=dict(known.parameters),
+            strict=bool(tool.strict),
+        )
     return ToolSpec(
         name=tool.name,
         description=tool.description,
@@ -167,7 +182,7 @@ def _deferred_last(
     deferred = {
         tool.name
         for tool in asked.tools or ()
-        if isinstance(tool, bodies.AnthropicToolBody) and tool.defer_loading
+        if isinstance(tool, bodies.AnthropicOfferedBody) and tool.defer_loading
     }
     return tuple(sorted(tools.values(), key=lambda tool: tool.name in deferred))
 

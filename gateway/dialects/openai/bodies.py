@@ -91,7 +91,7 @@ class FunctionToolBody(Closed):
 
 
 class ForeignToolBody(Closed):
-    """A tool of another kind; skipped, so that the functions are still offered."""
+    """A tool of another kind; skipped and named, so that the functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"

@@ -3,8 +3,8 @@
 Pure. Every field is honoured or refused by name; those accepted without effect stand in
 `bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
 is read as its text. `tool_choice` with `allowed_tools` offers only those tools. Tools of other
-kinds than functions are not offered to the model; an earlier call of one is read as a call whose
-one argument is its input.
+kinds than functions are not offered to the model, and named; an earlier call of one is read as a
+call whose one argument is its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import bad_field, read_body
+from gateway.dialects.body import bad_field, ignoring, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
@@ -33,7 +33,9 @@ from gateway.dialects.openai.chat_render import FUNCTION_CALL, ChatStream, rende
 from gateway.dialects.openai.formats import output_of
 from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
+    NO_SUCH_TOOL,
     ThinkingAsked,
+    foreign_in,
     stops_of,
     thinking_asked,
     tools_of,
@@ -95,7 +97,12 @@ class OpenAIChat:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
-            extras=thinking.told_in(extras, context.limits),
+            extras=ignoring(
+                thinking.told_in(extras, context.limits),
+                foreign_in(asked.tools, bodies.ForeignToolBody),
+                NO_SUCH_TOOL,
+                context.limits,
+            ),
             said_back=fields.said_back_of(asked),
             tells=frozenset((FUNCTION_CALL,) if older else ()),
             manner=fields.manner_of(asked.verbosity),

@@ -107,8 +107,9 @@ MESSAGES: dict[str, Any] = {
     "messages": BLOCKS,
     "tools": [
         {"type": "custom", "name": "f", "input_schema": SCHEMA},
+        {"type": "bash_20250124", "name": "bash"},
         {"type": "custom", "name": "g", "input_schema": SCHEMA},
-        {"type": "bash_20250124"},
+        {"type": "web_search_20250305", "name": "web_search"},
     ],
     "thinking": {"type": "enabled", "budget_tokens": 1024},
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
@@ -284,6 +285,7 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("ResponsesReferenceBody", "id"): ["msg_r-1"],
     ("ResponsesBody", "include"): [["message.output_text.logprobs"]],
     ("AnthropicNamedChoiceBody", "name"): _BOTH,
+    ("AnthropicClientToolBody", "type"): ["memory_20250818"],
     ("AnthropicMessagesBody", "max_tokens"): [6000],
     ("EmbeddingsBody", "truncate_prompt_tokens"): [-1],
     ("OllamaMessageBody", "images"): [["iVBORw0KGgo="]],

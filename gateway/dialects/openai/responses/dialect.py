@@ -43,7 +43,7 @@ from gateway.dialects.openai.responses.echo import (
     said_of_prompt,
     summary_of,
 )
-from gateway.dialects.openai.responses.functions import functions_of
+from gateway.dialects.openai.responses.functions import foreign_tools_of, functions_of
 from gateway.dialects.openai.responses.items import AnyItem, ResponsesItems
 from gateway.dialects.openai.responses.listing import (
     item_named,
@@ -59,6 +59,7 @@ from gateway.dialects.openai.responses.shapes import ENCRYPTED, PREFIX, SUMMARY
 from gateway.dialects.openai.responses.turns import skipped_of, turns_of, unseen_of
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
+    NO_SUCH_TOOL,
     TEXT_ONLY,
     ThinkingAsked,
     named_model,
@@ -67,7 +68,6 @@ from gateway.dialects.shared_fields import (
     thinking_asked,
 )
 
-NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
 NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has for log-probabilities; the rest of what it may have is not made here."""
@@ -104,7 +104,7 @@ class OpenAIResponses:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
+            extras=_told(asked, found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
             tells=_tells_of(asked),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
@@ -168,7 +168,7 @@ class OpenAIInputTokens:
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            extras=_told(found, thinking.told_in(extras, context.limits), context.limits),
+            extras=_told(asked, found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_of_prompt(asked),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             to_keep=ToKeep(
@@ -277,8 +277,11 @@ def _items_of(asked: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[Any
     return found
 
 
-def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
-    """Return the extras with the items and parts that no model reads here."""
+def _told(
+    asked: bodies.ResponsesPromptBody, found: Sequence[AnyItem], extras: Extras, limits: Limits
+) -> Extras:
+    """Return the extras with the tools, items and parts that no model reads here."""
+    extras = ignoring(extras, foreign_tools_of(asked), NO_SUCH_TOOL, limits)
     extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
     return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
 

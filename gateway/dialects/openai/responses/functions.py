@@ -1,6 +1,6 @@
 """The functions that a response's body offers its model, and which of them that may call.
 
-Pure. Tools of other kinds are not offered; which they are is told where a body's items are.
+Pure. Tools of other kinds are not offered, and named as ignored (`foreign_tools_of`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai.bodies import ForeignToolBody
 from gateway.dialects.openai.responses import bodies
-from gateway.dialects.shared_fields import tools_of
+from gateway.dialects.shared_fields import foreign_in, tools_of
 
 
 def functions_of(
@@ -34,6 +34,17 @@ def functions_of(
             return tools, ToolChoice(mode="named", name=name)
         case bodies.ResponsesAllowedChoiceBody() as allowed:
             return _allowed_of(allowed, specs)
+
+
+def foreign_tools_of(asked: bodies.ResponsesPromptBody) -> tuple[str, ...]:
+    """Return the paths of the tools of other kinds, those among the allowed ones as well."""
+    found = foreign_in(asked.tools, ForeignToolBody)
+    choice = asked.tool_choice
+    if not isinstance(choice, bodies.ResponsesAllowedChoiceBody):
+        return found
+    return found + tuple(
+        f"tool_choice.tools[{n}]" for n, one in enumerate(choice.tools) if one.type != "function"
+    )
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:

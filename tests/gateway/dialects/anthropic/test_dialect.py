@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
@@ -160,16 +161,63 @@ def test_a_harmless_field_changes_nothing(desk: Any, field: str) -> None:
     assert _request(desk, **{field: {"any": ["thing"]}}) == _request(desk)
 
 
-def test_tools_of_the_client_reach_the_prompt_and_the_providers_are_skipped(desk: Any) -> None:
+def test_tools_of_the_client_reach_the_prompt_and_the_providers_are_named(desk: Any) -> None:
     tools: list[dict[str, Any]] = [
         SEARCH,
         {**F, **CACHED},
         {"type": "custom", "name": "g", "input_schema": {}},
     ]
-    assert _request(desk, tools=tools).prompt.tools == (
+    parsed = desk.parse(MESSAGES, _body(tools=tools))
+    assert parsed.requests[0].prompt.tools == (
         ToolSpec(name="f", description="does", parameters=SCHEMA),
         ToolSpec(name="g"),
     )
+    assert parsed.extras.ignored == ("tools[0]",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "some", "command"),
+    [
+        ("bash_20250124", "bash", {"command": "ls"}, None),
+        ("bash_20991231", "bash", {"restart": True}, None),
+        ("text_editor_20250124", "str_replace_editor", {"path": "/a"}, "undo_edit"),
+        ("text_editor_20250429", "str_replace_based_edit_tool", {"path": "/a"}, "insert"),
+        (
+            "text_editor_20250728",
+            "str_replace_based_edit_tool",
+            {"path": "/a", "insert_line": 0, "insert_text": "b"},
+            "insert",
+        ),
+        ("memory_20250818", "memory", {"old_path": "/memories/a", "new_path": "b"}, "rename"),
+    ],
+)
+def test_a_tool_that_anthropic_defines_and_the_client_runs_is_a_function(
+    desk: Any, kind: str, name: str, some: dict[str, Any], command: str | None
+) -> None:
+    tool = {"type": kind, "name": name, **CACHED, "max_characters": 10_000}
+    choice = {"type": "tool", "name": name}
+    parsed = desk.parse(MESSAGES, _body(tools=[SEARCH, tool], tool_choice=choice))
+    (request,) = parsed.requests
+    (offered,) = request.prompt.tools
+    assert (offered.name, request.tool_choice.name) == (name, name)
+    assert offered.description
+    called = some if command is None else {**some, "command": command}
+    cast(Any, Draft202012Validator)(offered.parameters).validate(called)
+    unknown = set(called) - set(offered.parameters["properties"])
+    assert not unknown and parsed.extras.ignored == ("tools[0]",)
+
+
+def test_an_editor_without_undo_does_not_offer_it(desk: Any) -> None:
+    tool = {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}
+    (offered,) = _request(desk, tools=[tool]).prompt.tools
+    commands = offered.parameters["properties"]["command"]["enum"]
+    assert commands == ["view", "create", "str_replace", "insert"]
+
+
+def test_where_no_unknown_field_is_taken_no_tool_is_dropped(desk: Any) -> None:
+    strict = Limits(strict_fields=True)
+    refusal = desk.refusal(MESSAGES, _body(tools=[F, SEARCH]), limits=strict)
+    assert refusal.field == "tools[1]" and "the client runs" in str(refusal)
 
 
 @pytest.mark.parametrize(

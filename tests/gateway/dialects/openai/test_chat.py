@@ -158,9 +158,11 @@ def test_allowed_tools_offers_only_those(desk: Any) -> None:
     assert request.tool_choice.mode == "required"
 
 
-def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
+def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
     custom = {"type": "custom", "custom": {"name": "run", "format": {"type": "text"}}}
-    request = _request(desk, tools=[custom, _tool("f"), {"type": "web_search"}])
+    parsed = desk.parse(CHAT, _body(tools=[custom, _tool("f"), {"type": "web_search"}]))
+    assert parsed.extras.ignored == ("tools[0]", "tools[2]")
+    (request,) = parsed.requests
     assert [tool.name for tool in request.prompt.tools] == ["f"]
     assert request.tool_choice.mode == "auto"
     alone = _request(desk, tools=[custom])

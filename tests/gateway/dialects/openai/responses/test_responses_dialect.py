@@ -190,7 +190,7 @@ def test_thinking_that_was_packed_for_a_client_is_read_again(desk: Any) -> None:
         assert (turns[0].reasoning, turns[0].parts[0].text) == (wanted, "a")
 
 
-def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
+def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
     foreign = [
         {"type": "web_search", "user_location": {"type": "approximate"}},
         {"type": "namespace", "name": "x", "tools": [LOOK]},
@@ -199,6 +199,11 @@ def test_tools_of_other_kinds_are_skipped(desk: Any) -> None:
     parsed = desk.parse(RESPONSES, {**BODY, "tools": [*foreign, LOOK]})
     assert [one.name for one in parsed.requests[0].prompt.tools] == ["look"]
     assert parsed.said_back["tools"] == [LOOK]
+    assert parsed.extras.ignored == ("tools[0]", "tools[1]", "tools[2]")
+    own = {"type": "function", "name": "look"}
+    some = {"type": "allowed_tools", "tools": [{"type": "mcp"}, own]}
+    parsed = desk.parse(RESPONSES, {**BODY, "tools": [LOOK], "tool_choice": some})
+    assert parsed.extras.ignored == ("tool_choice.tools[0]",)
     alone = desk.parse(RESPONSES, {**BODY, "tools": foreign})
     assert alone.requests[0].tool_choice == ToolChoice(mode="none")
 

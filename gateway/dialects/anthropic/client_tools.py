@@ -1,0 +1,117 @@
+"""Tools that Anthropic defines and the client runs: a shell, an editor of files, a memory of files.
+
+Pure. A body names such a tool by its type and version alone, for Anthropic's models know its
+schema. Other models do not, so they get it as a function, with what its commands take as Anthropic
+documents it. A later version of a kind is taken as the latest that is known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+KIND = re.compile(r"(bash|text_editor|memory)_(\d{8})")
+NEW_TEXT_FROM, UNDO_UNTIL = 20250728, 20250124
+"""The editor's versions: what is inserted is `insert_text` from the one on, and edits could be
+undone until the other."""
+
+_TEXT, _LINE = {"type": "string"}, {"type": "integer", "minimum": 0}
+_AFTER = {**_LINE, "description": "For insert: the line after which to add; 0: at the top."}
+_RANGE = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+_VIEW_RANGE = {**_RANGE, "description": "For view: the first and the last line, from 1; -1: all."}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """What a model has to be told of such a tool."""
+
+    description: str
+    parameters: Mapping[str, Any]
+
+
+def is_client_tool(kind: str) -> bool:
+    """Return whether a tool's type is that of one which Anthropic defines and the client runs."""
+    return KIND.fullmatch(kind) is not None
+
+
+def client_tool(kind: str) -> ClientTool:
+    """Return the tool of a type for which `is_client_tool`."""
+    found = KIND.fullmatch(kind)
+    assert found is not None, "told apart by its type"
+    name, version = found[1], int(found[2])
+    if name == "bash":
+        return _BASH
+    return _editor(version) if name == "text_editor" else _MEMORY
+
+
+def _object(properties: Mapping[str, Any], required: Sequence[str]) -> Mapping[str, Any]:
+    return {"type": "object", "properties": dict(properties), "required": list(required)}
+
+
+_BASH = ClientTool(
+    "Run a command in a bash shell that stays open between calls, and return what it prints.",
+    _object(
+        {
+            "command": {**_TEXT, "description": "The command. Required unless restart is true."},
+            "restart": {"type": "boolean", "description": "Start the shell anew."},
+        },
+        (),
+    ),
+)
+
+
+def _editor(version: int) -> ClientTool:
+    added = "insert_text" if version >= NEW_TEXT_FROM else "new_str"
+    commands = ["view", "create", "str_replace", "insert"]
+    undo = ""
+    if version <= UNDO_UNTIL:
+        commands.append("undo_edit")
+        undo = ", undo_edit takes back the last change of a file"
+    properties: dict[str, Any] = {
+        "command": {**_TEXT, "enum": commands},
+        "path": {**_TEXT, "description": "The file, or for view also a directory."},
+        "file_text": {**_TEXT, "description": "For create: the text of the file."},
+        "old_str": {**_TEXT, "description": "For str_replace: the text to replace, found once."},
+        "new_str": {**_TEXT, "description": "For str_replace: the text in its place."},
+        "insert_line": _AFTER,
+        "view_range": _VIEW_RANGE,
+    }
+    if added == "insert_text":
+        properties[added] = {**_TEXT, "description": "For insert: the text to add."}
+    else:
+        properties[added] = {
+            **_TEXT,
+            "description": "For str_replace: the text in its place. For insert: the text to add.",
+        }
+    description = (
+        "View and edit text files: view shows a file or a directory, create writes a file, "
+        f"str_replace replaces a text in it, insert adds text after a line{undo}."
+    )
+    return ClientTool(description, _object(properties, ("command", "path")))
+
+
+_MEMORY = ClientTool(
+    "Keep notes between conversations, as files below /memories: view shows a file or a directory, "
+    "create writes a file, str_replace replaces a text in it, insert adds text after a line, "
+    "delete deletes a file or a directory, rename moves it.",
+    _object(
+        {
+            "command": {
+                **_TEXT,
+                "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
+            },
+            "path": {**_TEXT, "description": "The file or directory; not for rename."},
+            "view_range": _VIEW_RANGE,
+            "file_text": {**_TEXT, "description": "For create: the text of the file."},
+            "old_str": {**_TEXT, "description": "For str_replace: the text to replace."},
+            "new_str": {**_TEXT, "description": "For str_replace: the text in its place."},
+            "insert_line": _AFTER,
+            "insert_text": {**_TEXT, "description": "For insert: the text to add."},
+            "old_path": {**_TEXT, "description": "For rename: the path that there is."},
+            "new_path": {**_TEXT, "description": "For rename: the path to be."},
+        },
+        ("command",),
+    ),
+)
