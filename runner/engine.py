@@ -246,6 +246,9 @@ class LoadProgress:
 class EngineStatus:
     """Where an engine stands, for reports and watchdogs: its thread writes, the main thread reads.
 
+    The engine's thread may write between any two reads: read a field once into a local name, and
+    do not take two fields to be of the same instant (`runner.roles.watchdog`). Values are frozen
+    and replaced whole.
     `steps_begun` is the number of the last step taken up, `steps_done` that of the last one read,
     `last_step_s` its seconds. `busy_since`
     (monotonic) says since when the engine has owed its next result; None while it owes none.

@@ -285,6 +285,7 @@ class RunnerService:
     def _say_hello(self) -> None:
         spec, role, speaker = self._spec, self._role, self._shell.speaker
         status = role.status if role else EngineStatus()
+        progress = status.progress
         self._tell(
             SlotHello(
                 slot=self._slot,
@@ -297,8 +298,8 @@ class RunnerService:
                 generation=spec.generation if spec else 0,
                 rank=spec.rank if spec else 0,
                 addresses=role.addresses if role else (),
-                done_bytes=status.progress.done_bytes,
-                total_bytes=status.progress.total_bytes,
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
                 open_requests=role.open_requests if role else 0,
                 step=status.steps_done,
                 message=self._message,

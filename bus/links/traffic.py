@@ -123,7 +123,8 @@ class Senders:
 
 
 class Traffic:
-    """The counts of one process of `node`, from nothing. In memory alone until `share`."""
+    """The counts of one process of `node`, from nothing. In memory alone until `share`. Any thread
+    may ask for a `Way`; other threads may still count while, and after, it is closed."""
 
     def __init__(self, node: NodeId) -> None:
         self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)
@@ -166,9 +167,8 @@ class Traffic:
 
     def close(self) -> None:
         """Take the file away; what is still counted is counted in memory."""
-        shared, self.shared = self.shared, bytearray(_FILE_BYTES)
-        if isinstance(shared, mmap.mmap):
-            shared.close()
+        # not closed, for another thread may be about to count there: it goes with its last user
+        self.shared = bytearray(_FILE_BYTES)
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -38,6 +38,7 @@ class EmbeddingLoop:
 
     `load`, given where to tell its progress, returns the engine. `post` is called from the thread
     and must not wait. `facts` are None until the engine is loaded; `pace` is what batches teach.
+    The thread alone writes `status`, `pace` and `expected_s`; others read each value once.
     """
 
     def __init__(self, load: LoadEmbedder, post: Callable[[Embedded], None]) -> None:
@@ -63,10 +64,9 @@ class EmbeddingLoop:
         self._stopping = True
         self._batches.put(None)
 
-    def is_late(self, now: float) -> bool:
-        """Return whether the engine has passed the deadline of its batch."""
-        since = self.status.busy_since
-        return since is not None and now - since > batch_deadline_s(self.expected_s)
+    def limit_s(self) -> float:
+        """Return how long the engine may take over its batch."""
+        return batch_deadline_s(self.expected_s)
 
     # --- the engine's thread ---------------------------------------------------------------
 

@@ -115,7 +115,8 @@ class EmbeddingServer:
     def _pong(self, now: float) -> Pong:
         """Return the answer to a ping. A batch may take longer than a gateway waits for a step: as
         long as it is not late, each answer counts as one."""
-        if self._loop.status.busy_since is not None and not self._loop.is_late(now):
+        since = self._loop.status.busy_since
+        if since is not None and now - since <= self._loop.limit_s():
             self._beats += 1
         owes = any(one.credit > 0 for one in self._open.values())
         return Pong(self._boot, self._loop.status.steps_done + self._beats, owes)

@@ -64,6 +64,9 @@ def group_of(spec: RunnerSpec) -> GroupSpec:
 class PlanChannel:
     """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
 
+    It is the main thread's. `_told` guards what the engine's thread waits for; that thread sets
+    `_met` alone, once.
+
     `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
     last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
     hears by `on_memory` what another rank measured of its memory. A follower hears by `on_ask` of a

@@ -139,7 +139,8 @@ class RequestSpans:
 
 class RankRecorder:
     """The notes of one rank. `begin`, `enter` and what crosses are told by the engine's thread,
-    `came` and `take` by the main one; `lock` keeps the two apart."""
+    `came` and `take` by the main one; `lock` keeps the two apart. Outside of it the engine's
+    thread reads `_turn` once into a local name, for `take` sets it to None."""
 
     def __init__(self, clock: Callable[[], float], lock: AbstractContextManager[object]) -> None:
         self._clock = clock
@@ -221,7 +222,8 @@ class RankRecorder:
         key = (what, peer, sent)
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
-        return (0 if self._turn is None else self._turn.step), number
+        turn = self._turn  # read once: the main thread's `take` may end it meanwhile
+        return (0 if turn is None else turn.step), number
 
     def crossed(
         self,

@@ -21,6 +21,7 @@ from runner.group.collectives import Exchanges, Suite, SuiteProgress
 from runner.group.lockstep import SharedPlan
 from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
 from runner.roles.role import Role, RoleParts
+from runner.roles.watchdog import Watchdog
 
 ROUND_S = 60.0
 """What one exchange, or looking at its result, may take."""
@@ -34,7 +35,8 @@ class SuiteLoop:
     """The `EngineLoop` of a test: meet the other ranks, run the suite; it cannot be interrupted.
 
     `done` is called from the thread with the finding, when all was done. `status.steps_done`
-    counts exchanges; `exchanges` is None until the ranks have met.
+    counts exchanges; `exchanges` is None until the ranks have met. The thread alone writes
+    `progress`, `exchanges` and `status`; others read each once.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class CollectiveTestRole(Role):
             lambda finding: reactor.call(lambda: self._done(finding)),
         )
         super().__init__(parts, self._loop)
+        self._exchanging = Watchdog(lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
         """Leave where an exchange or the whole test takes too long, and some time after its end."""
@@ -107,8 +110,7 @@ class CollectiveTestRole(Role):
             if now - self._done_at > DRAINED_S:
                 self._host.leave(lifecycle.STOPPED, "model_unavailable", "the test is done")
             return
-        busy_since = self.status.busy_since
-        if busy_since is not None and now - busy_since > ROUND_S:
+        if self._exchanging.passed(now, lambda: ROUND_S) is not None:
             phase = progress.phase
             self._leave(
                 lifecycle.WEDGED, f"no exchange of the {phase} test has ended for {ROUND_S:g} s"

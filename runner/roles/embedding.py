@@ -20,6 +20,7 @@ from runner.engine import Embedder
 from runner.lifecycle import LOAD_FAILED, PREPARES_S
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
+from runner.roles.watchdog import Watchdog
 from runner.text import TextThread
 
 
@@ -41,6 +42,8 @@ class EmbeddingRole(Role):
         self.addresses = self._server.addresses
         self._since = reactor.now()
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
+        self._preparing = Watchdog(lambda: self._text.busy_since)
+        self._computing = Watchdog(lambda: self.status.busy_since)
 
     @property
     def open_requests(self) -> int:
@@ -63,10 +66,9 @@ class EmbeddingRole(Role):
         than it may."""
         self._server.watch(now)
         super().watch(now)
-        prepares_since = self._text.busy_since
-        if prepares_since is not None and now - prepares_since > PREPARES_S:
+        if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             self._stuck(f"the reading of some inputs took more than {PREPARES_S:g} s")
-        if self._loop.is_late(now):
+        if self._computing.passed(now, self._loop.limit_s) is not None:
             self._stuck(f"batch {self.status.steps_done + 1} took far longer than it should")
 
     def reading(self, now: float) -> RunnerReading:

@@ -19,6 +19,7 @@ from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts, note_steps
+from runner.roles.watchdog import Watchdog
 from runner.serving.memory_watch import MemoryWatch
 
 READ_WITHIN_S = 0.5
@@ -40,6 +41,7 @@ class FollowerRole(Role):
         super().__init__(parts, self._loop)
         self._loop.spans = self._others.context.spans
         self._others.on_ask = self._asked
+        self._stepping = Watchdog(lambda: self.status.busy_since)
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker
         self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
 
@@ -57,8 +59,7 @@ class FollowerRole(Role):
         """Leave where a step has taken longer than any may."""
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
-        busy_since = self.status.busy_since
-        if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
+        if self._stepping.passed(now, lambda: FIRST_STEP_DEADLINE_S) is not None:
             step = self.status.steps_done + 1
             self._stuck(f"step {step} took more than {FIRST_STEP_DEADLINE_S:.0f} s")
 

@@ -115,8 +115,8 @@ class FollowerLoop:
         self.spans.enter("host")
         lockstep.made(result.step, result.tokens)
         self._unread -= 1
-        self.status.steps_done = result.step
         self.status.busy_since = clock_now() if self._unread else None
+        self.status.steps_done = result.step
         look = self._watch.look(engine, result.step)
         if look is not None and (look.is_over or self._was_over):
             self._was_over = look.is_over

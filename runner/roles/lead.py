@@ -18,6 +18,7 @@ from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import NO_PEER, Progressed, Role, RoleParts, note_steps
 from runner.roles.startup import Startup
+from runner.roles.watchdog import Watchdog
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
@@ -55,6 +56,8 @@ class LeadRole(Role):
             self._server.ask_ranks = self._ask_ranks
         self.addresses = self._server.addresses
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
+        self._preparing = Watchdog(lambda: self._startup.text.busy_since)
+        self._stepping = Watchdog(lambda: self.status.busy_since)
 
     @property
     def open_requests(self) -> int:
@@ -78,16 +81,11 @@ class LeadRole(Role):
         self._server.watch(now)
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
-        prepares_since = self._startup.text.busy_since
-        if prepares_since is not None and now - prepares_since > PREPARES_S:
+        if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")
-        status = self.status
-        if status.busy_since is None:
-            return
-        learning = self._host.phase == "warming"
-        limit_s = step_deadline_s(self._loop.expected_s(), 0 if learning else status.steps_done)
-        if now - status.busy_since > limit_s:
-            self._stuck(f"step {status.steps_done + 1} took more than {limit_s:.1f} s")
+        limit_s = self._stepping.passed(now, self._step_limit_s)
+        if limit_s is not None:
+            self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
 
     def reading(self, now: float) -> RunnerReading | None:
         """Return this second's reading, with the rates since the last one."""
@@ -102,6 +100,10 @@ class LeadRole(Role):
     def say_goodbye(self, message: str) -> None:
         """Take leave of gateways."""
         self._server.close(message)
+
+    def _step_limit_s(self) -> float:
+        learning = self._host.phase == "warming"
+        return step_deadline_s(self._loop.expected_s(), 0 if learning else self.status.steps_done)
 
     def _ask_ranks(self, request: OpenRequest, link: GatewayLink) -> None:
         """Have each rank tell the gateway what it did for a request, if that is traced."""

@@ -19,6 +19,7 @@ from runner.recorder import ServedTotals
 from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts
+from runner.roles.watchdog import Watchdog
 from runner.schedule import SchedulerLoad
 
 PIECE_S = 900.0
@@ -75,6 +76,7 @@ class QuantizeRole(Role):
             lambda why: reactor.call(lambda: self._ended(why)),
         )
         super().__init__(parts, self._loop)
+        self._making = Watchdog(lambda: self.status.busy_since)
         self._meter = RunnerMeter(spec, parts.shell.speaker, ServedTotals(), reactor.now())
 
     @property
@@ -95,8 +97,7 @@ class QuantizeRole(Role):
     def watch(self, now: float) -> None:
         """Leave where a tensor takes too long."""
         super().watch(now)
-        busy_since = self.status.busy_since
-        if busy_since is not None and now - busy_since > PIECE_S:
+        if self._making.passed(now, lambda: PIECE_S) is not None:
             self._stuck(f"no tensor was written for {PIECE_S:g} s")
 
     def reading(self, now: float) -> RunnerReading:

@@ -48,6 +48,7 @@ class RunnerMeter:
         """Return the reading of this instant. `load` is None before the model is loaded, and of a
         rank that schedules nothing."""
         spec, totals = self.spec, self.totals
+        memory, progress = status.memory, status.progress
         load = load or SchedulerLoad()
         seconds = max(now - self.measured_at, 1e-3)
         prompts = totals.prompt_tokens - self._prompt_tokens
@@ -77,16 +78,16 @@ class RunnerMeter:
             prefix_hits=totals.prefix_hits,
             prefix_hit_tokens=totals.cached_tokens,
             preemptions=load.preemptions,
-            active_bytes=status.memory.active_bytes,
-            peak_bytes=status.memory.peak_bytes,
+            active_bytes=memory.active_bytes,
+            peak_bytes=memory.peak_bytes,
             step=status.steps_done,
             step_ms=status.last_step_s * 1000,
             last_used_ago_s=0.0 if open_requests else now - totals.used_at,
-            done_bytes=status.progress.done_bytes,
-            total_bytes=status.progress.total_bytes,
+            done_bytes=progress.done_bytes,
+            total_bytes=progress.total_bytes,
             rank=spec.rank,
             kv=self.kv,
-            cache_bytes=status.memory.cache_bytes,
+            cache_bytes=memory.cache_bytes,
             limit_bytes=spec.memory_limit_bytes,
             memory_ends=load.memory_ends,
         )

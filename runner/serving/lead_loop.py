@@ -44,8 +44,9 @@ class LeadLoop:
 
     `load`, given where to tell its progress, returns the engine; `schedule` makes its scheduler.
     `post` is called from the thread and must not wait. `watch` says when memory is short. `facts`
-    and `scheduler` are None until the engine is loaded. `spans` notes, in a group, what this rank
-    does for traced requests.
+    and `scheduler` are None until the engine is loaded, and never again; the main thread uses the
+    scheduler only with the lock held (`scheduling`). `status` is this thread's to write. `spans`
+    notes, in a group, what this rank does for traced requests.
     """
 
     def __init__(
@@ -163,11 +164,13 @@ class LeadLoop:
                     spans.enter("host")
 
     def _read(self, engine: Engine, spans: RankRecorder | None) -> StepResult:
-        if spans is None:
-            return engine.read()
-        spans.enter("compute")
+        if spans is not None:
+            spans.enter("compute")
         result = engine.read()
-        spans.enter("host")
+        # before the step's limit changes, which goes by what is unread
+        self.status.busy_since = clock_now()
+        if spans is not None:
+            spans.enter("host")
         return result
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:

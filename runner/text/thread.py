@@ -57,7 +57,8 @@ class _Job:
 class TextThread(Generic[Prepared]):
     """`load` is called on the thread; `post` runs a callback in the main thread; `loaded` is
     called there with what went wrong, or None. `busy_since` is when the request that is being
-    prepared was begun; None while there is none."""
+    prepared was begun; None while there is none: this thread writes it, so others read it
+    once into a local name."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,29 @@ def test_a_process_that_starts_anew_counts_from_nothing(tmp_path: Path) -> None:
         assert way is not None
         way.received([b"x" * expected])
         assert read_traffic(tmp_path)["bus"] == (Crossed(PEER, "control", 0, expected),)
+
+
+class ClosedMeanwhile(Traffic):
+    """Counts that another thread closes right after one who counts has read where."""
+
+    closes = False
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "shared" and super().__getattribute__("closes"):
+            self.closes = False
+            self.close()
+        return value
+
+
+def test_a_thread_that_still_counts_when_the_counts_are_closed_is_no_defect(tmp_path: Path) -> None:
+    traffic = ClosedMeanwhile(ME)
+    traffic.share(tmp_path, "runner:00")
+    way = traffic.way(PEER, "exchange")
+    assert way is not None
+    traffic.closes = True
+    way.add_sent(10)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_identity_that_zeromq_made_up_names_no_node() -> None:
