@@ -35,7 +35,7 @@ from bus.links.traffic import Traffic, open_traffic
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
-from bus.process.logs import LevelSource, Log, follow_level, log_strays, story_of
+from bus.process.logs import LevelSource, Log, death_note, follow_level, log_strays, story_of
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
@@ -120,7 +120,7 @@ def run_service(
     """Run a service until it is told to stop; returns the exit code. `trouble` is logged: what is
     wrong with its settings. The log follows the level of `levels` while the service runs."""
     log = Log(node=node, process=process, level=log_level)
-    log_strays(log)
+    log_strays(log, death_note(endpoints.folder, process))
     forbid_core_dumps()
     if trouble:
         log.warning(trouble)

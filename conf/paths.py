@@ -203,3 +203,9 @@ def runtime_root(system: str, temporary: Path, cache: Path, user: int) -> Path:
     if system == "darwin" and len(os.fsencode(cache)) <= MAX_ROOT_BYTES:
         return cache
     return temporary / f"shoal-{user}"
+
+
+def damaged_files(paths: Paths) -> tuple[str, ...]:
+    """Return the paths of the damaged files of a node's state that were kept aside."""
+    folders = (paths.journal, paths.state)
+    return tuple(str(one) for folder in folders for one in sorted(folder.glob("*.damaged")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from bus.process.identity import TOKEN_FILE, http_token, node_id
-from bus.process.logs import Log, log_strays
+from bus.process.logs import Log, death_note, log_strays
 from bus.process.tree import running_code
 from bus.service import (
     EXIT_FAILED,
@@ -112,7 +112,7 @@ def main() -> int:
         settings = load_settings()
         options = options_of(settings)
         log = Log(node=options.node, process="gateway", level=options.log_level)
-        log_strays(log)
+        log_strays(log, death_note(options.endpoints.folder, "gateway"))
         if settings.trouble:
             log.warning(settings.trouble)
         policies_of(options)  # a list that says nothing is said before anything is served

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bus.replica.lost_range import range_of
+from bus.replica.lost_range import damage_words, range_of
+from bus.wire.api_keys import KEYS_LOST_WORDS
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import HealthFinding, NodeReading
 
@@ -23,6 +24,9 @@ CODES: dict[str, str] = {
     "disk_full": "under 2 GB are free where models and journals are kept",
     "disk_low": "under 10 GB are free there",
     "journal_damaged": "the journal was damaged, and what it lost has not been seen to",
+    "state_damaged": "another file of the node's state was damaged, and was not seen to",
+    "keys_lost": "API keys may be lost, so that only each node's owner may ask",
+    "thread_ended": "a thread of a service ended by an error, and its work with it",
     "download_failed": "a model could not be fetched",
     "model_failed": "a model was given up after repeated failures",
     "process_down": "a supervised process is not running",
@@ -37,7 +41,16 @@ CODES: dict[str, str] = {
 }
 """Every code that a finding may carry."""
 ERRORS = frozenset(
-    {"disk_full", "download_failed", "journal_damaged", "process_down", "port_taken"}
+    {
+        "disk_full",
+        "download_failed",
+        "journal_damaged",
+        "keys_lost",
+        "process_down",
+        "port_taken",
+        "state_damaged",
+        "thread_ended",
+    }
 )
 """Those that are errors; all others are warnings."""
 
@@ -66,14 +79,18 @@ class ClosedPort:
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
     `failed_models` are (model, why); `holds_model`: a runner of this node has one, or loads it;
-    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too; `damaged_journals`
-    are the paths of journals that were kept aside; `pair_trouble` is what is wrong with the files
-    of HTTPS, `certificate_standing` what is to be said of the certificate that it serves with."""
+    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too; `damaged_files`
+    are the paths of files of the state that were kept aside; `dead_threads` are (process, thread)
+    of those that ended by an error; `keys_lost`: the cluster's API keys may be; `pair_trouble`
+    is what is wrong with the files of HTTPS, `certificate_standing` what is to be said of the
+    certificate that it serves with."""
 
     measured: NodeReading
     holds_model: bool = False
+    keys_lost: bool = False
     closed_ports: tuple[ClosedPort, ...] = ()
-    damaged_journals: tuple[str, ...] = ()
+    damaged_files: tuple[str, ...] = ()
+    dead_threads: tuple[tuple[str, str], ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
@@ -97,17 +114,26 @@ def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
     yield _finding(facts, "disk_full" if free < DISK_FULL_BYTES else "disk_low", left, way_out)
 
 
-def _journals(facts: NodeFacts) -> Iterable[HealthFinding]:
-    for path in facts.damaged_journals:
-        lost = range_of(path.rpartition("/")[2])
-        if lost is not None:
-            yield _finding(
-                facts,
-                "journal_damaged",
-                f"the journal was damaged on this node's disk: events {lost.text} are lost here",
-                "what other nodes have of them comes back by itself; do the rest again where it is "
-                f"still wanted, look after the disk, and remove {path}",
-            )
+def _damage(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for path in facts.damaged_files:
+        code = "state_damaged" if range_of(path.rpartition("/")[2]) is None else "journal_damaged"
+        yield _finding(facts, code, *damage_words(path))
+
+
+def _keys(facts: NodeFacts) -> Iterable[HealthFinding]:
+    if facts.keys_lost:
+        yield _finding(facts, "keys_lost", *KEYS_LOST_WORDS)
+
+
+def _threads(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for process, thread in facts.dead_threads:
+        yield _finding(
+            facts,
+            "thread_ended",
+            f"the thread {thread} of {process} ended by an error: what it does is not done "
+            "any more",
+            f"read why with `shoal logs {process}`, then `shoal restart`",
+        )
 
 
 def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
@@ -237,7 +263,9 @@ def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> Hea
 
 
 _RULES = (
-    _journals,
+    _damage,
+    _keys,
+    _threads,
     _disk,
     _downloads,
     _processes,

@@ -46,8 +46,8 @@ class Disk:
     free_bytes: int
 
 
-def damaged_journals(folder: Path) -> tuple[str, ...]:
-    """Return the paths of the damaged journals that were kept aside in the journal's folder."""
+def damaged_files(folder: Path) -> tuple[str, ...]:
+    """Return the paths of the damaged files that were kept aside in a folder."""
     return tuple(str(path) for path in sorted(folder.glob("*.damaged")))
 
 

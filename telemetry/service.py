@@ -19,9 +19,11 @@ from bus.links.tls_files import read_served
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
+from bus.process.logs import dead_threads
 from bus.process.ports import listening, port_owner
 from bus.process.supervisor import ProcessRefused, SupervisedProcess
 from bus.service import Shell
+from bus.wire.api_keys import keys_were_lost
 from bus.wire.codec import Envelope, decode
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
@@ -118,7 +120,11 @@ class NodeMeter:
         return NodeFacts(
             reading,
             closed_ports=self._closed_ports(processes, at),
-            damaged_journals=probes.damaged_journals(self._journal),
+            damaged_files=(
+                *probes.damaged_files(self._journal),
+                *probes.damaged_files(self._journal.parent),
+            ),
+            dead_threads=dead_threads(self._runtime, probes.is_there) if self._runtime else (),
             pair_trouble=served.trouble,
             certificate_standing="" if valid is None else standing(valid, wall()),
         )
@@ -301,6 +307,7 @@ class Telemetry:
                 if one.phase == "failed"
             ),
             failed_models=failed,
+            keys_lost=keys_were_lost(self.client.state.api_keys),
             holds_model=any(
                 shard.node == self.node
                 for instance in self.client.state.instances.values()

@@ -1,17 +1,23 @@
 """Talks to the disk and to chance: ids that are made once.
 
 A node id is made at a node's first start and kept in its state folder, and so is its owner's
-token; a boot id is new for every process.
+token; a boot id is new for every process. Beside each kept word lies what it is known by,
+with a checksum (`node-id.sum`): a word that no longer matches is refused, never taken for another
+one. The word has a file to itself, because people and older versions read that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from bus.sealed import Damaged, sealed, unsealed
+from bus.wire.errors import ConfigError
 from bus.wire.ids import Boot, NodeId
 
 FILE, TOKEN_FILE = "node-id", "http-token"
@@ -52,7 +58,7 @@ def new_api_key() -> str:
 
 
 def _made_once(path: Path, make: Callable[[], str]) -> str:
-    """Return the word in a file, a new one where there is none.
+    """Return the word in a file, a new one where there is none. Raises ConfigError.
 
     The processes of a node start together: the file has its name only once it has its content,
     so that none of them reads an empty one. One that a power cut left empty is made again.
@@ -63,23 +69,59 @@ def _made_once(path: Path, make: Callable[[], str]) -> str:
         known = _known(path)
         if not known:
             known = make()
-            draft = path.with_name(f"{path.name}.draft")
-            draft.unlink(missing_ok=True)
-            with open(draft, "x", opener=_private) as file:
-                file.write(f"{known}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            _put(_sum_of(path), sealed(_witness(path, known)))
+            _put(path, f"{known}\n".encode())
+        elif not _kept_witness(path):
+            _put(_sum_of(path), sealed(_witness(path, known)))  # none yet, or damaged itself
     return known
 
 
+def _put(path: Path, content: bytes) -> None:
+    """Put a file that others cannot read in the place of any of its name."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    with open(draft, "xb", opener=_private) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
 def known_node_id(state: Path) -> NodeId | None:
-    """Return the id of the node whose state this is; None where no node was ever started."""
+    """Return the id of the node whose state this is; None where no node was ever started. Raises
+    ConfigError where it is damaged."""
     return NodeId(_known(state / FILE)) or None
 
 
 def _known(path: Path) -> str:
-    return path.read_text().strip() if path.exists() else ""
+    """Return the word in a file, "" where there is none. Raises ConfigError where it is not the one
+    that was kept."""
+    if not path.exists():
+        return ""
+    word, kept = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
+    if kept in ("", _witness(path, word)):
+        return word
+    was = f"it was {kept}: put that back" if path.name == FILE else "restore it from a backup"
+    raise ConfigError(
+        f"{path} is damaged; {was}, or remove the file to have another made at the next start, "
+        "and look after the disk"
+    )
+
+
+def _witness(path: Path, word: str) -> str:
+    """Return what is kept to know a word by: the id itself, of a secret a hash."""
+    return word if path.name == FILE else hashlib.sha256(word.encode()).hexdigest()
+
+
+def _sum_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sum")
+
+
+def _kept_witness(path: Path) -> str:
+    """Return what was kept to know a word by; "" where that is gone or damaged itself."""
+    with contextlib.suppress(OSError, Damaged):
+        return unsealed(_sum_of(path).read_bytes())
+    return ""
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,13 +1,16 @@
 """Talks to standard error: structured JSON lines, or readable ones on a terminal; to the disk: the
-ends of the files that they go to.
+ends of the files that they go to, and which threads ended by an error.
 
 One line per record, with node, process and the fields that the caller gives (request,
 generation, ...). Prompt text has no place here, and so none has what an exception says: `story_of`
-tells where it came from (decision 0061).
+tells where it came from (decision 0061). A thread that ends so takes its work with it while its
+process goes on and looks healthy: each process notes such threads in the runtime folder, where
+telemetry finds them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -30,6 +33,8 @@ LOOK_S = 1.0
 """Between looks at whether the settings have changed."""
 SENT_FILE = "sent.json"
 """Beside the log files: how far each of them has been sent to a collector."""
+_DEAD = ".threads"
+"""In the runtime folder: which threads of a process have ended by an error."""
 Field = str | int | float | bool | None
 
 
@@ -129,9 +134,10 @@ def _kind_of(error: BaseException) -> str:
     return f"{where}{kind.__qualname__}{said}"
 
 
-def log_strays(log: Log) -> None:
+def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
     """Have what is raised where no code of ours catches it logged as a story, in place of Python's
-    own words on standard error: in the main thread, in others, in what cannot raise."""
+    own words on standard error: in the main thread, in others, in what cannot raise. `note` takes
+    the name of a thread that ended so: it is a health problem from then on."""
 
     def tell(message: str, error: BaseException | None, **fields: Field) -> None:
         """Log one."""
@@ -148,10 +154,49 @@ def log_strays(log: Log) -> None:
         name = given.thread.name if given.thread is not None else ""
         if not issubclass(given.exc_type, SystemExit):
             tell("a thread ended by what nothing caught", given.exc_value, thread=name)
+            if note is not None:
+                note(name)
 
     sys.excepthook = raised
     threading.excepthook = raised_in_thread
     sys.unraisablehook = lambda given: tell("raised where nothing can catch it", given.exc_value)
+
+
+def death_note(folder: str, process: str) -> Callable[[str], None]:
+    """Return what notes the end of a thread of the process that calls it, also of one that was
+    forked from this; a disk that fails notes nothing."""
+    stem = process.replace(":", "-")
+
+    def note(thread: str) -> None:
+        """Note one."""
+        path = Path(folder) / f"{stem}.{os.getpid()}{_DEAD}"
+        names = sorted({*(one for _, one in _noted(path)), thread})
+        with contextlib.suppress(OSError):
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps({"process": process, "threads": names}))
+            fresh.replace(path)
+
+    return note
+
+
+def dead_threads(folder: str, is_there: Callable[[int], bool]) -> tuple[tuple[str, str], ...]:
+    """Return the threads, (process, thread), that were noted in a runtime folder by processes that
+    live; what others noted is removed."""
+    found: list[tuple[str, str]] = []
+    for path in sorted(Path(folder).glob(f"*{_DEAD}")):
+        pid = path.name.split(".")[-2]
+        if pid.isdecimal() and is_there(int(pid)):
+            found += _noted(path)
+        else:
+            path.unlink(missing_ok=True)
+    return tuple(found)
+
+
+def _noted(path: Path) -> list[tuple[str, str]]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(path.read_bytes())
+        return [(str(found["process"]), str(one)) for one in found["threads"]]
+    return []
 
 
 def stray_of_loop(log: Log) -> Callable[[Any, dict[str, Any]], None]:

@@ -1,6 +1,7 @@
 """Which places of the log a damaged journal has lost, and the name of the file that is kept for it.
 
-Pure. The file lies in the journal's folder until a person has looked at it and removes it.
+Pure. The file lies in the journal's folder until a person has looked at it and removes it. So do
+other damaged files of the state, as `<name>.damaged`; `damage_words` says what each means.
 """
 
 from __future__ import annotations
@@ -39,3 +40,26 @@ def range_of(file_name: str) -> LostRange | None:
     if found is None:
         return None
     return LostRange(int(found[1]), None if found[2] == "end" else int(found[2]))
+
+
+def damage_words(path: str) -> tuple[str, str]:
+    """Return what is wrong where a damaged file was kept at this path, and what to do."""
+    name = path.rpartition("/")[2]
+    lost = range_of(name)
+    if lost is not None:
+        return (
+            f"the journal was damaged on this node's disk: events {lost.text} are lost here",
+            "what other nodes have of them comes back by itself; do the rest again where it is "
+            f"still wanted, look after the disk, and remove {path}",
+        )
+    of = name.removesuffix(".damaged")
+    return (
+        f"the file {of} of this node's state was damaged on the disk",
+        f"{_MADE_ANEW.get(of, 'it is made anew')}; look after the disk, and remove {path}",
+    )
+
+
+_MADE_ANEW = {
+    "term": "with voters this node stands aside until it has the whole log of a leader",
+    "api-keys": "it is made anew from the journal",
+}

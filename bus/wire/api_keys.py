@@ -7,6 +7,7 @@ into the log. All nodes know all keys, for they are in the cluster's state, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -49,3 +50,28 @@ class ApiKey(Message):
     def is_expired(self, wall_s: float) -> bool:
         """Return whether the key is no longer taken at `wall_s`."""
         return self.expires_at_s is not None and wall_s >= self.expires_at_s
+
+
+LOST_KEYS = ApiKey(
+    id="key-00000000",
+    name="lost-keys",
+    hash="sha256:" + "0" * 64,
+    scope="inference",
+    expires_at_s=0.0,
+)
+"""A key that nobody has. It stands in the state where API keys may have been lost with a damaged
+log, so that every node goes on asking for a key until a person removes it."""
+
+
+def keys_were_lost(keys: Mapping[str, ApiKey]) -> bool:
+    """Return whether some of these keys may have been lost, and no person has seen to it yet."""
+    return LOST_KEYS.id in keys
+
+
+KEYS_LOST_WORDS = (
+    "API keys may be lost with a damaged journal, so only the owner of each node may ask, with its "
+    "`http-token`",
+    "see `shoal apikey ls`, make those that are missing again with `shoal apikey add NAME`, then "
+    "end this with `shoal apikey rm lost-keys`",
+)
+"""What is wrong where keys were lost, and what to do."""

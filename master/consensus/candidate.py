@@ -52,6 +52,11 @@ class CandidateSettings:
     addresses: tuple[str, ...] = ()
     expects_others: bool = False
 
+    @property
+    def keys_file(self) -> Path:
+        """Return where the API keys are kept once more, beside the term file."""
+        return self.term_file.with_name("api-keys")
+
 
 @dataclass(slots=True)
 class Candidate:

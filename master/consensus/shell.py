@@ -24,6 +24,7 @@ from bus.wire.messages.wire import Message
 from master.consensus import types
 from master.consensus.candidate import Candidate, CandidateSettings
 from master.consensus.candidate_links import CandidateLinks
+from master.consensus.keys_file import KeysFile, keys_are_ahead, returned_keys
 from master.consensus.term_file import TermFile
 from master.consensus.types import Act, Send
 from master.log.journal import Journal
@@ -51,7 +52,9 @@ class TermDuties(Protocol):
 
 
 class CandidateShell:
-    """One candidate with its disk and its links. It opens the journal; closing closes it."""
+    """One candidate with its disk and its links. It opens the journal; closing closes it.
+
+    `_doubts_keys`: our log may lack API keys, and no log that has them has taken its place yet."""
 
     def __init__(
         self,
@@ -79,6 +82,10 @@ class CandidateShell:
         self._wire = wire
         self._journal = journal
         self._term_file = term_file
+        self._keys_file = KeysFile(settings.keys_file, log, journal.files)
+        began, state = self.candidate.began or term_file.kept.garbled, self.candidate.state
+        self._log_lost = journal.lost or (began and state.index == 0)
+        self._doubts_keys = self._log_lost or keys_are_ahead(self._keys_file.kept, state)
         self._duties = duties
         self._answers = Answers()
         self._unsynced = self._flushing = False
@@ -128,6 +135,8 @@ class CandidateShell:
             self._wire.meet(message.holder, message.addresses)
         self._greet(before)
         self._do(self.candidate.heard(message, self._timers.now()))
+        if isinstance(message, TermHeartbeat) and self.candidate.log.has_all_of(message):
+            self._doubts_keys = False
         self._say_holder()
         if isinstance(message, TermHeartbeat):
             self._flush_soon()
@@ -179,7 +188,7 @@ class CandidateShell:
                         return
                 case types.OpenTerm(counter=counter):
                     self._log.info("holds the term", term=counter, index=self.candidate.state.index)
-                    self.append(self._duties.opened())
+                    self._open_term()
                 case types.StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()
@@ -196,6 +205,7 @@ class CandidateShell:
                     if undone or copies:
                         self._duties.undone(undone, copies)
                     self._journal.compact(state)
+                    self._doubts_keys = False
                     self._flush_soon()
                 case types.Mended():
                     self._log.info("the journal is whole again", index=self.candidate.state.index)
@@ -210,6 +220,17 @@ class CandidateShell:
                 case _:
                     assert_never(action)
 
+    def _open_term(self) -> None:
+        """Begin our term. API keys that our log may lack are in it before anyone reads it."""
+        ended = self.candidate.state
+        draft = self._duties.opened()
+        if self._doubts_keys:
+            for body in returned_keys(self._keys_file.kept, ended, lost=self._log_lost):
+                self._log.critical("the log may lack API keys", gives_back=body.kind)
+                draft.add(body)
+        self.append(draft)
+        self._doubts_keys = False
+
     def _flush_soon(self) -> None:
         """Flush once for all that this turn of the loop brings."""
         if not self._flushing:
@@ -218,6 +239,8 @@ class CandidateShell:
 
     def _flush(self) -> None:
         self._flushing = False
+        if not self._doubts_keys:
+            self._keys_file.keep(self.candidate.state)
         if self._unsynced:
             others = self._wire.nodes or not self.candidate.holding
             if not (others or self._answers.waiting):

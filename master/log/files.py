@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from contextlib import closing, suppress
 from pathlib import Path
 
 
@@ -59,6 +60,10 @@ class Files:
         """Give a file another's name in the same folder, at once. Raises OSError."""
         os.rename(path, to)
 
+    def remove(self, path: Path) -> None:
+        """Remove a file, where there is one. Raises OSError."""
+        path.unlink(missing_ok=True)
+
     def link(self, path: Path, to: Path) -> None:
         """Give a file a second name in the same folder. Raises OSError, FileExistsError where there
         is a file of that name."""
@@ -82,3 +87,23 @@ class Files:
 
 
 DISK_FILES = Files()
+
+
+def replace_file(path: Path, data: bytes, files: Files, mode: int = 0o666) -> None:
+    """Put a file on the disk in the place of any of its name; when this returns it survives a power
+    cut. Raises OSError."""
+    fresh = path.with_suffix(".new")
+    with closing(files.create(fresh, mode)) as file:
+        file.write(data)
+        file.sync()
+    files.rename(fresh, path)
+    files.sync_folder(path.parent)
+
+
+def keep_aside(path: Path, files: Files) -> Path:
+    """Give a damaged file a second name, under which it stays until a person removes it, and
+    return that."""
+    kept = path.with_name(f"{path.name}.damaged")
+    with suppress(OSError):
+        files.link(path, kept)
+    return kept

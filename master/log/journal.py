@@ -52,7 +52,7 @@ class Journal:
         self._max_records = max_records
         self._low_disk_bytes = low_disk_bytes
         self._path = folder / "events.log"
-        self._files = files
+        self.files = files
         self._file: OpenFile | None = None
         self._bytes = 0
         self._records = 0
@@ -102,12 +102,12 @@ class Journal:
         fresh = self._path.with_suffix(".new")
         record = record_of_state(state, lost=self.lost)
         try:
-            file = self._files.create(fresh, 0o600)
+            file = self.files.create(fresh, 0o600)
             try:
                 file.write(record)
                 file.sync()
-                self._files.rename(fresh, self._path)
-                self._files.sync_folder(self.folder)
+                self.files.rename(fresh, self._path)
+                self.files.sync_folder(self.folder)
             except OSError:
                 file.close()
                 raise
@@ -161,20 +161,20 @@ class Journal:
             )
 
     def _check_disk(self) -> None:
-        free = self._files.free_bytes(self.folder)
+        free = self.files.free_bytes(self.folder)
         if free < self._low_disk_bytes:
             self._degrade(f"{free >> 20} MiB free, {self._low_disk_bytes >> 20} MiB wanted")
 
     def _content(self) -> bytes:
         try:
-            return self._files.read(self._path)
+            return self.files.read(self._path)
         except FileNotFoundError:
             return b""
 
     def _continue(self, good_bytes: int, records: int) -> None:
         """Go on behind what is good of the file that is there."""
         try:
-            self._file = self._files.open(self._path)
+            self._file = self.files.open(self._path)
             self._file.cut(good_bytes)
         except OSError as error:
             self._degrade(str(error))
@@ -185,7 +185,7 @@ class Journal:
         kept = self.folder / damage.file_name(crc32(data))
         try:
             with contextlib.suppress(FileExistsError):  # a crash came before the new file
-                self._files.link(self._path, kept)
+                self.files.link(self._path, kept)
         except OSError as error:
             self._degrade(f"the damaged file could not be kept aside: {error}")
         self._log.critical(

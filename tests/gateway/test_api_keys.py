@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from bus.process.clock import now
+from bus.wire.api_keys import LOST_KEYS
+from bus.wire.messages.events import ApiKeyAdded
 from gateway.http.auth import hashed
 from gateway.http.routes import ROUTES
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
@@ -73,6 +75,24 @@ def everywhere(made: GatewayTestbed, key: str, status: int) -> float:
         f"{status} everywhere",
     )
     return now() - began_at
+
+
+def test_where_keys_may_be_lost_only_the_owner_may_ask_until_a_person_says_otherwise(
+    testbed: GatewayTestbed,
+) -> None:
+    assert ask(testbed, "GET", "/health").json()["status"] == "ok"
+    testbed.happen(ApiKeyAdded(key=LOST_KEYS))
+    eventually(
+        lambda: all(chat(testbed, None).status_code == 401 for _ in range(12)), 3, "it is closed"
+    )
+    assert chat(testbed, OWNER).status_code == 200
+    health = ask(testbed, "GET", "/health").json()
+    assert health["status"] == "degraded"
+    assert any("API keys may be lost" in one for one in health["problems"])
+    assert ask(testbed, "GET", "/health", None).json() == {"status": "degraded"}
+    remove(testbed, LOST_KEYS.name)
+    eventually(lambda: chat(testbed, None).status_code == 200, 3, "it is open")
+    assert ask(testbed, "GET", "/health").json()["problems"] == []
 
 
 def test_a_key_asks_from_its_first_moment_and_not_after_its_removal(

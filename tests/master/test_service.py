@@ -14,9 +14,18 @@ from bus.links.reactor import PollReactor
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.switchboard.switchboard import Switchboard
+from bus.wire.api_keys import LOST_KEYS, ApiKey
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.wire.messages.commands import (
+    Acknowledged,
+    AddApiKey,
+    Command,
+    CommandRefused,
+    DeleteInstance,
+    PlaceModel,
+    RemoveApiKey,
+)
 from bus.wire.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
 from bus.wire.messages.readings import CardReading, NodeReading
 from master.consensus.candidate import CandidateSettings
@@ -90,7 +99,7 @@ class House:
             assert time.monotonic() < deadline, f"not in time: {what}"
             self.reactor.turn(0.02)
 
-    def ask(self, command: PlaceModel | DeleteInstance) -> Answer:
+    def ask(self, command: Command) -> Answer:
         answers: list[Answer] = []
         self.worker.command(command, answers.append, deadline_s=20.0)
         self.until(lambda: bool(answers), "an answer")
@@ -210,3 +219,49 @@ def test_the_term_on_the_disk_survives_and_garbage_is_known_as_such(tmp_path: Pa
     assert read_term(path) == PersistentState(7), "as it was written before there were votes"
     path.write_text("garbage")
     assert read_term(path) == PersistentState(garbled=True)
+
+
+def _with_a_key(house: House) -> dict[str, ApiKey]:
+    """Add a key behind another event, and take the master down."""
+    made = ApiKey(id="key-00000001", name="ann", hash="sha256:" + "a" * 64, scope="admin")
+    house.ask(AddApiKey(command_id=CommandId("c-1"), key=made))
+    house.until(lambda: bool(house.worker.state.api_keys), "the key in the state")
+    house.stop()
+    return house.worker.state.api_keys
+
+
+def _keys(house: House) -> list[ApiKey]:
+    assert house.master is not None
+    return list(house.master.candidate.state.api_keys.values())
+
+
+def _damage_the_first_event(house: House) -> None:
+    journal = house.settings.candidate.journal / "events.log"
+    data = bytearray(journal.read_bytes())
+    data[data.index(b"\x81\xa5event") + 20] ^= 1
+    journal.write_bytes(data)
+
+
+def test_a_damaged_journal_costs_no_api_key_for_they_are_kept_beside_it(house: House) -> None:
+    keys = _with_a_key(house)
+    _damage_the_first_event(house)
+    master = house.start()
+    house.until(lambda: master.candidate.holding, "a new term")
+    assert master.candidate.state.api_keys == keys
+
+
+def test_a_damaged_journal_whose_keys_are_nowhere_leaves_the_node_closed(house: House) -> None:
+    _with_a_key(house)
+    _damage_the_first_event(house)
+    house.settings.candidate.keys_file.unlink()
+    house.start()
+    house.until(lambda: _keys(house) == [LOST_KEYS], "a key that nobody has")
+    house.stop()
+    house.start()
+    house.until(lambda: _keys(house) == [LOST_KEYS], "the same after another start")
+    house.ask(RemoveApiKey(command_id=CommandId("c-2"), key_id=LOST_KEYS.id))
+    house.until(lambda: _keys(house) == [], "a person has said otherwise")
+    house.stop()
+    master = house.start()
+    house.until(lambda: master.candidate.holding, "a new term")
+    assert _keys(house) == [], "and it stays so"

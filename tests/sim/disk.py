@@ -62,6 +62,9 @@ class Disk:
     def rename(self, path: Path, to: Path) -> None:
         self.names[to] = self.names.pop(path)
 
+    def remove(self, path: Path) -> None:
+        self.names.pop(path, None)
+
     def link(self, path: Path, to: Path) -> None:
         if to in self.names:
             raise FileExistsError(to)

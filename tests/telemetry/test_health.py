@@ -120,9 +120,24 @@ def test_a_port_that_another_has_is_told_with_its_owner() -> None:
 
 
 def test_a_damaged_journal_is_an_error_that_names_what_is_lost_and_the_file() -> None:
-    (found,) = findings(replace(WELL, damaged_journals=(DAMAGED, "/home/journal/x.damaged")))
+    (found,) = findings(replace(WELL, damaged_files=(DAMAGED,)))
     assert (found.level, found.code) == ("error", "journal_damaged")
     assert "12 to 34" in found.message and DAMAGED in found.remediation
+
+
+def test_other_damage_lost_keys_and_dead_threads_are_errors_with_a_way_out() -> None:
+    facts = replace(
+        WELL,
+        damaged_files=("/home/term.damaged",),
+        keys_lost=True,
+        dead_threads=(("gateway", "records"),),
+    )
+    state, keys, thread = findings(facts)
+    assert (state.code, keys.code, thread.code) == ("state_damaged", "keys_lost", "thread_ended")
+    assert "the file term of" in state.message and "remove /home/term.damaged" in state.remediation
+    assert "`shoal apikey rm lost-keys`" in keys.remediation
+    assert "the thread records of gateway" in thread.message
+    assert "`shoal logs gateway`" in thread.remediation
 
 
 def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
@@ -132,7 +147,9 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
             disk_free_bytes=0, memory_available_bytes=0, processes=processes, wired_bytes=9 * GB
         ),
         closed_ports=(ClosedPort(24154, "bus", "nc (pid 7)"),),
-        damaged_journals=(DAMAGED,),
+        damaged_files=(DAMAGED, "/home/term.damaged"),
+        dead_threads=(("gateway", "records"),),
+        keys_lost=True,
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),

@@ -22,9 +22,11 @@ from bus.links.certificates import date_of
 from bus.links.tls_files import read_pair
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
+from bus.replica.lost_range import damage_words
 from bus.wire.errors import ConfigError
 from bus.wire.tasks import read_clients, read_tasks
 from conf.changing import readable_key
+from conf.paths import damaged_files
 from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
@@ -128,6 +130,15 @@ def folders(settings: Settings, _running: bool) -> Finding:
         found = f"model_folders names what is no folder: {', '.join(gone)}"
         return Finding("folders", "warn", found, "make it, or take it out of the settings")
     return Finding("folders", "ok", f"state in {paths.state}")
+
+
+def damage(settings: Settings, _running: bool) -> Finding:
+    """Check that no file of this node's state was found damaged and is still to be seen to."""
+    found = [damage_words(one) for one in damaged_files(settings.paths)]
+    if found:
+        remedy = "; ".join(one for _, one in found)
+        return Finding("state", "error", "; ".join(one for one, _ in found), remedy)
+    return Finding("state", "ok", "no damaged file was kept aside")
 
 
 def records(settings: Settings, _running: bool) -> Finding:
@@ -334,6 +345,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _limits,
     _settings,
     folders,
+    damage,
     records,
     tasks,
     clients,

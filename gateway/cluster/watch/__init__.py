@@ -12,7 +12,7 @@ from gateway.cluster.watch.history import EVERY_S, HistoryFile, HistoryKeeper
 from gateway.cluster.watch.load_timeline import LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
 from gateway.cluster.watch.memory import memory_of
-from gateway.cluster.watch.node_health import node_health
+from gateway.cluster.watch.node_health import grave_problems, node_health
 from gateway.cluster.watch.queue import queue_of
 from gateway.cluster.watch.readers import FeedFull
 from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
@@ -33,6 +33,7 @@ __all__ = [
     "LogPlace",
     "SnapshotFeed",
     "follow_log",
+    "grave_problems",
     "log_tail",
     "logged_processes",
     "memory_of",

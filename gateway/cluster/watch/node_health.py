@@ -13,7 +13,8 @@ from typing import Any
 from bus.wire.messages.readings import NodeReading
 
 UNREACHABLE_S = 15.0
-
+GRAVE = frozenset({"journal_damaged", "state_damaged", "thread_ended"})
+"""Findings that `/health` tells as well: something of the node itself is broken or lost."""
 
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"
 
@@ -25,6 +26,12 @@ def node_health(
     worst first; status is ok, warn or error."""
     reasons = _reasons(reading, age_s, of_records)
     return {**(reasons[0] if reasons else _said("ok", "ok", "", "")), "reasons": reasons}
+
+
+def grave_problems(reading: NodeReading | None) -> list[str]:
+    """Return what `/health` is to tell of a node's own findings, each with what to do."""
+    found = () if reading is None else reading.findings
+    return [f"{one.message}: {one.remediation}" for one in found if one.code in GRAVE]
 
 
 def _reasons(

@@ -13,12 +13,13 @@ from pydantic import BaseModel
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.logs import LineCounts, read_line_counts
 from bus.process.stalls import StallCounts, read_stalls
+from bus.wire.api_keys import KEYS_LOST_WORDS, keys_were_lost
 from bus.wire.messages.readings import PullReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.options import Options
 from gateway.cluster.readings import hardware_of, pool_of, storage_of
-from gateway.cluster.watch import node_health
+from gateway.cluster.watch import grave_problems, node_health
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
@@ -125,13 +126,18 @@ class HealthResource(Resource):
         """Answer 200 while it serves at all; the words say how well, the rest only to who has a
         key where keys are needed."""
         service = self.service
-        problems = [*_problems(service), *service.records.condition.problems]
+        known, now, own = service.readings, service.reactor.now(), service.options.node
+        mine = next((one for one, _ in known.nodes(now) if one.node == own), None)
+        problems = [
+            *_problems(service),
+            *service.records.condition.problems,
+            *([": ".join(KEYS_LOST_WORDS)] if keys_were_lost(service.api_keys.book.keys) else ()),
+            *grave_problems(mine),
+        ]
         status = "degraded" if problems else "ok"
         if caller_of(req) is None:
             answer_json(resp, {"status": status})
             return
-        known, now, own = service.readings, service.reactor.now(), service.options.node
-        load_1m = next((one.load_1m for one, _ in known.nodes(now) if one.node == own), None)
         runners = [one for one in known.runners(now) if one.node == own]
         leads = [one for one in runners if not one.rank]
         answer_json(
@@ -147,7 +153,7 @@ class HealthResource(Resource):
                     "running": sum(one.running for one in leads),
                     "waiting": sum(one.waiting for one in leads),
                 },
-                "load_1m": load_1m,
+                "load_1m": None if mine is None else mine.load_1m,
                 "ranks": [
                     {
                         "instance": one.instance,

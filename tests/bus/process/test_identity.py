@@ -7,9 +7,13 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from bus.process.identity import http_token, node_id
+import pytest
+
+from bus.process.identity import http_token, known_node_id, node_id
+from bus.wire.errors import ConfigError
 
 ASKERS = 6
 ASK = (
@@ -77,3 +81,42 @@ def test_a_file_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> Non
     made = node_id(tmp_path)
     assert made and node_id(tmp_path) == made
     assert not os.path.exists(tmp_path / "node-id.draft")
+
+
+@pytest.mark.parametrize(("name", "make"), [("node-id", node_id), ("http-token", http_token)])
+def test_no_flipped_bit_is_another_word_and_the_way_back_is_told(
+    name: str, make: Callable[[Path], str], tmp_path: Path
+) -> None:
+    word, file = make(tmp_path), tmp_path / name
+    whole, witness = file.read_bytes(), (tmp_path / f"{name}.sum").read_bytes()
+    for at, flipped in enumerate(_flips(whole)):
+        file.write_bytes(flipped)
+        if flipped.decode(errors="replace").strip() == word:
+            continue  # the newline: white space of another kind
+        with pytest.raises(ConfigError, match=f"{name} is damaged"):
+            make(tmp_path)
+        assert file.read_bytes() == flipped, f"bit {at}: nothing is made anew by itself"
+    file.write_bytes(whole)
+    for flipped in _flips(witness):
+        (tmp_path / f"{name}.sum").write_bytes(flipped)
+        assert make(tmp_path) == word, "the word is whole"
+    assert (tmp_path / f"{name}.sum").read_bytes() == witness
+    file.unlink()
+    assert make(tmp_path) != word, "who removes the file wants another"
+
+
+def test_a_word_that_an_older_version_kept_is_taken_and_known_from_then_on(tmp_path: Path) -> None:
+    (tmp_path / "node-id").write_text("n0123456789\n")
+    assert known_node_id(tmp_path) == node_id(tmp_path) == "n0123456789"
+    (tmp_path / "node-id").write_text("n0123456788\n")
+    with pytest.raises(ConfigError, match="it was n0123456789: put that back"):
+        known_node_id(tmp_path)
+
+
+def _flips(data: bytes) -> list[bytes]:
+    flipped: list[bytes] = []
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        flipped.append(bytes(changed))
+    return flipped

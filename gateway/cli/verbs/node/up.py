@@ -17,7 +17,7 @@ import time
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
@@ -26,10 +26,12 @@ from bus.process.endpoints import is_loopback
 from bus.process.identity import known_node_id
 from bus.process.logs import end_of, file_of
 from bus.process.supervisor import Supervisor
+from bus.replica.lost_range import damage_words
+from bus.wire.api_keys import KEYS_LOST_WORDS
 from bus.wire.errors import ShoalError
 from conf.blas import prepared_blas
 from conf.changing import readable_key, write_first
-from conf.paths import make_folders
+from conf.paths import damaged_files, make_folders
 from conf.ports import PORTS
 from conf.settings import (
     API_KEY,
@@ -125,9 +127,22 @@ def _welcome(
     output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
+    for trouble in _troubles(settings):
+        output.warn(trouble)
     if settings.api and not is_loopback(settings.http_host) and not settings.api_keys:
         told = "so every client needs an API key: `shoal apikey add NAME` makes one"
         output.warn(f"http_host {settings.http_host} is reached from other machines, {told}")
+
+
+def _troubles(settings: Settings) -> list[str]:
+    """Return what is broken or lost of the node's state, by its disk and by what it says itself."""
+    words = map(damage_words, damaged_files(settings.paths))
+    found = [f"{what}: {remedy}" for what, remedy in words]
+    with contextlib.suppress(CliError):
+        health = own_api(settings).get("/health", timeout_s=5.0)
+        problems = cast(list[str], health.get("problems") or [])
+        found += [one for one in problems if one.startswith(KEYS_LOST_WORDS[0])]
+    return found
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:
