@@ -34,7 +34,7 @@ from gateway.clients import AskingClients
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.card_files import CardFiles
-from gateway.cluster.counters import Counters
+from gateway.cluster.counters import Counters, RecentMinute
 from gateway.cluster.http_processes import HttpProcesses
 from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
@@ -80,7 +80,10 @@ class HttpService:
             speaker, options.endpoints, self.reactor, self.log, options.cluster_keys
         )
         self.readings, self.counters = ClusterReadings(), Counters()
-        self.api_keys = ApiKeys(self.bus, self.readings)
+        self.api_keys, self._minute = (
+            ApiKeys(self.bus, self.readings),
+            RecentMinute(self.reactor.now()),
+        )
         for topic in TOPICS:
             self.bus.hear(topic, self._heard)
         self.metrics = Metrics(self.counters)
@@ -319,6 +322,8 @@ class HttpService:
             now=self.reactor.now(),
             at_s=wall(),
             amiss=amiss,
+            queue_max=self.options.max_waiting * self.options.processes,
+            recent=self._minute.noted(totals, self.reactor.now()),
         )
         return json_bytes(snapshot_of(seen))
 

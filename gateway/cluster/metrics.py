@@ -182,9 +182,8 @@ def read_totals() -> NodeTotals:
     def histogram(name: str) -> HistogramTotals:
         """Return the histogram of that name."""
         bounds = tuple(sorted(up_to[name]))
-        running = [int(up_to[name][bound]) for bound in bounds]
-        counts = tuple(after - before for before, after in pairwise((0, *running)))
-        return HistogramTotals(bounds, counts, values[f"{name}_sum"])
+        counts = (b - a for a, b in pairwise((0, *(int(up_to[name][at]) for at in bounds))))
+        return HistogramTotals(bounds, tuple(counts), values[f"{name}_sum"])
 
     return NodeTotals(
         requests=dict(outcomes),
@@ -193,6 +192,7 @@ def read_totals() -> NodeTotals:
         http_errors=int(values["shoal_http_errors_total"]),
         ttft_s=histogram("shoal_time_to_first_token_seconds"),
         itl_s=histogram("shoal_inter_token_latency_seconds"),
+        e2e_s=histogram("shoal_e2e_request_latency_seconds"),
     )
 
 

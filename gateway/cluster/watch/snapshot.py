@@ -19,15 +19,18 @@ from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading, PullReading, RunnerReading
-from gateway.cluster.counters import NodeTotals
+from gateway.cluster.counters import NodeTotals, RecentFigures
 from gateway.cluster.readings import ClusterReadings, hardware_of
 from gateway.cluster.watch.node_health import node_health
+
+NOTHING_YET = RecentFigures()
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
     """What a snapshot is made of: the state and the readings of one process, by `now` of its clock;
-    `at_s` is the wall's. `amiss` is what is wrong with the records of `node`, which is this one."""
+    `at_s` is the wall's. Of `node`, which is this one: `amiss` is what is wrong with its records,
+    `queue_max` is how many requests may wait at its gateway, `recent` what that did lately."""
 
     node: NodeId
     state: ClusterState
@@ -38,6 +41,8 @@ class ClusterSeen:
     now: float
     at_s: float
     amiss: Sequence[str] = ()
+    queue_max: int = 0
+    recent: RecentFigures = NOTHING_YET
 
 
 def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
@@ -70,6 +75,8 @@ def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
             for pull in reading.pulls
         ],
         "counters": seen.totals.plain(),
+        "queue_max": seen.queue_max,
+        **seen.recent._asdict(),
     }
 
 

@@ -35,7 +35,9 @@ from gateway.cluster.watch import (
 )
 
 NONE = HistogramTotals((), (), 0.0)
-TOTALS = NodeTotals({"stop": 3}, 30, 60, 1, HistogramTotals((0.1, float("inf")), (2, 1), 0.7), NONE)
+TOTALS = NodeTotals(
+    {"stop": 3}, 30, 60, 1, HistogramTotals((0.1, float("inf")), (2, 1), 0.7), NONE, NONE
+)
 QUICK = FeedBounds(every_s=0.05, slow_s=0.2, readers=2)
 
 
