@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import faulthandler
 import fcntl
+import json
 import os
 import resource
 import signal
@@ -19,7 +20,7 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -311,3 +312,44 @@ def own_stacks() -> list[dict[str, Any]]:
         ]
         found.append({"thread_id": ident, "thread_name": names.get(ident), "frames": frames})
     return found
+
+
+def place_of(thread: str) -> str:
+    """Return where a thread of this process is, as `function (file:line)`; empty without such a
+    thread."""
+    for found in own_stacks():
+        if found["thread_name"] == thread and found["frames"]:
+            frame = found["frames"][0]
+            return f"{frame['name']} ({frame['filename']}:{frame['line']})"
+    return ""
+
+
+def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a thread of `own_stacks` in the shape of py-spy's stacks.
+
+    `active` and `owns_gil` are None: a process cannot know them of its own threads.
+    """
+    return {
+        "pid": pid,
+        "thread_id": thread.get("thread_id", 0),
+        "name": thread.get("thread_name") or "",
+        "active": None,
+        "owns_gil": None,
+        "frames": thread.get("frames", []),
+    }
+
+
+def stacks_content(
+    process: str, pid: int, method: str, note: str, threads: Sequence[Mapping[str, Any]]
+) -> bytes:
+    """Return stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
+    owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
+    told = {"process": process, "pid": pid, "method": method, "note": note, "threads": threads}
+    return json.dumps(told).encode()
+
+
+def own_stacks_content(process: str, note: str) -> bytes:
+    """Return `stacks_content` of this very process, taken now."""
+    pid = os.getpid()
+    threads = [sampled_thread(pid, thread) for thread in own_stacks()]
+    return stacks_content(process, pid, "in-process", note, threads)

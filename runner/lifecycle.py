@@ -48,6 +48,10 @@ EXIT_CODES: Mapping[int, str] = {
 }
 """What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""
 
+TELL_STACKS = frozenset({WEDGED, GROUP_LOST})
+"""Ends that somebody's hanging may have caused: where the threads are is told before them, as it is
+where a load takes too long."""
+
 SPEC_DEADLINE_S: Final = 60.0
 """How long a runner without a spec stays where there is no worker."""
 PREPARES_AFTER_S: Final = 0.3

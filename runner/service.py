@@ -22,7 +22,7 @@ from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
 from bus.process.flight import FlightFile
 from bus.process.logs import LevelSource
-from bus.service import Shell, run_service
+from bus.service import Shell, own_stacks_content, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
 from bus.wire.ids import NodeId, RequestId
@@ -199,6 +199,7 @@ class RunnerService:
         self._tell_rest(role, now)
         if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
             what = f"not ready after {spec.load_deadline_s:g} s"
+            self._tell(self._report(hangs=what))
             self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)
             return
         if self.phase == "draining" and self._drain is not None:
@@ -246,6 +247,8 @@ class RunnerService:
         """End the process soon: last words first. The first caller decides the code."""
         if self.exit_code or self._message:
             return
+        if code in lifecycle.TELL_STACKS:
+            self._tell(self._report(hangs=message))
         self.exit_code, self._message = code, message
         self.phase = "ended"
         self._recorder.note(wall(), "shutdown_cleanup", exit_code=code, message=message)
@@ -306,9 +309,10 @@ class RunnerService:
             )
         )
 
-    def _report(self) -> RunnerReport:
-        """Return what a diagnosis shows of this runner: its last deeds, memory and model."""
-        spec, role = self._spec, self._role
+    def _report(self, *, hangs: str = "") -> RunnerReport:
+        """Return what a diagnosis shows of this runner: its last deeds, memory and model; and where
+        its threads are, if something `hangs`."""
+        spec, role, process = self._spec, self._role, self._shell.speaker.process
         return RunnerReport(
             slot=self._slot,
             pid=os.getpid(),
@@ -320,6 +324,7 @@ class RunnerService:
             recorder=self._recorder.report(),
             memory=asdict(role.status.memory) if role else {},
             facts=dict(role.described) if role else {},
+            stacks=own_stacks_content(process, f"taken as it left: {hangs}") if hangs else b"",
         )
 
     def _tap(self, step: int, entries: list[Entry]) -> None:

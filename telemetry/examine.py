@@ -12,11 +12,12 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from bus.client import Speaker
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
+from bus.service import sampled_thread, stacks_content
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadMessage
 from bus.wire.messages.control import (
@@ -157,31 +158,9 @@ class Examiner:
         return [sampled_thread(target.pid, thread) for thread in message.threads]
 
 
-def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an in-process sample in the shape of py-spy's stacks.
-
-    `active` and `owns_gil` are None: a process cannot know them of its own threads.
-    """
-    return {
-        "pid": pid,
-        "thread_id": thread.get("thread_id", 0),
-        "name": thread.get("thread_name") or "",
-        "active": None,
-        "owns_gil": None,
-        "frames": cast(list[dict[str, Any]], thread.get("frames", [])),
-    }
-
-
 def stacks_found(
     target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
-    """Return stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
-    owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
-    content = {
-        "process": target.name,
-        "pid": target.pid,
-        "method": method,
-        "note": note,
-        "threads": threads,
-    }
-    return Diagnosis(method=method, note=note, content=json.dumps(content).encode())
+    """Return stacks as `bus.service.stacks_content` tells them."""
+    content = stacks_content(target.name, target.pid, method, note, threads)
+    return Diagnosis(method=method, note=note, content=content)

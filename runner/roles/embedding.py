@@ -19,7 +19,7 @@ from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsTex
 from runner.engine import Embedder
 from runner.lifecycle import LOAD_FAILED, PREPARES_S
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, Progressed, Role, RoleParts
+from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts
 from runner.roles.watchdog import Watchdog
 from runner.text import TextThread
 
@@ -67,7 +67,8 @@ class EmbeddingRole(Role):
         self._server.watch(now)
         super().watch(now)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
-            self._stuck(f"the reading of some inputs took more than {PREPARES_S:g} s")
+            what = f"the reading of some inputs took more than {PREPARES_S:g} s"
+            self._stuck(what, thread=TEXT_THREAD)
         if self._computing.passed(now, self._loop.limit_s) is not None:
             self._stuck(f"batch {self.status.steps_done + 1} took far longer than it should")
 

@@ -16,7 +16,7 @@ from bus.wire.messages.tokens import Cancel, Entry
 from runner.engine import Engine, MemoryLook
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, Progressed, Role, RoleParts, note_steps
+from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts, note_steps
 from runner.roles.startup import Startup
 from runner.roles.watchdog import Watchdog
 from runner.schedule import Scheduler, ScheduleSettings
@@ -82,7 +82,8 @@ class LeadRole(Role):
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
-            self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")
+            what = f"the preparation of a request took more than {PREPARES_S:g} s"
+            self._stuck(what, thread=TEXT_THREAD)
         limit_s = self._stepping.passed(now, self._step_limit_s)
         if limit_s is not None:
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.process.clock import wall
-from bus.service import Shell
+from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
@@ -38,6 +38,7 @@ from runner.roles import model_thread
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
+ENGINE_THREAD, TEXT_THREAD = "engine", "text"
 NO_PEER = b""
 """Who asks where no gateway process does."""
 
@@ -234,9 +235,9 @@ class Role:
             why = "its other layers keep no KV, have heads that no group divides, or need it all"
             self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
 
-    def _stuck(self, what: str) -> None:
-        """Leave: the engine has passed a deadline."""
-        self._log.critical("the engine is stuck", what=what)
+    def _stuck(self, what: str, *, thread: str = ENGINE_THREAD) -> None:
+        """Leave: a thread has passed a deadline."""
+        self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
 
 

@@ -2,10 +2,11 @@
 
 The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
 after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
-half a second). With `ponder` no request ever becomes tokens; `impatient` waits for a spec without
-a worker for no longer than `WAITS_S`. `stray` is a follower with its real engine that once hears
-another token than its lead has sampled; `swollen` is one that measures a quarter of its promise for
-each row, once it has had six; `hanging` is one whose engine, and no more of it, hangs in a step.
+half a second). The load of `unloaded` does not end. With `ponder` no request ever becomes tokens;
+`impatient` waits for a spec without a worker for no longer than `WAITS_S`. `stray` is a follower
+with its real engine that once hears another token than its lead has sampled; `swollen` is one that
+measures a quarter of its promise for each row, once it has had six; `hanging` is one whose engine,
+and no more of it, hangs in a step.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class FaultyEngine(FakeEngine):
 
 
 def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progressed) -> Engine:
+    if os.environ["SHOAL_TEST_FAULT"] == "unloaded":
+        threading.Event().wait()
     progress(LoadProgress("ready", 1000, 1000))
     return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
 

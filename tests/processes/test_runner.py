@@ -390,7 +390,27 @@ def test_a_wedged_step_ends_the_runner_with_its_own_code(tmp_path: Path, model: 
         assert slot.exit_code() == 70
         assert slot.ended is not None
         assert "step" in slot.ended.message
+        assert "read" in engine_frames(slot)
         gateway.close()
+
+
+def engine_frames(slot: Slot) -> list[str]:
+    """The functions that the engine's thread was in, as the runner told its worker at its end."""
+    reports = [one for one in slot.other if isinstance(one, RunnerReport)]
+    assert len(reports) == 1, "one account, before the last word"
+    told = json.loads(reports[0].stacks)
+    assert (told["pid"], told["method"]) == (slot.process.pid, "in-process")
+    (engine,) = (one for one in told["threads"] if one["name"] == "engine")
+    return [frame["name"] for frame in engine["frames"]]
+
+
+def test_a_load_that_hangs_tells_where_before_it_is_given_up(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model, fault="unloaded", load_deadline_s=0.5) as slot:
+        slot.until(lambda: bool(slot.hellos), "a first hello")
+        slot.tell(slot.spec)
+        assert slot.exit_code() == 72
+        assert slot.ended is not None and "not ready after 0.5 s" in slot.ended.message
+        assert "load_engine" in engine_frames(slot)
 
 
 def test_an_engine_that_raises_ends_the_runner_with_its_own_code(

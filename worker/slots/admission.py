@@ -14,7 +14,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from worker.models.layer_bytes import part_wanted
 from worker.slots.actions import FetchModel
-from worker.slots.table import LEAVING, Slot, SlotTable
+from worker.slots.table import LEAVING, Life, Slot, SlotTable
 from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 
 TOLERANCE = 1.10
@@ -28,8 +28,9 @@ class SlotTiming:
     """How long the worker waits for what, in seconds.
 
     A runner says what it is within `first_report_s` of its start (`inventory_s` of the worker's),
-    and is ended when it was silent for `silent_s` (`silent_loading_s` while it loads); it is
-    suspect before. One that is to go is asked, `ask_s` after its deadline sent SIGTERM, `term_s`
+    and is ended when it was silent for `silent_s` (`silent_loading_s` while it loads); after a
+    third of that it is suspect. One that is not loaded in time leaves by itself, or is ended
+    `ask_s` later. One that is to go is asked, `ask_s` after its deadline sent SIGTERM, `term_s`
     later SIGKILL (supervisord has sent one after 5 s, this is for when it has not), and that is
     repeated. A rank waits `seat_s` for the seats of its group's others; its own may be missing
     from the log for `stray_s` while it runs. A spare runner is started when no slot has changed
@@ -44,7 +45,6 @@ class SlotTiming:
     repeat_kill_s: float = 2.0
     seat_s: float = 60.0
     stray_s: float = 5.0
-    suspect_s: float = 4.0
     spare_s: float = 5.0
     spare_again_s: float = 60.0
     silent_s: float = 12.0
@@ -53,6 +53,25 @@ class SlotTiming:
     retell_s: float = 5.0
     list_s: float = 0.5
     list_steady_s: float = 2.0
+
+    def silence_s(self, life: Life) -> float | None:
+        """Return how long a runner may say nothing in this life before it is ended; None for lives
+        that end by other deadlines."""
+        match life:
+            case "starting":
+                return self.first_report_s
+            case "loading":
+                return self.silent_loading_s
+            case "idle" | "ready" | "draining":
+                return self.silent_s
+            case "free" | "stopping" | "killed":
+                return None
+
+    def is_suspect(self, life: Life, silent_s: float) -> bool:
+        """Return whether a runner has said nothing for a third of what it may: time to look into
+        it, while it is there."""
+        limit_s = self.silence_s(life)
+        return limit_s is not None and silent_s >= limit_s / 3
 
 
 USUAL = SlotTiming()

@@ -99,6 +99,8 @@ class SlotControl:
                 self.log.info("a runner leaves", slot=message.slot, why=message.message)
                 self._reactor.later(0.05, self.list_slots)
             case RunnerReport():
+                if message.stacks:
+                    self._stacks.told(GROUP + message.slot, message.pid, message.stacks)
                 if message.instance is not None:
                     for asker in self._questions.answered(message.instance):
                         self.executor.send(asker, message)
@@ -246,7 +248,7 @@ class SlotControl:
         silent = {
             name
             for name, slot in self.table.slots.items()
-            if slot.life in ("ready", "draining") and now - slot.heard_at >= self.timing.suspect_s
+            if self.timing.is_suspect(slot.life, now - slot.heard_at)
         }
         for name in silent - self._suspects:
             self.log.warning("a runner has fallen silent", slot=name)

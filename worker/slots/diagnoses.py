@@ -1,6 +1,8 @@
 """Talks to telemetry: stacks of runners that fell silent; and who asked what of a runner through
 its worker, and until when, which is pure.
 
+A runner that finds itself stuck tells its own stacks before it leaves.
+
 A runner's answer goes to everybody who asked the same; who is not answered in time is told so. A
 runner that falls silent is looked into each time, once: what was seen last is kept until its
 process is gone, and goes with the last account of it.
@@ -14,6 +16,7 @@ from typing import Any, cast
 
 from bus.client import BusClient
 from bus.links.transport import Link
+from bus.service import stacks_content
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage
 from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
@@ -62,7 +65,8 @@ class _Look:
 
 
 class SuspectStacks:
-    """The stacks of runners that fell silent, by pid, as telemetry tells them (`Diagnosis`)."""
+    """The stacks of runners that fell silent or were stuck, by pid, as telemetry tells them
+    (`Diagnosis`)."""
 
     def __init__(self, client: BusClient) -> None:
         self._client = client
@@ -80,6 +84,14 @@ class SuspectStacks:
     def of(self, pid: int) -> bytes:
         """Return the stacks of a process that was suspect; empty where none are known."""
         return self._found.get(pid, b"")
+
+    def told(self, process: str, pid: int, content: bytes) -> None:
+        """Keep the stacks that a process told of itself before it leaves; they are newer than any
+        that are still looked for."""
+        look = self._open.pop(pid, None)
+        if look is not None:
+            self._close(look)
+        self._found[pid] = _checked(content, process, pid)
 
     def forget(self, pid: int) -> bytes:
         """Return what is known of a process that is gone, and forget it."""
@@ -152,5 +164,4 @@ def _checked(content: bytes, process: str, pid: int) -> bytes:
 
 def _none(process: str, pid: int, why: str) -> bytes:
     """Return, in the form of stacks, that there are none, and why."""
-    told: dict[str, Any] = {"process": process, "pid": pid, "method": "none", "note": why}
-    return json.dumps({**told, "threads": []}).encode()
+    return stacks_content(process, pid, "none", why, [])

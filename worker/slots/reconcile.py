@@ -165,13 +165,13 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
             return [
                 KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
             ]
-        case "loading" if age_s >= here.load_deadline_s:
+        case "loading" if age_s >= here.load_deadline_s + timing.ask_s:
             return [KillSlot(slot.name, f"was not loaded within {here.load_deadline_s:g} s")]
         case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
             return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
         case _:
-            limit_s = timing.silent_loading_s if slot.life == "loading" else timing.silent_s
-            if slot.life != "starting" and silent_s >= limit_s:
+            limit_s = timing.silence_s(slot.life)
+            if slot.life != "starting" and limit_s is not None and silent_s >= limit_s:
                 return [KillSlot(slot.name, f"was silent for {limit_s:g} s (frozen or stuck)")]
             return []
 

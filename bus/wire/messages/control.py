@@ -350,7 +350,7 @@ class AskRunner(Message):
 class RunnerReport(Message):
     """A runner's account of itself, or its worker's of it, as of one that has ended (`ended_at_s`).
     That tells how long the runner had said nothing then, and has `stacks` (the content of a
-    `Diagnosis`) where it fell silent and was looked into."""
+    `Diagnosis`) where it fell silent and was looked into, or was stuck and told them itself."""
 
     kind: Literal["runner_report"] = "runner_report"
     slot: str

@@ -9,7 +9,7 @@ import pytest
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance, Shard
 from worker.slots.actions import Task
-from worker.slots.admission import NodeInventory, admitted
+from worker.slots.admission import USUAL, NodeInventory, admitted
 from worker.slots.table import Life, Slot, SlotTable
 
 NODE = NodeId("n1")
@@ -52,3 +52,16 @@ def test_a_tenth_less_memory_than_was_reserved_is_tolerated() -> None:
     assert admitted(INSTANCE, SHARD, beside("ready"), enough) is None
     short = replace(ROOMY, free_bytes=909)
     assert admitted(INSTANCE, SHARD, beside("ready"), short) is not None
+
+
+@pytest.mark.parametrize("life", ["starting", "idle", "loading", "ready", "draining"])
+def test_a_silent_runner_of_any_life_is_looked_into_well_before_it_is_ended(life: Life) -> None:
+    limit_s = USUAL.silence_s(life)
+    assert limit_s is not None
+    assert not USUAL.is_suspect(life, limit_s / 4)
+    assert USUAL.is_suspect(life, limit_s / 2)
+
+
+@pytest.mark.parametrize("life", ["free", "stopping", "killed"])
+def test_a_slot_that_is_told_to_go_is_not_looked_into(life: Life) -> None:
+    assert not USUAL.is_suspect(life, 3600.0)

@@ -125,6 +125,18 @@ def test_a_telemetry_that_says_nothing_is_given_up(desk: Desk) -> None:
     assert "did not answer in time" in desk.found()["note"]
 
 
+def test_what_a_stuck_runner_tells_of_itself_is_kept_and_nothing_else_is_waited_for(
+    desk: Desk,
+) -> None:
+    desk.answers = [None]
+    desk.stacks.look("runner:00", PID)
+    desk.stacks.told("runner:00", PID, diagnosis().content)
+    desk.stacks.tick(desk.reactor.now() + STACKS_S)
+    assert json.loads(desk.stacks.forget(PID))["method"] == "py-spy"
+    desk.stacks.told("runner:00", PID, diagnosis(pid=PID + 1).content)
+    assert "another process" in json.loads(desk.stacks.forget(PID))["note"]
+
+
 def test_a_process_that_goes_before_it_is_seen_says_so_in_its_last_account(desk: Desk) -> None:
     desk.answers = [None]
     desk.stacks.look("runner:00", PID)
