@@ -3,7 +3,8 @@
 The only home of sqlite3. Several processes open one file: whichever makes it, brings it forward or
 sets it aside holds the lock beside it meanwhile. A file that is broken, of a later version, or not
 to be written is set aside under another name, and a fresh one takes its place; the others notice
-by the file's identity, at their next word to it. What was written by `write` is committed when it
+by the file's identity, at their next word to it. Whatever reading raises that is no fault of a
+statement means that the file is broken. What was written by `write` is committed when it
 returns: it outlives the process, and with `durable` the power, too.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import sqlite3
 import time
@@ -52,6 +54,8 @@ _DEFECTS = (
     sqlite3.ProgrammingError,
 )
 """What a statement of ours did wrong; passed on as it is."""
+_UNREADABLE = (UnicodeDecodeError, SystemError)
+"""What Python's module makes of SQLite's own message where that quotes a broken schema."""
 _T = TypeVar("_T")
 
 
@@ -127,17 +131,17 @@ class RecordsFile:
             return self._acted(act)
         except _DEFECTS:
             raise
-        except sqlite3.Error as error:
-            flaw = _flaw_of(error)
+        except (sqlite3.Error, *_UNREADABLE) as error:
+            flaw, why = _flaw_of(error), _words_of(error)
             if flaw is None:
-                raise RecordsUnavailable(str(error)) from error
-            broken, why = self._identity, str(error)
+                raise RecordsUnavailable(why) from error
+            broken = self._identity
             self.close()
             self._open(distrusted=(broken, flaw, why))
         try:
             return self._acted(act)
-        except sqlite3.Error as error:
-            raise RecordsUnavailable(str(error)) from error
+        except (sqlite3.Error, *_UNREADABLE) as error:
+            raise RecordsUnavailable(_words_of(error)) from error
 
     def _acted(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
         if self._connection is not None and _identity(self._path) != self._identity:
@@ -183,12 +187,12 @@ class RecordsFile:
         try:
             connection.text_factory = _text_of
             flaw = _brought_forward(connection, self._max_pages)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_UNREADABLE) as error:
             connection.close()
             kind = _flaw_of(error)
             if kind is None:
                 raise
-            return kind, str(error)
+            return kind, _words_of(error)
         if flaw is not None:
             connection.close()
             return flaw
@@ -240,12 +244,36 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    if not _tables() <= _tables_of(connection):
+        return "broken", f"its tables are not those of version {VERSION}"
     return None
 
 
-def _flaw_of(error: sqlite3.Error) -> Flaw | None:
+@functools.cache
+def _tables() -> frozenset[tuple[str, str]]:
+    """Return the tables, indexes and triggers of today's version, each (name, SQL)."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements_from(0):
+            connection.execute(statement)
+        return _tables_of(connection)
+
+
+def _tables_of(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return frozenset((str(name), str(sql)) for name, sql in rows)
+
+
+def _words_of(error: Exception) -> str:
+    if isinstance(error, sqlite3.Error):
+        return str(error)
+    return "its tables cannot be read: SQLite's message about them is no text"
+
+
+def _flaw_of(error: Exception) -> Flaw | None:
     """Return what an error says of the file itself, which was cut where less can be read than there
     was; None where the disk, the folder or another process is in the way."""
+    if isinstance(error, _UNREADABLE):
+        return "broken"
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in _BROKEN or code == sqlite3.SQLITE_IOERR_SHORT_READ:
         return "broken"

@@ -310,6 +310,9 @@ class NodeRecords:
                 self._look(file)
         except RecordsUnavailable as error:
             self._failed(str(error))
+        except Exception as error:  # the thread has to go on: answers and jobs wait for it
+            self._log.error("the upkeep of the records failed here", error=story_of(error))
+            self._failed("their upkeep failed here; see the log")
         else:
             self._retry_at = 0.0
             self.condition.worked(self._dropped.count)

@@ -19,8 +19,9 @@ from bus.links.transport import Link
 from bus.process.clock import now
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
-from bus.process.logs import Log
+from bus.process.logs import Log, death_note
 from bus.process.supervisor import Status, SupervisedProcess
+from bus.replica.lost_range import LostRange
 from bus.service import Shell
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.accelerators import AcceleratorReading, HardwareReading
@@ -240,6 +241,20 @@ def test_what_https_serves_with_is_in_the_findings(bench: Bench, tmp_path: Path)
     assert told["certificate_ending"].startswith("the certificate of HTTPS expired on ")
     forget_served(bench.endpoints.folder)
     bench.reading_with(lambda reading: "certificate_ending" not in str(reading.findings))
+
+
+def test_a_thread_that_ended_and_damaged_files_are_findings_of_the_node(bench: Bench) -> None:
+    def codes(reading: NodeReading) -> set[str]:
+        return {one.code for one in reading.findings}
+
+    grave = {"thread_ended", "state_damaged", "journal_damaged"}
+    assert not grave & codes(bench.reading_with(lambda _: True))
+    folder = Path(bench.endpoints.folder)
+    death_note(str(folder), "gateway")("records")
+    (folder / "term.damaged").touch()
+    (folder / "journal").mkdir()
+    (folder / "journal" / LostRange(1, None).file_name(1)).touch()
+    bench.reading_with(lambda reading: grave <= codes(reading))
 
 
 class Stuck:

@@ -7,16 +7,25 @@ import errno
 import gc
 import io
 import json
+import os
 import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
-from bus.process.logs import Log, log_strays, story_of, stray_of_loop
+from bus.process.logs import (
+    Log,
+    dead_threads,
+    death_note,
+    log_strays,
+    story_of,
+    stray_of_loop,
+)
 
 SECRET = "a prompt of somebody"
 
@@ -105,6 +114,22 @@ def test_what_ends_a_process_a_thread_or_an_object_is_told_as_a_story(lines: io.
     assert "in __del__" in last(lines)["error"]
     sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(lines.getvalue().splitlines()) == 3
+
+
+def test_a_thread_that_ends_by_an_error_is_noted_for_as_long_as_its_process_lives(
+    lines: io.StringIO, tmp_path: Path
+) -> None:
+    log = Log(node="n1", process="gateway:0", stream=lines)
+    log_strays(log, death_note(str(tmp_path), "gateway:0"))
+    assert dead_threads(str(tmp_path), lambda _pid: True) == ()
+    for name in ("records", "otlp", "records"):
+        thread = threading.Thread(target=fails, name=name)
+        thread.start()
+        thread.join()
+    told = dead_threads(str(tmp_path), lambda pid: pid == os.getpid())
+    assert told == (("gateway:0", "otlp"), ("gateway:0", "records"))
+    assert dead_threads(str(tmp_path), lambda _pid: False) == ()
+    assert list(tmp_path.iterdir()) == [], "what a process noted goes with it"
 
 
 def test_strays_of_a_loop_are_told_without_what_they_were_called_with(lines: io.StringIO) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import HealthFinding, NodeReading
-from gateway.cluster.watch.node_health import UNREACHABLE_S, node_health
+from gateway.cluster.watch.node_health import UNREACHABLE_S, grave_problems, node_health
 
 
 def reading(*findings: HealthFinding) -> NodeReading:
@@ -45,3 +45,9 @@ def test_all_reasons_are_told_the_worst_first() -> None:
     ]  # fmt: skip
     assert {key: said[key] for key in said if key != "reasons"} == said["reasons"][0]
     assert node_health(reading(), 1.0)["reasons"] == []
+
+
+def test_health_tells_damage_and_ended_threads_and_leaves_the_rest_to_the_state() -> None:
+    ended = LOW.model_copy(update={"code": "thread_ended", "message": "records ended"})
+    assert grave_problems(reading(LOW, ended)) == ["records ended: make some"]
+    assert grave_problems(None) == []

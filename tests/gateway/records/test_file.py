@@ -188,6 +188,28 @@ def test_a_file_that_is_no_good_is_set_aside_and_a_fresh_one_serves(
     assert "set aside" in line["message"] and line["aside"] == str(aside)
 
 
+def test_a_flipped_bit_in_the_schema_never_ends_the_records(disk: Disk) -> None:
+    """SQLite quotes the schema in its message, which then may be no text for Python to decode."""
+    disk.fill("kept")
+    whole, chance = disk.path.read_bytes(), random.Random(8)
+    begins = [at for at in range(len(whole)) if whole.startswith(b"CREATE T", at)][::9]
+    aside = 0
+    for begin in begins:
+        for bit in (7, chance.randrange(7)):  # the highest makes it no UTF-8
+            at = begin + 7 + chance.randrange(60)
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << bit
+            disk.path.write_bytes(flipped)
+            found = disk.names()
+            assert found in (["kept"], []), (at, bit)
+            disk.fill("more")
+            assert disk.names() == ["more", *found], (at, bit)
+            aside += not found
+            for one in disk.path.parent.iterdir():
+                one.unlink()
+    assert aside == len(disk.lines("critical")) > len(begins)
+
+
 def test_a_later_versions_file_is_whole_where_it_was_set_aside(disk: Disk) -> None:
     disk.fill("old")
     later(disk.path)
