@@ -3,7 +3,7 @@
 The only home of sqlite3. Several processes open one file: whichever makes it, brings it forward or
 sets it aside holds the lock beside it meanwhile. A file that is broken, of a later version, or not
 to be written is set aside under another name, and a fresh one takes its place; the others notice
-by the file's identity, at their next word to it. Whatever reading raises that is no fault of a
+by the file's identity, at their next word to it. An error of reading that is no fault of a
 statement means that the file is broken. What was written by `write` is committed when it
 returns: it outlives the process, and with `durable` the power, too.
 """

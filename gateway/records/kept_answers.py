@@ -18,6 +18,7 @@ from bus.wire.ids import RequestId
 from gateway.cluster.options import Options
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
+from gateway.records import age
 from gateway.records.statements import Statement
 
 LARGEST_BYTES = 8 << 20
@@ -109,7 +110,7 @@ def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> lis
 
 def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
     """Return what removes answers and conversations beyond the bounds, some at a time."""
-    before_s = (now_s - bounds.age_s,)
+    before, values = f"{age.NOW.format(now=':now')} - :age", {"now": now_s, "age": bounds.age_s}
     rows = f"(SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM {_lead('rows')})"
     some = f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')})"
     sized = (
@@ -127,14 +128,14 @@ def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
     ]
     return [
         Statement(
-            "DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE kept_at_s < ? "
+            f"DELETE FROM answer WHERE id IN (SELECT id FROM answer WHERE kept_at_s < {before} "
             f"ORDER BY kept_at_s LIMIT {PRUNED_ROWS})",
-            before_s,
+            values,
         ),
         Statement(
             "DELETE FROM conversation WHERE id IN (SELECT id FROM conversation WHERE "
-            f"changed_at_s < ? ORDER BY changed_at_s LIMIT {PRUNED_ROWS})",
-            before_s,
+            f"changed_at_s < {before} ORDER BY changed_at_s LIMIT {PRUNED_ROWS})",
+            values,
         ),
         # the second of each removes what the first has left of the oldest of both kinds
         *(

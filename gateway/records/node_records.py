@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log, story_of
 from gateway.cluster.options import Options
-from gateway.records import kept_answers, request_log, traces
+from gateway.records import age, kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
@@ -108,7 +108,10 @@ class NodeRecords:
     ) -> None:
         self._bounds = bounds
         self._log = log
-        self._upkeep = upkeep
+        self._upkeep: Callable[[float], Sequence[Statement]] = lambda wall_s: [
+            age.followed(wall_s, now()),
+            *upkeep(wall_s),
+        ]
         self._retry_s = retry_s
         self._wall_s = wall_s
         self._file = None if path is None else RecordsFile(path, log, max_pages=max_pages)
@@ -324,9 +327,12 @@ class NodeRecords:
             rows = list(islice(self._rows, BATCH_ROWS))
         try:
             now_s = self._wall_s()
-            removals = request_log.pruned(self._bounds, now_s)
+            removals: list[Statement] = [
+                age.followed(now_s, now()),
+                *request_log.pruned(self._bounds, now_s),
+            ]
             if any(isinstance(row, TraceRow) for row in rows):
-                removals += tuple(self._upkeep(now_s))
+                removals += self._upkeep(now_s)
             file.write([*map(_inserted, rows), *removals])
         except RecordsUnavailable:
             raise

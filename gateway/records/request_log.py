@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from gateway.records import age
 from gateway.records.statements import Statement
 
 NAME_CHARS = 200
@@ -113,9 +114,9 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
     tally beside it."""
     return (
         Statement(
-            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < ? "
-            f"ORDER BY ended_at_s LIMIT {PRUNED_ROWS})",
-            (now_s - bounds.age_s,),
+            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < "
+            f"{age.NOW.format(now=':now')} - :age ORDER BY ended_at_s LIMIT {PRUNED_ROWS})",
+            {"now": now_s, "age": bounds.age_s},
         ),
         Statement(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT "
@@ -136,9 +137,9 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
 def beyond(bounds: LogBounds, now_s: float) -> Statement:
     """Return the question whether (1, else 0) rows are left that another pruning is to remove."""
     return Statement(
-        "SELECT rows > :rows OR bytes > :bytes OR EXISTS "
-        "(SELECT 1 FROM request WHERE ended_at_s < :oldest_s) FROM request_tally",
-        {"rows": bounds.rows, "bytes": bounds.bytes, "oldest_s": now_s - bounds.age_s},
+        "SELECT rows > :rows OR bytes > :bytes OR EXISTS (SELECT 1 FROM request "
+        f"WHERE ended_at_s < {age.NOW.format(now=':now')} - :age) FROM request_tally",
+        {"rows": bounds.rows, "bytes": bounds.bytes, "now": now_s, "age": bounds.age_s},
     )
 
 

@@ -317,6 +317,12 @@ _CLIENTS = (
     """,
 )
 
+_AGE = (
+    # one row; `now_s` is NULL until it is first noted
+    "CREATE TABLE age_clock (now_s REAL, noted_at REAL NOT NULL)",
+    "INSERT INTO age_clock VALUES (NULL, 0)",
+)
+
 MIGRATIONS: tuple[Sequence[str], ...] = (
     _REQUESTS,
     _ANSWERS,
@@ -324,6 +330,7 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
     (*_CONVERSATIONS, *_LISTS),
     _TRACES,
     _CLIENTS,
+    _AGE,
 )
 """What each version adds to the one before, from nothing on."""
 VERSION = len(MIGRATIONS)

@@ -1,7 +1,8 @@
 """Talks to the disk: when each model was used last on this node, over restarts.
 
-Seconds since 1970, down to the minute, so that what is announced seldom changes. Models that have
-not been used for a year are forgotten.
+Seconds since 1970, down to the minute, so that what is announced seldom changes. Beyond
+`MOST_MODELS` those used longest ago are forgotten: not by their age, for a clock that jumps ahead
+would make all others old.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bus.wire.ids import ModelId
 from worker.models.files import json_object
 
 STEP_S = 60
-KEPT_S = 366 * 86_400
+MOST_MODELS = 1_000
 
 
 class LastUsed:
@@ -34,8 +35,8 @@ class LastUsed:
 
     def keep(self, used: Mapping[ModelId, int]) -> None:
         """Write it, where it has changed. A disk that fails keeps nothing."""
-        newest = max(used.values(), default=0)
-        wanted = {model: at for model, at in used.items() if newest - at < KEPT_S}
+        latest = sorted(used, key=lambda model: used[model])[-MOST_MODELS:]
+        wanted = {model: used[model] for model in latest}
         if wanted != self._written:
             with contextlib.suppress(OSError):
                 fresh = self._file.with_suffix(".new")

@@ -44,7 +44,8 @@ class HistoryFile:
         except FileNotFoundError:
             return []
         found = [point for point in map(_point, text.splitlines()) if point is not None]
-        return sorted(found, key=lambda point: point["at_s"])[-self._most :]
+        # the last that were written: a clock that was ahead for a while keeps out none behind it
+        return sorted(found[-self._most :], key=lambda point: point["at_s"])
 
     def append(self, point: dict[str, Any]) -> None:
         """Add a point. Raises OSError."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from bus.wire.ids import RequestId
 from gateway.cluster.options import Options
+from gateway.records import age
 from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, Signal, error_text
 from gateway.records.statements import Statement
 
@@ -372,6 +373,6 @@ def pruned(now_s: float) -> Statement:
     """Return what removes jobs that ended long enough ago, some at a time."""
     return Statement(
         f"DELETE FROM job WHERE number IN (SELECT number FROM job WHERE NOT {_OPEN} "
-        f"AND ended_at_s + ttl_s < ? LIMIT {PRUNED})",
-        (now_s,),
+        f"AND ended_at_s + ttl_s < {age.NOW.format(now=':now')} LIMIT {PRUNED})",
+        {"now": now_s},
     )

@@ -119,3 +119,12 @@ def test_a_keeper_writes_off_the_loop_one_point_at_a_time(tmp_path: Path) -> Non
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         HistoryFile(tmp_path / "nowhere" / "history").append({"at_s": 1})
+
+
+def test_points_of_a_clock_that_was_ahead_keep_out_none_that_came_behind_them(
+    tmp_path: Path,
+) -> None:
+    file = HistoryFile(tmp_path / "history.jsonl", 3)
+    for at in (9_000, 9_001, 9_002, 1, 2, 3):
+        file.append({"at_s": at})
+    assert [point["at_s"] for point in file.points()] == [1, 2, 3]

@@ -199,7 +199,7 @@ def test_a_file_of_version_3_is_brought_forward_with_its_rows(tmp_path: Path) ->
     shelf = Shelf(path)
     found = kept_answers.told(shelf.file.read(kept_answers.found("a", RequestId("r"))))
     assert found == kept
-    assert shelf.number("PRAGMA user_version") == len(MIGRATIONS) == 6
+    assert shelf.number("PRAGMA user_version") == len(MIGRATIONS) == 7
     assert shelf.tally == (1, 256 + 2 * 103)
     shelf.begin("a", "c", *named("i"))
     assert shelf.items("a", "c") == contents("i") and shelf.tally[0] == 2

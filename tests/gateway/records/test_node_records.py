@@ -14,8 +14,21 @@ import pytest
 
 from bus.process.clock import now
 from bus.process.logs import Log
-from gateway.records import LogBounds, NodeRecords, RecentQuery, RecordsUnavailable
+from bus.wire.ids import RequestId
+from gateway.dialects.dialect import KeptAnswer
+from gateway.records import (
+    LogBounds,
+    NodeRecords,
+    RecentQuery,
+    RecordsFile,
+    RecordsUnavailable,
+    kept_answers,
+)
+from gateway.records.age import followed
+from gateway.records.jobs import table
+from gateway.records.kept_answers import AnswerBounds
 from gateway.records.node_records import MOST_QUESTIONS, MOST_ROWS_WAITING
+from gateway.records.statements import Statement
 from tests.harness.gateway_testbed import eventually
 from tests.harness.records_writer import row
 
@@ -225,7 +238,59 @@ def test_rows_that_have_grown_old_go_at_the_next_look(tmp_path: Path) -> None:
         assert await process.names() == []
 
     play(Process(path, bounds, wall_s=lambda: 1010.0), log)
+    passes(path, 1100.0, 60.0)
     play(Process(path, bounds, wall_s=lambda: 1100.0), look)
+
+
+def passes(path: Path, wall_s: float, seconds: float) -> None:
+    """Some time passes while the node runs, and the wall clock shows this."""
+    file = RecordsFile(path, Log(node="n1", process="t", stream=io.StringIO()))
+    file.write([followed(wall_s, 1000.0), followed(wall_s, 1000.0 + seconds)])
+    file.close()
+
+
+def test_a_clock_that_jumps_ahead_and_back_deletes_nothing_and_what_is_old_goes(
+    tmp_path: Path,
+) -> None:
+    path, day = tmp_path / "records.sqlite", 86_400.0
+    today = 20_000 * day
+    bounds = LogBounds(rows=100, bytes=1 << 30, age_s=14 * day)
+    kept = AnswerBounds(rows=100, bytes=1 << 30, age_s=30 * day)
+
+    def removals(now_s: float) -> list[Statement]:
+        return [*kept_answers.pruned(kept, now_s), table.pruned(now_s)]
+
+    def process(wall_s: float) -> Process:
+        return Process(path, bounds, wall_s=lambda: wall_s, upkeep=removals)
+
+    async def fill(process: Process) -> None:
+        process.records.log_request(row("r", ended_at_s=today))
+        answer = KeptAnswer(b"{}", (), b"", b"")
+        await process.records.write(kept_answers.added("o", RequestId("a"), answer, today))
+        assert await process.names() == ["r"]
+
+    async def look(process: Process) -> None:
+        await process.records.write([])
+        assert await process.names() == ["r"]
+        assert rows_of(path, "answer") == 1
+
+    play(process(today), fill)
+    for wall_s in (today + 400 * day, today, 0.0, today + 400 * day):
+        play(process(wall_s), look)
+        passes(path, wall_s, 60.0)
+
+    async def gone(process: Process) -> None:
+        await process.records.write([])
+        assert await process.names() == []
+        assert rows_of(path, "answer") == 0
+
+    # 31 days pass: the clock of the file catches up with the wall's, which is right now
+    file = RecordsFile(path, Log(node="n1", process="t", stream=io.StringIO()))
+    file.write(
+        [followed(today + 31 * day, 120.0 * count) for count in range(31 * 24 * 30 // 4 + 9)]
+    )
+    file.close()
+    play(process(today + 31 * day), gone)
 
 
 def test_a_bound_that_was_lowered_holds_soon_though_no_request_comes(tmp_path: Path) -> None:
@@ -244,10 +309,10 @@ def test_a_bound_that_was_lowered_holds_soon_though_no_request_comes(tmp_path: P
     play(Process(path, LogBounds(rows=10, bytes=1 << 30, age_s=1e10)), look)
 
 
-def rows_of(path: Path) -> int:
+def rows_of(path: Path, of: str = "request") -> int:
     """How many rows a file has, as another process sees it."""
     connection = sqlite3.connect(path)
-    (found,) = connection.execute("SELECT count(*) FROM request").fetchone()
+    (found,) = connection.execute(f"SELECT count(*) FROM {of}").fetchone()
     connection.close()
     return found
 
