@@ -22,9 +22,10 @@ from gateway.dialects.dialect import (
     NamedItem,
     ParseContext,
     WholeDialect,
+    headers_of,
 )
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of
+from gateway.dialects.faults import HttpFault
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -11,6 +11,7 @@ later calls give no bytes. `ended` is true once every request has had its termin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -23,6 +24,10 @@ from gateway.dialects.faults import HttpFault
 
 if TYPE_CHECKING:
     pass
+
+RETRIED = frozenset((409, 501, 507))
+"""What OpenAI's and Anthropic's libraries ask again, unless `x-should-retry` says otherwise, and
+what will be the same until somebody changes something."""
 
 Intent = Literal["generate", "load", "unload"]
 """`load` and `unload` carry no request: the answer is rendered from nothing collected."""
@@ -195,6 +200,19 @@ class ErrorAnswer:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+
+def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
+    """Return the headers that every dialect sends: `Retry-After` in whole seconds, at least one, or
+    that asking again is of no use, where clients would do so by the status alone."""
+    headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
+    if fault.retry_after_s is not None:
+        headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))
+    elif fault.status in RETRIED:
+        headers.append(("x-should-retry", "false"))
+    if "position" in fault.facts:
+        headers.append(("x-queue-position", str(fault.facts["position"])))
+    return tuple(headers)
 
 
 class StreamRenderer(Protocol):

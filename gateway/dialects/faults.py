@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -380,16 +379,6 @@ def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
     if isinstance(prompt, int) and isinstance(limit, int) and prompt > limit:
         return prompt, limit
     return None
-
-
-def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
-    """Return the headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
-    headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
-    if fault.retry_after_s is not None:
-        headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))
-    if "position" in fault.facts:
-        headers.append(("x-queue-position", str(fault.facts["position"])))
-    return tuple(headers)
 
 
 def _by_row(

@@ -28,7 +28,10 @@ def never(_header: str) -> bool:
 
 def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
     """Return the envelope for failures of a path, also of one that is known and not answered; `has`
-    says which headers the request has."""
+    says which headers the request has. A path that two APIs have is that of the one whose client
+    asks."""
+    if (marked := _marked(path, has)) is not None:
+        return marked.envelope
     known = to_come(path) or not_offered(path)
     if known is not None:
         return known.envelope
@@ -39,8 +42,12 @@ def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
 def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
     """Return the API that a request is of, by its path or its headers; None for none."""
     owners = (api for api in APIS if path.startswith(api.prefixes))
+    return next(owners, None) or _marked(path, has)
+
+
+def _marked(path: str, has: Callable[[str], bool]) -> Api | None:
     marked = (api for api in APIS if path.startswith(api.marked_prefixes) and has(api.marked_by))
-    return next(owners, None) or next(marked, None)
+    return next(marked, None)
 
 
 def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:

@@ -46,16 +46,10 @@ class NotOffered(NamedTuple):
     why: str
     instead: str
     envelope: ErrorEnvelope
-    status: int = 404
 
 
-def _no_engine(what: str, instead: str = TEXT_ALONE, status: int = 404) -> NotOffered:
-    why = f"no engine here does {what}"
-    return NotOffered("no_such_engine", why, instead, OPENAI.envelope, status)
-
-
-_NO_IMAGES = _no_engine("images", status=501)
-"""A 501: clients of servers that make images know the path to be right."""
+def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
+    return NotOffered("no_such_engine", f"no engine here does {what}", instead, OPENAI.envelope)
 
 
 def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
@@ -65,8 +59,8 @@ def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
 NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/audio": _no_engine("speech and sound"),
     "/v1/realtime": _no_engine("speech and sound"),
-    "/v1/images": _NO_IMAGES,
-    "/bench/images": _NO_IMAGES,
+    "/v1/images": _no_engine("images"),
+    "/bench/images": _no_engine("images"),
     "/v1/videos": _no_engine("videos"),
     "/v1/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/v2/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
@@ -80,6 +74,18 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/vector_stores": _not_kept("files"),
     "/v1/assistants": _not_kept("assistants"),
     "/v1/threads": _not_kept("threads"),
+    "/v1/complete": NotOffered(
+        "not_offered",
+        "prompts are asked for as messages",
+        "use /v1/messages",
+        ANTHROPIC.envelope,
+    ),
+    "/v1/skills": NotOffered(
+        "not_offered",
+        "nothing runs on this server but models",
+        "give the model tools that the client runs",
+        ANTHROPIC.envelope,
+    ),
     "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
     "/api/push": NotOffered(
@@ -128,4 +134,4 @@ def not_there_yet(path: str, row: ToCome) -> HttpFault:
 
 def not_here(path: str, row: NotOffered) -> HttpFault:
     """Return the fault for a path that is not offered; of a 404 no client asks again."""
-    return HttpFault(row.status, row.code, f"{path} is not offered: {row.why}; {row.instead}")
+    return HttpFault(404, row.code, f"{path} is not offered: {row.why}; {row.instead}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from bus.client import BusClient
 from bus.wire.cards import ModelCard, model_named, passed_over_named
@@ -240,7 +241,12 @@ def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel |
 def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:
     """Return the names that models' own cards give them, as copies of the models."""
     return {
-        alias: DerivedModel(name=alias, base=model, made_at_s=card.card_at_s)
+        alias: _alias_of(alias, model, card.card_at_s)
         for model, card in sorted(cards.items(), reverse=True)
         for alias in card.aliases
     }
+
+
+@lru_cache(1024)
+def _alias_of(alias: str, model: ModelId, made_at_s: float) -> DerivedModel:
+    return DerivedModel(name=ModelId(alias), base=model, made_at_s=made_at_s)

@@ -35,7 +35,7 @@ ELSEWHERE = (
 )
 """Paths that other tests ask: they close the node to who has no key, drain nodes, restart them,
 sample processes for seconds, join nodes, ask a hub, take every runner slot (which answers 503, as
-documented), or answer 501, as documented, where no search engine is set."""
+documented), or search the web."""
 WORDED = '[checks.not_a_server_error]\nexpected-statuses = ["2xx", "3xx", "4xx", "507"]\n'
 """What is more than any node has is a 507, where the description says so: that is checked, too."""
 PATIENCE_S = 900

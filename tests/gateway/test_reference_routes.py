@@ -175,9 +175,18 @@ def test_a_node_without_supervisord_restarts_nothing_and_says_so(made: GatewayTe
 def test_who_is_asked_and_what_is_here_is_told_under_the_other_names(made: GatewayTestbed) -> None:
     assert ask(made, "GET", "/node_id").json() == "n1"
     assert ask(made, "GET", "/models").json() == ask(made, "GET", "/v1/models").json()
+    turn = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+    for path, sent in (
+        ("chat/completions", turn | {"n": 0}),
+        ("completions", {"model": MODEL, "prompt": ""}),
+        ("responses", {"model": MODEL, "input": []}),
+        ("embeddings", {"model": MODEL, "input": []}),
+    ):
+        answers = [ask(made, "POST", f"/{at}{path}", json=sent) for at in ("", "v1/")]
+        assert refused(answers[0]) == refused(answers[1]) and refused(answers[0])[0] == 400
     for path in ("/bench/images/generations", "/v1/images/edits"):
         answer = ask(made, "POST", path, json={"prompt": "a fish"})
-        assert refused(answer) == (501, "no_such_engine", None)
+        assert refused(answer) == (404, "no_such_engine", None)
 
 
 def test_a_model_that_is_not_there_is_no_custom_one(made: GatewayTestbed) -> None:

@@ -30,8 +30,8 @@ ROWS: tuple[Row, ...] = (
     ("POST", "/v1/responses", {"model": MODEL, "input": "Hi.", "max_output_tokens": 8}, 200, ""),
     ("POST", "/v1/messages", CHAT, 200, ""),
     ("POST", "/v1/embeddings", {"model": MODEL, "input": "a fish"}, 400, "unsupported"),
-    ("POST", "/v1/images/generations", {"prompt": "a fish"}, 501, "no_such_engine"),
-    ("POST", "/v1/images/edits", {"prompt": "a fish"}, 501, "no_such_engine"),
+    ("POST", "/v1/images/generations", {"prompt": "a fish"}, 404, "no_such_engine"),
+    ("POST", "/v1/images/edits", {"prompt": "a fish"}, 404, "no_such_engine"),
     ("POST", "/ollama/api/chat", {"model": MODEL, "messages": TURN, "stream": False}, 200, ""),
     ("POST", "/ollama/api/generate", {"model": MODEL, "prompt": "Hi.", "stream": False}, 200, ""),
     ("POST", "/v1/cancel/{command_id}", None, 200, ""),
@@ -77,7 +77,7 @@ ROWS: tuple[Row, ...] = (
     ("POST", "/v1/diagnostics/cluster/{node_id}/runners/{runner_id}/cancel",
      {"request_id": "x"}, 200, ""),
     # tools, store, admin
-    ("POST", "/v1/tools/web_search", {"query": "fish"}, 501, "fetch_refused"),
+    ("POST", "/v1/tools/web_search", {"query": "fish"}, 403, "fetch_refused"),
     ("POST", "/v1/tools/open_url", {"url": "http://example.org/"}, 403, "fetch_refused"),
     ("POST", "/v1/tools/extract_page", {"html": "<p>A fish.</p>"}, 200, ""),
     ("GET", "/store/health", None, 200, ""),
@@ -87,8 +87,8 @@ ROWS: tuple[Row, ...] = (
     ("POST", "/admin/restart?process=telemetry", None, 200, ""),
     # bench
     ("POST", "/bench/chat/completions", CHAT, 200, ""),
-    ("POST", "/bench/images/generations", {"prompt": "a fish"}, 501, "no_such_engine"),
-    ("POST", "/bench/images/edits", {"prompt": "a fish"}, 501, "no_such_engine"),
+    ("POST", "/bench/images/generations", {"prompt": "a fish"}, 404, "no_such_engine"),
+    ("POST", "/bench/images/edits", {"prompt": "a fish"}, 404, "no_such_engine"),
 )  # fmt: skip
 LAST = ("/instance/{instance_id}", "/admin/restart?process=telemetry")
 """Asked when all else was, where they change something: others need what these end."""

@@ -60,6 +60,7 @@ from gateway.cli.output.errors import (
 from gateway.cli.verbs.models.chat import HISTORY_FILE
 from gateway.cluster.options import Options
 from gateway.dialects import faults
+from gateway.dialects.dialect import headers_of
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.render import error_object as ollama_error
 from gateway.dialects.openai.shapes import error_object as openai_error
@@ -299,7 +300,7 @@ def _told(fault: HttpFault) -> dict[str, Any]:
     fault = HttpFault(**wordless)
     return {
         "status": fault.status,
-        "headers": dict(faults.headers_of(fault)),
+        "headers": dict(headers_of(fault)),
         "openai": openai_error(fault),
         "ollama": ollama_error(fault),
     }

@@ -40,7 +40,7 @@ ANTHROPIC = api_table.Api(
     prefixes=("/v1/messages", "/v1/v1/messages", "/v1/v1/models"),
     id_prefixes=("msg_",),
     marked_by="anthropic-version",
-    marked_prefixes=("/v1/models",),
+    marked_prefixes=("/v1/models", "/v1/files", "/v1/organizations"),
     id_header="request-id",
 )
 # fmt: on

@@ -57,6 +57,7 @@ def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> by
                     "size": one.size_bytes,
                     "digest": one.digest,
                     "details": _details(one),
+                    "capabilities": list(one.capabilities),
                 }
                 for one in listings
             ]

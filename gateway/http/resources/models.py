@@ -25,6 +25,10 @@ from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ign
 from gateway.http.tasks import listing_named, listings_of
 from gateway.service import HttpService
 
+_OF_COPY = {"name": ModelId("copy"), "base": ModelId("copy"), "parent": "", "made_at_s": 0.0}
+_COPY = vars(DerivedModel.model_validate(_OF_COPY))
+"""What a mere copy says, made once: lists are asked for again and again."""
+
 
 @dataclass(frozen=True)
 class ModelList(Resource):
@@ -37,7 +41,7 @@ class ModelList(Resource):
         service = self.service
         if self.endpoint.waits:
             await service.catalog.wait_known()
-        resp.data = self.endpoint.render(_listings(service, req), wall())
+        resp.data = self.endpoint.render(listings(service, req), wall())
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class ModelPages(Resource):
         await self.service.catalog.wait_known()
         said = req.params.items()
         query = {name: one if isinstance(one, str) else one[-1] for name, one in said}
-        resp.data = self.endpoint.render(_listings(self.service, req), query)
+        resp.data = self.endpoint.render(listings(self.service, req), query)
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table
     )
 
 
-def _listings(service: HttpService, req: Request) -> list[api_table.ModelListing]:
+def listings(service: HttpService, req: Request) -> list[api_table.ModelListing]:
     """Return what is told of all models, by id, where a request asks for that."""
     cards = service.catalog.cards()
     names = sorted(service.catalog.names())
@@ -220,9 +224,9 @@ def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.Mo
 def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.ModelListing:
     """Return what is told of a derived model, with what is told of its base; a mere copy has the
     base's digest."""
-    made = derived.model_copy(update={"name": derived.base, "parent": "", "made_at_s": 0.0})
     digest = base.digest
-    if made != DerivedModel(name=derived.base, base=derived.base):
+    if {**vars(derived), **_OF_COPY} != _COPY:
+        made = derived.model_copy(update={"name": derived.base, "parent": "", "made_at_s": 0.0})
         digest = hashlib.sha256(f"{digest}{made.model_dump_json()}".encode()).hexdigest()
     return replace(
         base,

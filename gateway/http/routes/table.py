@@ -258,7 +258,7 @@ ROUTES: tuple[Route, ...] = (
           scope="inference"),
     Route("POST", "/v1/tools/web_search", "Pages that a search engine finds", TOOLS,
           WebSearch, body=WebSearch.body, answer=WebSearch.answer,
-          errors=(400, 401, 429, 501, 502, 504), scope="inference"),
+          errors=(400, 401, 403, 429, 502, 504), scope="inference"),
     Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource,
           scope="inference"),
     Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource,

@@ -12,6 +12,7 @@ from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
 from gateway.dialects.api_table import Api
+from gateway.dialects.dialect import headers_of
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.registry import APIS
@@ -63,7 +64,7 @@ def test_memory_that_is_pinned_is_no_matter_of_waiting() -> None:
 
 def test_a_full_queue_says_when_to_come_back_and_its_place() -> None:
     refusal = Refusal(reason="queue_full", message="full", retry_after_s=2.2, position=9)
-    headers = dict(faults.headers_of(faults.of_refusal(refusal)))
+    headers = dict(headers_of(faults.of_refusal(refusal)))
     assert headers["retry-after"] == "3"
     assert headers["x-queue-position"] == "9"
     answer = OPENAI.envelope.answer(faults.of_refusal(refusal))
@@ -190,3 +191,12 @@ def test_faults_of_the_door_have_their_headers(
     answer = OPENAI.envelope.answer(fault)
     assert answer.status == status
     assert header in dict(answer.headers)
+
+
+def test_libraries_ask_again_only_what_may_go_better() -> None:
+    """They ask again after 409 and any 5xx, unless it is said that this is of no use."""
+    full = faults.of_refusal(Refusal(reason="insufficient_memory", message="m"))
+    assert ("x-should-retry", "false") in headers_of(full)
+    loading = faults.of_refusal(Refusal(reason="pending", message="m"))
+    names = [name for name, _ in headers_of(loading)]
+    assert "retry-after" in names and "x-should-retry" not in names

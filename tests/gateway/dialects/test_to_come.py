@@ -42,7 +42,7 @@ def test_a_path_that_is_not_offered_says_why_and_what_to_do_instead(path: str) -
     answer = envelope_of(path).answer(fault)
     said = json.loads(answer.body)["error"]
     said = said["message"] if path[:4] != "/api" else said
-    assert answer.status == row.status and row.why in said and row.instead in said
+    assert answer.status == 404 and row.why in said and row.instead in said
     assert "not there yet" not in said
 
 
@@ -54,10 +54,21 @@ def test_what_no_engine_does_is_told_from_what_is_to_come(path: str) -> None:
     )
 
 
-def test_only_images_which_clients_know_the_path_of_are_no_404() -> None:
-    others = {path for path, row in NOT_OFFERED.items() if row.status != 404}
-    assert others == {"/v1/images", "/bench/images"}
-    assert {NOT_OFFERED[path].status for path in others} == {501}
+@pytest.mark.parametrize(
+    "path", ["/v1/files", "/v1/files/f_1", "/v1/complete", "/v1/skills/s/versions"]
+)
+def test_anthropics_clients_are_refused_in_their_own_words(path: str) -> None:
+    fault = absence(path)
+    assert fault is not None
+    answer = envelope_of(path, {"anthropic-version"}.__contains__).answer(fault)
+    said = json.loads(answer.body)
+    assert (answer.status, said["type"], said["error"]["type"]) == (404, "error", "not_found_error")
+
+
+def test_openais_clients_are_refused_in_theirs() -> None:
+    fault = absence("/v1/files")
+    assert fault is not None
+    assert "code" in json.loads(envelope_of("/v1/files").answer(fault).body)["error"]
 
 
 def test_ollamas_own_paths_are_refused_under_either_root() -> None:

@@ -112,7 +112,7 @@ def test_nothing_is_fetched_and_searched_unless_it_is_configured(plain: GatewayT
     assert refused(ask(plain, "open_url", url="http://8.8.8.8/")) == (403, "disabled")
     assert refused(ask(plain, "extract_page", url="http://8.8.8.8/")) == (403, "disabled")
     answer = ask(plain, "web_search", query="fish")
-    assert refused(answer) == (501, "no_search")
+    assert refused(answer) == (403, "no_search")
     assert "tools.search" in answer.json()["error"]["message"]
 
 

@@ -9,8 +9,7 @@ import pytest
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest
 from bus.wire.tasks import ClientName, ClientProfile
-from gateway.dialects.dialect import Extras, Parsed
-from gateway.dialects.faults import headers_of
+from gateway.dialects.dialect import Extras, Parsed, headers_of
 from gateway.requests.clients import (
     ClientRests,
     asked_too_soon,

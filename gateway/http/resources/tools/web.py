@@ -44,7 +44,7 @@ STATUSES: Mapping[FetchRule, int] = {
     "unreadable": 502,
     "late": 504,
     "busy": 429,
-    "no_search": 501,
+    "no_search": 403,
 }
 
 
@@ -113,7 +113,7 @@ class WebSearch(Resource):
     answer: ClassVar = FoundPages
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with titles, URLs and snippets. 501 where no engine is configured."""
+        """Answer with titles, URLs and snippets. 403 where no engine is configured."""
         asked = await self.read(req, WebSearchBody)
         if not asked.query.strip():
             raise bad_field("query", "say what to search for")
