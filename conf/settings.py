@@ -94,8 +94,7 @@ class Settings(BaseSettings):
     """All settings of one node, resolved. Meanings in default.toml.
 
     `api_keys` are `sha256:<hex>` even where keys were written; `preload` holds real model names;
-    `http_processes` is at least 1. `paths`, `endpoints` and `sources` come from where the
-    settings were found."""
+    `http_processes` is at least 1. `paths`, `endpoints`, `sources`: from where they were found."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"
@@ -108,6 +107,7 @@ class Settings(BaseSettings):
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
     http_owner_only: bool
+    http_anyone_pulls: bool
     dashboard: bool
     http_tls_cert: WholePath
     http_tls_key: WholePath

@@ -41,6 +41,7 @@ def options_of(settings: Settings) -> Options:
         load_timeout_s=settings.runner.load_deadline_s,
         keys=(*settings.api_keys, *((owner_key,) if settings.http_owner_only else ())),
         owner_key=owner_key,
+        anyone_pulls=settings.http_anyone_pulls,
         names=settings.http_names,
         origins=settings.cors_origins,
         trusted_proxies=settings.trusted_proxies,

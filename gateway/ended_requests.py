@@ -51,7 +51,7 @@ class AskedOver:
     the run of a job that it is, `attempt` what it has to keep to as a candidate of a task.
     `read_at` is when its body had come; `traced` why it is traced, `parent` its client's span.
     `client` is who asks, by its client id once the body says one; it rests for `cooldown_s`
-    afterwards.
+    afterwards. `owner` is whose its answer is, where that is kept.
     """
 
     kind: Kind
@@ -67,6 +67,7 @@ class AskedOver:
     traced: TraceChoice = ""
     parent: TraceParent | None = None
     cooldown_s: float = 0.0
+    owner: str = ""
 
     @property
     def streamed(self) -> bool:

@@ -22,6 +22,7 @@ HERE_ALONE: Mapping[str, str] = {
             "api",
             "http_host",
             "http_owner_only",
+            "http_anyone_pulls",
             "http_names",
             "cors_origins",
             "trusted_proxies",

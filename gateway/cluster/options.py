@@ -44,6 +44,8 @@ class Options:
     (`gateway.http.auth`), `owner_key` that of what this node's owner has; `names` are further Host
     names, `origins` further web origins that may call; `trusted_proxies` are the addresses and
     networks whose X-Forwarded-For counts.
+    `anyone_pulls`: where no key is asked for, others than the node's owner may have models pulled
+    as Ollama's clients do.
     `headers_s` is the time from a connection to its first request's complete headers,
     `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
@@ -94,6 +96,7 @@ class Options:
     max_open: int = 2048
     keys: tuple[str, ...] = ()
     owner_key: str = ""
+    anyone_pulls: bool = False
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()

@@ -1,37 +1,117 @@
-"""Talks to the system: whether the other end of a connection is a process of this very user.
+"""Talks to the system: which user of this machine holds the other end of a connection.
 
 HTTP on loopback asks for no key, so every user of the machine may come in there. What only the
-owner of the node's files may do asks here first.
+owner of the node may do asks here first. Linux tells the user of every socket: by a question for
+one (sock_diag(7)), or in a table of all; elsewhere only this user's own processes can be looked
+through.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import socket
+import struct
+import sys
+from pathlib import Path
 
 import psutil
 
+End = tuple[str, int]
+"""An address and a port."""
 MAPPED = "::ffff:"
 """Begins an IPv4 address that a socket of IPv6 has."""
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_OWN_END, _OTHER_END, _STATE, _USER, _INODE = 1, 2, 3, 7, 9
+"""Columns of those tables (proc_pid_net(5))."""
+_LISTENS = 10
+_ANSWERS_S = 1.0
+_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
+_HEADER, _ASKED, _TOLD = "=IHHII", "=BBBxI", "=BBxx48xIIIII"
+"""Of a message; of a question before its two ends; of an answer."""
+_ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 
-def is_own_process(host: str, port: int, server_port: int) -> bool:
-    """Return whether a process of this user holds the end `host`:`port` of a TCP connection to
-    `server_port`. It looks through all of the user's processes: to be called from a thread."""
+def user_of_end(client: End, server: End) -> int | None:
+    """Return the id of the user who holds the end `client` of a TCP connection to `server`; None
+    where the system does not tell, or no process has it any more. It may look through all sockets,
+    or all processes: to be called from a thread."""
+    client, server = _plain(client), _plain(server)
+    with contextlib.suppress(OSError, ValueError, struct.error):
+        return _asked(client, server)
+    with contextlib.suppress(OSError, ValueError):
+        return _in_tables(client, server)
+    return os.getuid() if _is_of_own_processes(client, server) else None
+
+
+def _plain(end: End) -> End:
+    return end[0].removeprefix(MAPPED), end[1]
+
+
+def _asked(client: End, server: End) -> int | None:
+    """Return what the kernel says of the one socket. Raises OSError where it does not know it."""
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        raise OSError("this system has no netlink")
+    ends = [ipaddress.ip_address(host).packed for host, _ in (client, server)]
+    kind = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6
+    ports = struct.pack("!HH", client[1], server[1])
+    addresses = b"".join(packed.ljust(16, b"\0") for packed in ends)
+    asked = struct.pack(_ASKED, kind, socket.IPPROTO_TCP, 0, _ANY_STATE) + ports + addresses
+    asked += struct.pack("=I", 0) + _NO_COOKIE
+    header = struct.calcsize(_HEADER)
+    with socket.socket(family, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
+        kernel.settimeout(_ANSWERS_S)
+        kernel.send(struct.pack(_HEADER, header + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
+        answer = kernel.recv(4096)
+    if struct.unpack_from(_HEADER, answer)[1] != _BY_FAMILY:
+        raise OSError("the kernel does not know this socket")
+    _, state, _, _, _, user, inode = struct.unpack_from(_TOLD, answer, header)
+    return user if _is_held(state, inode) else None
+
+
+def _in_tables(client: End, server: End) -> int | None:
+    """Return what the tables of all sockets say. Raises OSError where there are none."""
+    ends = [f"{_as_in_tables(host)}:{port:04X}" for host, port in (client, server)]
+    for path in TABLES:
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            columns = line.split()
+            if [columns[_OWN_END], columns[_OTHER_END]] == ends:
+                is_held = _is_held(int(columns[_STATE], 16), int(columns[_INODE]))
+                return int(columns[_USER]) if is_held else None
+    if not TABLES[0].exists():
+        raise OSError("this system has no tables of sockets")
+    return None
+
+
+def _is_held(state: int, inode: int) -> bool:
+    """Return whether a process has the socket: of one that was closed the user reads 0."""
+    return inode != 0 and state != _LISTENS
+
+
+def _as_in_tables(host: str) -> str:
+    """Return an address as the tables have it: 32-bit words in the machine's byte order."""
+    packed = ipaddress.ip_address(host).packed
+    words = (packed[start : start + 4] for start in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+def _is_of_own_processes(client: End, server: End) -> bool:
     mine = os.getuid()
     for process in psutil.process_iter():
         # one that ends meanwhile, or that the system hides, is not shown to be ours
         with contextlib.suppress(psutil.Error):
-            if process.uids().effective == mine and _holds(process, host, port, server_port):
+            if process.uids().effective == mine and _holds(process, client, server):
                 return True
     return False
 
 
-def _holds(process: psutil.Process, host: str, port: int, server_port: int) -> bool:
+def _holds(process: psutil.Process, client: End, server: End) -> bool:
     return any(
-        (found.laddr.ip.removeprefix(MAPPED), found.laddr.port) == (host.removeprefix(MAPPED), port)
+        found.laddr
         and found.raddr
-        and found.raddr.port == server_port
+        and _plain((found.laddr.ip, found.laddr.port)) == client
+        and _plain((found.raddr.ip, found.raddr.port)) == server
         for found in process.net_connections("tcp")
-        if found.laddr
     )

@@ -170,6 +170,11 @@ class RecordQuestions:
         assert verb not in self._verbs, verb
         self._verbs[verb] = by
 
+    @property
+    def verbs(self) -> frozenset[str]:
+        """Return what is answered here."""
+        return frozenset(self._verbs)
+
     async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
         """Return what a node says, as plain data. Where `within_s` is given it may take so long to
         find it, as long as it says that it does. Raises RecordsElsewhere; of our own node what its

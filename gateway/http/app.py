@@ -24,7 +24,7 @@ from gateway.http.middleware import (
     Send,
 )
 from gateway.http.resources.figures import keep_history
-from gateway.http.routes import add_routes, routed
+from gateway.http.routes import add_routes, check_verbs, routed
 from gateway.http.settings import answer_settings
 from gateway.service import HttpService, ServiceHandle
 
@@ -37,7 +37,7 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    handle.on_start += [_log_strays, answer_others, answer_settings, keep_history]
+    handle.on_start += [_log_strays, answer_others, answer_settings, keep_history, _check_calls]
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 
@@ -45,6 +45,11 @@ def build_app(options: Options) -> ReceiveTap:
 def _log_strays(service: HttpService) -> None:
     """Have what tasks and callbacks of this process raise, and nothing waits for, logged."""
     asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
+
+
+def _check_calls(service: HttpService) -> None:
+    """Check that the table says of each call of other nodes who may make it."""
+    check_verbs(service.record_lists.questions.verbs)
 
 
 class ReceiveTap:

@@ -26,6 +26,9 @@ LINES = b"application/x-ndjson"
 CAME_AT = "shoal.came_at"
 """Where a request's scope has when its first byte was read, by `bus.process.clock.now`."""
 
+CONNECTION = "shoal.connection"
+"""Where it has a table for what is found out of its connection, which lives as long."""
+
 for _status in HTTPStatus:  # gunicorn calls those that it does not know "Unknown"
     protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
 
@@ -45,6 +48,7 @@ class Connection(protocol.ASGIProtocol):
         """When the first byte came of the request that is read now; 0 between two."""
         self._began_at = 0.0
         """When that of the last one came whose headers are complete."""
+        self._noted: dict[str, Any] = {}
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
@@ -95,6 +99,7 @@ class Connection(protocol.ASGIProtocol):
     def _build_http_scope(self, request: Any, sockname: Any, peername: Any) -> Any:
         scope = super()._build_http_scope(request, sockname, peername)
         scope[CAME_AT] = self._began_at
+        scope[CONNECTION] = self._noted
         return scope
 
     def _on_headers_complete(self) -> Any:

@@ -17,8 +17,6 @@ from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
 from bus.process.logs import story_of
-from bus.wire.shares import Sharer
-from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
 from gateway.dialects import faults, unknown_fields
 from gateway.dialects.body import Model
@@ -29,11 +27,9 @@ from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
     EXPOSED_HEADERS,
-    Caller,
     caller_of_key,
     caller_of_run,
     check_scope,
-    client_address,
     host_allowed,
     is_open,
     offered_key,
@@ -41,6 +37,7 @@ from gateway.http.auth import (
     spent,
     unknown_caller,
 )
+from gateway.http.callers import CALLER, caller_of, check_owner
 from gateway.http.openapi import Route
 from gateway.records import job_run_of
 from gateway.requests.body_budget import BodyBudget
@@ -58,7 +55,8 @@ NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
 """Where a scope has its connection's `receive`, what ends it, and a body that was read already."""
-_CALLER, _READ = "shoal.caller", "shoal.read"
+_READ = "shoal.read"
+_PULLS = "; with `http_anyone_pulls = true` in that user's shoal.toml all of this machine may pull"
 ASIDE_BYTES = 128 << 10
 """What is longer is read in a thread, so that other streams go on."""
 LEFT_BYTES = 16 << 10
@@ -266,11 +264,18 @@ class AccessControl:
     async def process_resource(
         self, req: Request, resp: Response, resource: object, params: Any
     ) -> None:
-        """Refuse what the key does not open, or has used up; count what it asks for."""
+        """Refuse what is not for the one who asks, or what the key has used up; count what it
+        asks for. No byte of the body was read yet. What has no row is the owner's."""
         caller = caller_of(req)
+        row = self._rows.get((req.method, req.uri_template or ""))
+        if caller is not None and not caller.has_key:
+            options = self._handle.options
+            if row is None or not row.is_open_to_all(options.anyone_pulls):
+                also = _PULLS if row is not None and row.who == "pulls" else ""
+                await check_owner(req, options, f"{req.method} {req.path}", also)
+            return
         if caller is None or not caller.of_cluster or caller.key_id is None:
             return
-        row = self._rows.get((req.method, req.uri_template or ""))
         needed = "admin" if row is None else row.scope
         check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
@@ -288,7 +293,7 @@ class AccessControl:
         if (run := job_run_of(req.scope)) is not None:
             if run.owner and (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
-            req.scope[_CALLER] = caller_of_run(run.owner, keys.book.keys)
+            req.scope[CALLER] = caller_of_run(run.owner, keys.book.keys)
             return
         opens = is_open(req.path)
         key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
@@ -300,29 +305,9 @@ class AccessControl:
                 raise HttpFaultRaised(of_refusal(refusal))
             asked_for = options.asks_for_keys or bool(keys.book.keys)
             caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
-        req.scope[_CALLER] = caller
+        req.scope[CALLER] = caller
         if caller is None and not opens:
             raise unknown_caller(key)
-
-
-def caller_of(req: Request) -> Caller | None:
-    """Return who asks; None for one who has no key where one is needed."""
-    return req.scope.get(_CALLER)
-
-
-def key_id(req: Request) -> str | None:
-    """Return the id of the API key that a request carries, which it keeps when it is rotated; None
-    for none, and for the only key of a node's settings."""
-    caller = caller_of(req)
-    return None if caller is None else caller.key_id
-
-
-def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
-    """Return who asks, for an even share: API key, client id, address, connection."""
-    host, port = req.scope.get("client") or ("" if options.has_port else "socket", 0)
-    forwarded = req.get_header("x-forwarded-for")
-    address = client_address(str(host), forwarded, options.trusted_proxies)
-    return (key_id(req) or "", client_id or "", address, f"{host}:{port}")
 
 
 def _leaves_body(req: Request) -> bool:

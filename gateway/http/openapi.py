@@ -20,6 +20,10 @@ from gateway.dialects.registry import DEFAULT_ENVELOPE
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
+Keyless = Literal["anyone", "pulls", "owner"]
+"""Who may without a key: anybody on this machine; anybody where `http_anyone_pulls` is set, else
+the node's owner; the node's owner."""
+
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 """A name in a path, as the router has it."""
 _REFERENCE = "#/components/schemas/{model}"
@@ -54,7 +58,8 @@ class Route:
     data of the last event where that is no JSON. Where two rows have one path, the one with
     `marked_by` answers requests with that header; the document shows the other. `scope` is what an
     API key needs to be let in; where it `counts`, a request counts towards what the key may ask
-    for.
+    for. `keyless` is who may without a key, on a node that asks for none: where it is not said,
+    anybody may what the scope `inference` opens, and the node's owner alone the rest.
     """
 
     method: Method
@@ -73,6 +78,17 @@ class Route:
     marked_by: str = ""
     scope: Scope = "admin"
     counts: bool = False
+    keyless: Keyless | None = None
+
+    @property
+    def who(self) -> Keyless:
+        """Return who may without a key, on a node that asks for none."""
+        return self.keyless or ("anyone" if self.scope == "inference" else "owner")
+
+    def is_open_to_all(self, anyone_pulls: bool) -> bool:
+        """Return whether anybody on this machine may, without a key; `anyone_pulls`: as `Options`
+        have it."""
+        return self.who == "anyone" or (self.who == "pulls" and anyone_pulls)
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:

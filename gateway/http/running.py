@@ -27,8 +27,9 @@ from gateway.dialects.dialect import (
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_error
 from gateway.dialects.registry import request_id_of
 from gateway.ended_requests import FINISHED, AskedOver
+from gateway.http.callers import key_id, sharer_of
 from gateway.http.connection import CAME_AT
-from gateway.http.middleware import Receive, key_id, sharer_of, tell_ignored
+from gateway.http.middleware import Receive, tell_ignored
 from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
 from gateway.requests.clients import cooldown_of
 from gateway.requests.dispatcher import Exchange

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.harness import (
+    access_page,
     families_page,
     fields_page,
     limits_page,
@@ -25,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES: dict[Path, Callable[[], str]] = {
     module.PAGE: module.page
     for module in (
-        families_page, fields_page, limits_page, protocol_page, reference_page, tour_page
+        access_page, families_page, fields_page, limits_page, protocol_page, reference_page,
+        tour_page,
     )
 }  # fmt: skip
 

@@ -38,6 +38,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.wire import Message
 from gateway.cluster.options import Options
+from gateway.http.auth import hashed
 from gateway.http.middleware import AccessControl, ErrorHandlers
 from gateway.http.routes import add_routes, routed
 from gateway.service import HttpService, ServiceHandle
@@ -64,6 +65,8 @@ ASKED = (
     "/store/registry",
     "/store/models/model-0",
 )
+TOKEN = "sk-of-the-owner"
+OWNER = {"authorization": f"Bearer {TOKEN}"}
 UNTIL = 13
 """So many events of the story have happened: instances are ready, nodes are draining."""
 _Model = TypeVar("_Model", bound=Message)
@@ -88,6 +91,7 @@ async def asked(folder: Path) -> dict[str, Any]:
             metrics_folder="-",
             logs_folder=str(folder),
             version="0",
+            owner_key=hashed(TOKEN),
         )
     )
     app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
@@ -98,7 +102,7 @@ async def asked(folder: Path) -> dict[str, Any]:
         tell(handle.service)
         found: dict[str, Any] = {}
         for path in ASKED:
-            answer = await client.simulate_get(path, host="127.0.0.1")
+            answer = await client.simulate_get(path, host="127.0.0.1", headers=OWNER)
             sort = answer.headers["content-type"]
             shown = shape(answer.json) if "json" in sort else None
             found[path] = {"status": answer.status_code, "type": sort, "shape": shown}

@@ -19,7 +19,8 @@ from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, key_id, read_aside, read_body
+from gateway.http.callers import owner_of_kept
+from gateway.http.middleware import Resource, read_aside, read_body
 from gateway.records import (
     FAR_BYTES,
     MOST_BYTES,
@@ -146,7 +147,7 @@ class AnswerResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Keep the answer no longer. 404 for one that is not there."""
-        owner = owner_of_answers(req, self.service)
+        owner = await owner_of_kept(req, self.service.options)
         await _kept(self.service, req, self.endpoint, answer_id)
         with records_told():
             found = await self.service.answers.remove(owner, request_id_of(answer_id))
@@ -156,7 +157,7 @@ class AnswerResource(Resource):
 
     async def change(self, req: Request, answer_id: str, labels: bytes) -> dialect.KeptAnswer:
         """Give a kept answer other labels, and return it. Raises HttpFaultRaised (404)."""
-        owner = owner_of_answers(req, self.service)
+        owner = await owner_of_kept(req, self.service.options)
         await _kept(self.service, req, self.endpoint, answer_id)
         with records_told():
             await self.service.answers.label(owner, request_id_of(answer_id), labels)
@@ -191,7 +192,7 @@ class AnswerCancel(Resource):
         """Stop it, and answer with what was made of it. 400 for one that has ended by itself, 404
         for one that is not kept, nor to be."""
         service = self.service
-        owner, request = owner_of_answers(req, service), request_id_of(answer_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(answer_id)
         kept = await found_answer(service, owner, request)
         if kept is None:
             kept = await self._stopped(owner, request, answer_id)
@@ -215,16 +216,12 @@ class AnswerCancel(Resource):
         raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
 
 
-def owner_of_answers(req: Request, service: HttpService) -> str:
-    """Return whose answers a request may find: the id of its API key, empty where there is none, or
-    one alone, which is in this node's settings."""
-    return key_id(req) or ""
-
-
 async def _kept(
     service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
-    kept = await found_answer(service, owner_of_answers(req, service), request_id_of(answer_id))
+    kept = await found_answer(
+        service, await owner_of_kept(req, service.options), request_id_of(answer_id)
+    )
     # answers of another kind have other paths
     if kept is None or bool(kept.listed) != isinstance(endpoint, api_table.KeepsListed):
         raise HttpFaultRaised(faults.answer_not_found(endpoint.what, answer_id))

@@ -23,7 +23,8 @@ from gateway.cluster.watch import grave_problems, node_health
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, answer_json, caller_of
+from gateway.http.callers import caller_of
+from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
 NO_KEY = (

@@ -1,10 +1,8 @@
 """Talks to clients who delete a model from this node's disk, by the rules of `shoal rm`.
 
-Who may: who has a key of this node's, or, where none is asked for, a process of the user that runs
-the node, for other users of the machine may not delete its files. What comes with shoal stays, what
-is loaded has to be unloaded first, and only a folder in this home's own `models` is deleted. The
-answer comes once the node has noticed, so that no listing after it has the model. A derived model
-has no files: who may use the API may delete it.
+What comes with shoal stays, what is loaded has to be unloaded first, and only a folder in this
+home's own `models` is deleted. The answer comes once the node has noticed, so that no listing after
+it has the model. A derived model has no files.
 """
 
 from __future__ import annotations
@@ -18,16 +16,9 @@ from bus.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived
-from gateway.cluster.own_peers import is_own_process
 from gateway.dialects import api_table, dialect
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
-from gateway.http.middleware import (
-    COMMAND_BYTES,
-    Resource,
-    answer_json,
-    caller_of,
-    read_body,
-)
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
 from gateway.service import HttpService
 
 UNLOADED_S = 30.0
@@ -57,7 +48,6 @@ class ModelToDelete(Resource):
         model = catalog.named(asked.name)
         _check_no_adapter(self.service, asked.name, model)
         card = self._card_here(model)
-        await check_owner(self.service, req)
         await self._unloaded(model)
         try:
             await self.service.removals.here(model)
@@ -112,7 +102,6 @@ class ModelEverywhere(Resource):
         it."""
         service = self.service
         await service.catalog.wait_known()
-        await check_owner(service, req)
         if kept := service.removals.held(ModelId(name.removesuffix(":latest"))):
             raise _kept(kept.words)  # a model that is being pulled lies nowhere yet
         model = _of_files(service, name)
@@ -170,21 +159,6 @@ def _check_no_adapter(service: HttpService, name: str, model: ModelId) -> None:
             f"{adapter} is an adapter of {model}, which stays; take the folder "
             f"adapters/{adapter} out of the model's on its nodes"
         )
-
-
-async def check_owner(service: HttpService, req: Request) -> None:
-    """Raise HttpFaultRaised (403) for a client that is not shown to be the node's owner."""
-    options, caller = service.options, caller_of(req)
-    if not options.has_port or (caller is not None and caller.has_key):
-        return  # nobody else reaches the socket
-    host, port = req.scope.get("client") or ("", 0)
-    if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
-        text = (
-            "without a key only the user who runs this node may change its models; "
-            "use the `shoal` of that user, or have HTTP ask for a key (`shoal apikey add`, "
-            "http_owner_only)"
-        )
-        raise HttpFaultRaised(forbidden(text))
 
 
 def _kept(why: str) -> HttpFaultRaised:

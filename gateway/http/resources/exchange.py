@@ -31,12 +31,12 @@ from gateway.dialects.dialect import (
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.ended_requests import AskedOver
+from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.middleware import (
     Resource,
     read_aside,
     read_body,
     receive_of,
-    sharer_of,
     tell_ignored,
     tell_missing,
     tell_not_kept,
@@ -44,7 +44,6 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.answers import (
     listed_answers,
-    owner_of_answers,
     recalled,
 )
 from gateway.http.resources.jobs import answer_in_background
@@ -92,7 +91,7 @@ class GenerateResource(Resource):
             )
             return
         with refusals_recorded(service, asked):
-            parsed = await _recalled(service, self.dialect, parsed, req)
+            parsed = await _recalled(service, self.dialect, parsed, req, asked)
             if parsed.background is not None and asked.run is None:
                 let_in(service, req, asked)
                 await answer_in_background(service, req, resp, parsed)
@@ -141,7 +140,7 @@ class ListedAnswers(GenerateResource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of them, of all nodes; those that go meanwhile are left out, and nodes
         whose are missing named."""
-        service, owner = self.service, owner_of_answers(req, self.service)
+        service, owner = self.service, await owner_of_kept(req, self.service.options)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
         page = await listed_answers(service, owner, self.endpoint.asked(query))
         tell_missing(resp, page.missing)
@@ -164,7 +163,7 @@ class ReadPromptResource(Resource):
         asked = asked_over(service, "ask", self.dialect, req, resp)
         with refusals_recorded(service, asked):
             parsed = await _parsed(service, asked, self.dialect, req, resp)
-            parsed = await _recalled(service, self.dialect, parsed, req)
+            parsed = await _recalled(service, self.dialect, parsed, req, asked)
             running = _begin(service, req, parsed, asked)
         with running.recorded_if_it_fails():
             await running.in_time()
@@ -258,14 +257,16 @@ async def _parsed(
 
 
 async def _recalled(
-    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request
+    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request, asked: AskedOver
 ) -> Parsed:
-    """Return a body with the conversation that it goes on from, where it names any."""
+    """Return a body with the conversation that it goes on from, where it names any; `asked` notes
+    whose that is."""
     if parsed.to_keep is None:
         return parsed
     # only a dialect that recalls answers says what is to be kept
     recalling = cast(RecallingDialect, dialect)
-    return await recalled(service, recalling, parsed, owner_of_answers(req, service))
+    asked.owner = await owner_of_kept(req, service.options)
+    return await recalled(service, recalling, parsed, asked.owner)
 
 
 def _thinks(service: HttpService, parsed: Parsed) -> bool:
@@ -290,8 +291,7 @@ def _begin(
     )
     hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
     hang_up.watch(exchange.inbox)
-    owner = owner_of_answers(req, service)
-    running = RunningExchange(service, asked, parsed, exchange, hang_up, owner)
+    running = RunningExchange(service, asked, parsed, exchange, hang_up, asked.owner)
     running.begin()
     return running
 

@@ -90,7 +90,7 @@ def rows_of(api: Api) -> Iterator[Route]:
                 yield post(resource, body=body, errors=(400, 401, 404))
             case FetchesModel(body=body, streams=streams):
                 resource = partial(pulls.ModelToFetch, endpoint=endpoint)
-                yield post(resource, body=body, streams=streams, errors=PULLS)
+                yield post(resource, body=body, streams=streams, errors=PULLS, keyless="pulls")
             case DeletesModel(body=body):
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)

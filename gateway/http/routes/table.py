@@ -266,7 +266,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/readyz", "It takes requests", ITSELF,
           cluster.ReadyResource, answers=PLAIN, errors=(503,), scope="inference"),
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,
-          cluster.MetricsResource, answers=PLAIN, errors=(401,)),
+          cluster.MetricsResource, answers=PLAIN, errors=(401,), keyless="anyone"),
     Route("GET", "/metrics/snapshot", "What the cluster does now", ITSELF,
           figures.MetricsSnapshot, errors=(401,)),
     Route("GET", "/metrics/stream", "The same once a second, each an event `snapshot`", ITSELF,

@@ -22,15 +22,8 @@ from gateway.dialects.dialect import Limits, WholeDialect
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
 from gateway.dialects.unknown_fields import HEADER
-from gateway.http.middleware import (
-    READ_AHEAD,
-    RECEIVE,
-    one_line,
-    read_aside,
-    read_body,
-    receive_of,
-    sharer_of,
-)
+from gateway.http.callers import sharer_of
+from gateway.http.middleware import READ_AHEAD, RECEIVE, one_line, read_aside, read_body, receive_of
 from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
 from gateway.http.tasks.client import WatchedClient
 from gateway.http.tasks.provided import ProviderQuestion, answer_by_provider

@@ -1,4 +1,4 @@
-"""Whose connections are the user's own."""
+"""Whose the other end of a connection is."""
 
 from __future__ import annotations
 
@@ -8,33 +8,73 @@ import subprocess
 
 import pytest
 
-from gateway.cluster.own_peers import is_own_process
+from gateway.cluster import own_peers
+from gateway.cluster.own_peers import End, user_of_end
 
 DIALS = 'exec 3<>"/dev/tcp/127.0.0.1/$0"; read -r -u 3'
+NOBODY = 65534
+WAYS = {"asked": "_asked", "in tables": "_in_tables", "of processes": "_is_of_own_processes"}
 
 
-def test_a_connection_of_this_user_is_known_by_both_its_ends() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the ways before this one be none, as on a system that lacks them."""
+
+    def lacks(client: End, server: End) -> int | None:
+        raise OSError("not on this system")
+
+    for name, function in WAYS.items():
+        if name == request.param:
+            break
+        monkeypatch.setattr(own_peers, function, lacks)
+    return request.param
+
+
+def ends(connection: socket.socket) -> tuple[End, End]:
+    return connection.getsockname()[:2], connection.getpeername()[:2]
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_a_connection_of_this_user_is_known_by_both_its_ends(
+    family: socket.AddressFamily, host: str
+) -> None:
+    with socket.create_server((host, 0), family=family) as server:
+        with socket.create_connection(server.getsockname()[:2]) as client:
+            own, other = ends(client)
+            assert user_of_end(own, other) == os.getuid()
+            assert user_of_end((own[0], 1), other) is None, "another end"
+            assert user_of_end(own, (other[0], 1)) is None, "a connection to another server"
+            client.shutdown(socket.SHUT_WR)
+            assert user_of_end(own, other) == os.getuid(), "it still listens"
+            accepted, _ = server.accept()
+        with accepted:
+            assert user_of_end(own, other) is None, "closed: its end may be anyone's next"
+        assert user_of_end(other, own) is None, "who listens there did not connect"
+
+
+@pytest.mark.usefixtures("way")
+def test_an_address_of_ipv4_is_one_within_ipv6_too() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
-            host, own = client.getsockname()
-            assert is_own_process(host, own, port)
-            assert is_own_process(f"::ffff:{host}", own, port)
-            assert not is_own_process("127.0.0.2", own, port), "another end of the same number"
-            assert not is_own_process(host, own, port + 1), "a connection to another server"
-        assert not is_own_process(host, own, port), "closed: its end may be anyone's next"
+            own, other = ends(client)
+            mapped = [(f"::ffff:{host}", number) for host, number in (own, other)]
+            assert user_of_end(mapped[0], mapped[1]) == os.getuid()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
-def test_a_connection_of_another_user_is_not_this_users() -> None:
+def test_a_connection_of_another_user_is_not_this_users(way: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        command = ["/bin/bash", "-c", DIALS, str(port)]
-        with subprocess.Popen(command, user=65534, cwd="/", env={}) as stranger:
+        command = ["/bin/bash", "-c", DIALS, str(server.getsockname()[1])]
+        with subprocess.Popen(command, user=NOBODY, cwd="/", env={}) as stranger:
             try:
                 server.settimeout(20)
-                accepted, (host, end) = server.accept()
+                accepted, end = server.accept()
                 with accepted:
-                    assert not is_own_process(host, end, port)
+                    found = user_of_end(end, accepted.getsockname())
+                    assert found == (None if way == "of processes" else NOBODY)
             finally:
                 stranger.kill()

@@ -24,29 +24,18 @@ AT = f"/models/card/{M}"
 Act = Callable[[testing.ASGIConductor], Coroutine[Any, Any, Any]]
 
 
-class Owner:
-    """Middleware that has every client be one with a key, or with none."""
-
-    def __init__(self, *, has_key: bool) -> None:
-        self._caller = SimpleNamespace(has_key=has_key)
-
-    async def process_request(self, req: Any, resp: Any) -> None:
-        req.scope["shoal.caller"] = self._caller
-
-
 class Desk:
     """The resources of one gateway, at node `a`."""
 
     def __init__(self, folder: Path) -> None:
         self.nodes = CardNodes(folder)
-        self.has_key = True
 
     def run(self, act: Act) -> Any:
         """Do this with a client."""
 
         async def main() -> Any:
             """Serve, with workers that look at their disks."""
-            app: App[Any, Any] = App(middleware=[Owner(has_key=self.has_key)])
+            app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
             handle: Any = SimpleNamespace(service=self._service())
@@ -179,14 +168,6 @@ def test_a_card_is_taken_away_once(desk: Desk) -> None:
     stays = put(desk, "pin = false\n")
     assert (stays.status_code, stays.json["code"]) == (409, "card_kept"), stays.text
     assert "node-b: org/m comes with shoal" in stays.json["message"]
-
-
-def test_who_is_not_known_to_own_the_node_changes_nothing(desk: Desk) -> None:
-    desk.has_key = False
-    assert put(desk, "pin = true\n").status_code == 403
-    assert desk.run(lambda client: client.simulate_delete(AT)).status_code == 403
-    assert desk.run(lambda client: client.simulate_get(AT)).status_code == 200
-    assert desk.nodes.text("a") is None
 
 
 def test_a_model_that_is_nowhere_has_no_card(desk: Desk) -> None:

@@ -33,6 +33,7 @@ let hourTimer = null;
 let isRecalled = false;
 let askedIndex = null;
 let askedAt = -Infinity;
+let asksForKey = false;
 let wake = () => {};
 
 const nowS = () => performance.now() / 1000;
@@ -86,7 +87,10 @@ function refused(error) {
     setKey(null);
     become("login");
     return Infinity;
-  } else if (error.status === 403 && hasKey()) {
+  } else if (error.status === 403 && asksForKey && !hasKey()) {
+    become("login");
+    return Infinity;
+  } else if (error.status === 403) {
     become("limited");
     askModels();
     return LIMITED_S;
@@ -101,8 +105,15 @@ function pause(seconds) {
   });
 }
 
+/** Have a key asked for, where the chat is open without one. */
+export function askForKey() {
+  asksForKey = true;
+  wake();
+}
+
 /** Try a key. */
 export function enter(text) {
+  asksForKey = false;
   setKey(text);
   become("connecting");
   wake();

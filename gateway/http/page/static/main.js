@@ -4,7 +4,7 @@ import { hasKey } from "./api.js";
 import { chat } from "./chat.js";
 import { cluster } from "./cluster.js";
 import { h, icon, number, show, span, words } from "./dom.js";
-import { enter, follow, isSilent, leave, listen, live } from "./live.js";
+import { askForKey, enter, follow, isSilent, leave, listen, live } from "./live.js";
 import { models } from "./models.js";
 import { pool } from "./pool.js";
 import { requests } from "./requests.js";
@@ -136,7 +136,10 @@ function themeButton() {
 
 const paint = () => document.documentElement.style.setProperty("color-scheme", theme === "auto" ? "light dark" : theme);
 
-const keyButton = () => hasKey() && h("button", { class: "plain", onclick: leave }, T.login.leave);
+function keyButton() {
+  if (hasKey()) return h("button", { class: "plain", onclick: leave }, T.login.leave);
+  return live.status === "limited" && h("button", { class: "plain", onclick: askForKey }, T.login.give);
+}
 
 function login() {
   if (main.classList.contains("login") && !live.keyRefused) return;

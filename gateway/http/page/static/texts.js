@@ -17,8 +17,8 @@ export const T = {
     live: "live",
     lost: (since) => `no connection for ${since}, trying again`,
     back: (after) => `The connection is back, after ${after}.`,
-    limited: "this key opens the chat alone",
-    closed: "This key opens the chat alone. One with the scope `admin` shows the rest.",
+    limited: "only the chat is open to you",
+    closed: "Only the chat is open to you. The user who runs this node sees the rest, and so does a key with the scope `admin`.",
     login: "a key is needed",
     unsettled: "the cluster's state is not known yet",
     silent: (names) => (names.length === 1 ? `${names[0]} is silent` : `${names.length} nodes are silent`),
@@ -35,6 +35,7 @@ export const T = {
     wrong: "This key is not known here.",
     how: "On the node itself, `shoal apikey add NAME` makes one.",
     leave: "Forget the key",
+    give: "I have a key",
   },
 
   chat: {

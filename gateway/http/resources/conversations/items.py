@@ -7,7 +7,8 @@ from falcon.asgi import Request, Response
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.resources.answers import owner_of_answers, records_told
+from gateway.http.callers import owner_of_kept
+from gateway.http.resources.answers import records_told
 from gateway.http.resources.conversations.one import ConversationResource, found_conversation
 from gateway.records import (
     FAR_BYTES,
@@ -28,7 +29,7 @@ class ConversationItems(ConversationResource):
         conversation that is not there, 400 for one without room."""
         service = self.service
         asked, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
-        owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         size_bytes = sum(len(content) for _, content in items)
         if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
             raise HttpFaultRaised(conversation_too_far("items"))
@@ -52,7 +53,7 @@ class ConversationItems(ConversationResource):
         query = {name: value for name in _QUERY if (value := req.get_param(name)) is not None}
         asked = shapes.page(query, _includes(req))
         found = await found_conversation(service, req, conversation_id)
-        owner = owner_of_answers(req, service)
+        owner = await owner_of_kept(req, service.options)
         with records_told():
             page = await service.conversations.page(
                 owner, found.request, asked.limit, asked.after, descends=asked.descends
@@ -71,7 +72,7 @@ class ConversationItem(ConversationResource):
         """Answer with the item. 404 for one that is not there."""
         service, shapes = self.service, self.endpoint.shapes
         includes = shapes.page({}, _includes(req)).includes
-        owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
             item = await service.conversations.item(owner, request, item_id)
         if item is None:
@@ -84,7 +85,7 @@ class ConversationItem(ConversationResource):
     ) -> None:
         """Remove the item, and answer with its conversation. 404 for one that is not there."""
         service = self.service
-        owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
             dropped = await service.conversations.drop(owner, request, item_id)
         if not dropped:

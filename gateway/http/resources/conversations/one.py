@@ -12,11 +12,11 @@ from gateway.dialects import dialect
 from gateway.dialects.api_table import AskedItems, KeepsConversations
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.http.callers import owner_of_kept
 from gateway.http.middleware import Resource, read_aside, read_body, tell_ignored
 from gateway.http.resources.answers import (
     LABELS_BYTES,
     named_items,
-    owner_of_answers,
     records_told,
 )
 from gateway.records import MOST_BYTES, Conversation, conversation_not_found
@@ -44,7 +44,7 @@ class ConversationResource(Resource):
             asked = await read_aside(len(body), partial(read, body, service.parse_context()))
         finally:
             service.bodies.give_back(len(body))
-        owner = owner_of_answers(req, service)
+        owner = await owner_of_kept(req, service.options)
         named = await named_items(service, self.endpoint.shapes.item_named, asked.named, owner)
         items = await read_aside(len(body), partial(self.endpoint.shapes.resolved, asked, named))
         tell_ignored(service, resp, "conversations", asked.ignored)
@@ -57,7 +57,7 @@ class ConversationList(ConversationResource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Begin a conversation: it is on the disk when it is answered."""
         asked, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
-        owner = owner_of_answers(req, self.service)
+        owner = await owner_of_kept(req, self.service.options)
         with records_told():
             begun = await self.service.conversations.begin(
                 owner, asked.request, asked.labels, items
@@ -79,7 +79,7 @@ class OneConversation(ConversationResource):
         service, options = self.service, self.service.options
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
         labels = self.endpoint.shapes.labels(body, service.parse_context().limits)
-        owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
             await service.conversations.label(owner, request, labels)
         await self.on_get(req, resp, conversation_id)
@@ -88,7 +88,7 @@ class OneConversation(ConversationResource):
         """Remove the conversation and its items; answers that were made in it stay. 404 for one
         that is not there."""
         service = self.service
-        owner, request = owner_of_answers(req, service), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
             removed = await service.conversations.remove(owner, request)
         if not removed:
@@ -100,7 +100,7 @@ async def found_conversation(
     service: HttpService, req: Request, conversation_id: str
 ) -> Conversation:
     """Return a conversation of the client's. Raises HttpFaultRaised (404, 503, 504)."""
-    owner = owner_of_answers(req, service)
+    owner = await owner_of_kept(req, service.options)
     with records_told():
         found = await service.conversations.find(owner, request_id_of(conversation_id))
     if found is None:

@@ -15,14 +15,14 @@ from gateway.dialects import api_table, sse
 from gateway.dialects.dialect import KeptAnswer, Parsed, RecallingDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import APIS, asked_at, request_id_of
-from gateway.http.middleware import read_aside, sharer_of
+from gateway.http.callers import owner_of_kept, sharer_of
+from gateway.http.middleware import read_aside
 from gateway.http.resources.answers import (
     AnswerCancel,
     AnswerItems,
     AnswerResource,
     found_answer,
     items_query,
-    owner_of_answers,
     recalled,
 )
 from gateway.http.resources.jobs.found import (
@@ -57,7 +57,7 @@ async def answer_in_background(
         kind="response",
         path=req.path,
         body=wanted.body,
-        owner=owner_of_answers(req, service),
+        owner=await owner_of_kept(req, service.options),
         client=request.client_id or "",
         address=sharer_of(req, service.options, None)[2],
         priority=request.priority,
@@ -178,6 +178,6 @@ async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer
 
 
 async def _job(service: HttpService, req: Request, answer_id: str) -> Job | None:
-    owner = owner_of_answers(req, service)
+    owner = await owner_of_kept(req, service.options)
     job = await found_job(service, owner, request_id_of(answer_id))
     return job if job is not None and job.kind == "response" else None

@@ -14,8 +14,9 @@ from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
 from gateway.http.auth import check_scope
-from gateway.http.middleware import caller_of, receive_of
-from gateway.http.resources.answers import owner_of_answers, records_told
+from gateway.http.callers import caller_of, check_owner, owner_of_kept
+from gateway.http.middleware import receive_of
+from gateway.http.resources.answers import records_told
 from gateway.http.running import hung_up
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
@@ -57,18 +58,19 @@ async def submitted(service: HttpService, new: NewJob) -> Job:
     return found
 
 
-def owner_of_jobs(req: Request, service: HttpService) -> str | None:
+async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
     """Return whose jobs a request may find: those of its API key; with `?all=true` everybody's
-    (None), those of keys that were removed too. Raises HttpFaultRaised (400; 403 without the scope
-    'admin')."""
+    (None), those of keys that were removed too. Raises HttpFaultRaised (400; 403 for one who is not
+    the node's owner, or without the scope 'admin')."""
     wanted = (req.get_param("all") or "false").casefold()
     if wanted not in ("true", "false", "1", "0"):
         raise HttpFaultRaised(HttpFault(400, "invalid_value", "all: true or false", field="all"))
     if wanted in ("false", "0"):
-        return owner_of_answers(req, service)
+        return await owner_of_kept(req, service.options)
     caller = caller_of(req)
     assert caller is not None, "no path of jobs is open"
     check_scope(caller, "admin", "?all=true")
+    await check_owner(req, service.options, "?all=true")
     return None
 
 

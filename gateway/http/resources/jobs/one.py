@@ -87,7 +87,7 @@ def _last(job: Job, _number: int) -> bytes:
 
 
 async def _found(service: HttpService, req: Request, name: str) -> Job:
-    job = await found_job(service, owner_of_jobs(req, service), job_request(name))
+    job = await found_job(service, await owner_of_jobs(req, service), job_request(name))
     if job is None:
         text = f"job '{name[:200]}'"
         raise HttpFaultRaised(not_found(text))

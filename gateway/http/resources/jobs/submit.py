@@ -23,16 +23,15 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, not_found
 from gateway.dialects.registry import asked_at
+from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.middleware import (
     Resource,
     answer_json,
     read_aside,
     read_body,
-    sharer_of,
     tell_ignored,
     tell_missing,
 )
-from gateway.http.resources.answers import owner_of_answers
 from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
 from gateway.http.tasks import own_model
 from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
@@ -73,7 +72,7 @@ class JobList(Resource):
         read = await read_body(req, min(options.body_limit_bytes, BODY_BYTES), options.body_s)
         limits = replace(service.parse_context().limits, strict_fields=True)
         asked, _ = bodies.read_body(JobBody, read, limits)
-        owner = owner_of_answers(req, service)
+        owner = await owner_of_kept(req, service.options)
         parsed, body = await _understood(service, req, asked)
         asking = service.clients.named(sharer_of(req, options, parsed.extras.client_id))
         service.clients.check(asking)
@@ -104,7 +103,7 @@ class JobList(Resource):
         """Answer with a page of the client's own jobs on all nodes, the latest first, without
         results; with `?all=true` of everybody's, which an admin key may ask for. Jobs of nodes that
         do not answer are missing, and these are named."""
-        service, owner = self.service, owner_of_jobs(req, self.service)
+        service, owner = self.service, await owner_of_jobs(req, self.service)
         limit, after = _limit_of(req), req.get_param("after")
         job = None
         if after is not None:

@@ -23,7 +23,8 @@ from gateway.cluster.readings import pool_of, wait_of
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.middleware import Resource, answer_json, key_id, receive_of
+from gateway.http.callers import key_id
+from gateway.http.middleware import Resource, answer_json, receive_of
 from gateway.http.resources.instances import acknowledged, known_nodes
 from gateway.http.running import hung_up
 from gateway.service import HttpService

@@ -12,7 +12,8 @@ from bus.wire.messages.commands import PinModel
 from gateway.cluster.readings import pool_of
 from gateway.cluster.watch import queue_of
 from gateway.dialects.body import Closed
-from gateway.http.middleware import Resource, answer_json, key_id
+from gateway.http.callers import key_id
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import acknowledged
 from gateway.http.resources.pool.leases import leases_told
 from gateway.service import HttpService, ServiceHandle

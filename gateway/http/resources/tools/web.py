@@ -24,7 +24,8 @@ from gateway.fetching import (
     PolicyRule,
     UrlRule,
 )
-from gateway.http.middleware import Resource, answer_json, sharer_of
+from gateway.http.callers import sharer_of
+from gateway.http.middleware import Resource, answer_json
 
 CHARACTERS, MOST_CHARACTERS = 50_000, 1_000_000
 MOST_RESULTS = 50
