@@ -133,6 +133,8 @@ class LeadRole(Role):
 
     def _opened(self, works: TextWorks) -> None:
         self._server.works = works
+        self._meter.found = works.facts
+        self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:
         if self._host.phase != "ended":

@@ -6,7 +6,7 @@ Pure: it reads what it is given and keeps only what rates are computed from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bus.wire.messages.control import Phase, RunnerSpec
@@ -29,6 +29,8 @@ class RunnerMeter:
     measured_at: float
     kv: str = ""
     """How the layers of the loaded model hold KV."""
+    found: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was found out of the model's files, in words."""
     _prompt_tokens: int = 0
     _generated_tokens: int = 0
 
@@ -90,4 +92,5 @@ class RunnerMeter:
             cache_bytes=memory.cache_bytes,
             limit_bytes=spec.memory_limit_bytes,
             memory_ends=load.memory_ends,
+            found=dict(self.found),
         )

@@ -87,6 +87,7 @@ class Startup:
             self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
         else:
             self._opened(self._works)
+            self._log.info("read the model's text files", **self._works.facts)
             self._is_done("text")
 
     def _is_done(self, what: str) -> None:

@@ -9,7 +9,7 @@ then `finish` exactly once; every piece of `push` comes before the pieces of `fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -185,6 +185,11 @@ class TextWorks(Protocol):
     `prepare` may take as long as tokenising the prompt and compiling a grammar do; it never
     raises for anything that a request contains, nor does `read`.
     """
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return what was found out of the model's files, in words, by what it is about."""
+        ...
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """Return the request as tokens that fit `context_tokens` with what is made, or why not."""

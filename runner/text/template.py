@@ -1,33 +1,40 @@
 """From a conversation to the text of a prompt, by the model's own chat template or a client's.
 
-Pure, but for the template itself, which belongs to the model, or came with the request. What a
-template is given is the shape that Hugging Face templates know: `content` as one string (text parts
-joined by line breaks), `reasoning_content`, `tool_calls` with arguments as objects, `tool_call_id`
-and the tool's name on results. A template that raises refuses the request in its own words. Where a
-turn is to be continued, `marked` and `up_to_mark` do what transformers does.
+Pure, but for the template itself, which belongs to the model, or came with the request. The
+model's own gets messages in the shape that it shows whole (`runner.text.shapes`), and what it made
+of them is checked: a part that it does not show refuses the request, by name. A template that
+raises refuses the request in its own words. Where a turn is to be continued, `marked` and
+`up_to_mark` do what transformers does.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
-    TextPart,
     TextPrompt,
-    ToolCall,
     ToolSpec,
 )
+from runner.text.checks import Unsupported
 from runner.text.families import Family
 from runner.text.prepared import SpanState
 from runner.text.rendering import TemplateStopped
+from runner.text.shapes import (
+    PLAIN,
+    TemplateShape,
+    chat_messages,
+    lost_parts,
+    message_text,
+    probe_template,
+    tool_objects,
+)
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands where a turn is to go on; some templates trim the blank at its end."""
@@ -69,10 +76,26 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompt's text, and where output behind it begins."""
+    """The prompt's text, and where output behind it begins. `unshown` are the paths of texts beside
+    tool calls that the template shows nowhere; `thinking` and `tools` are what it was told."""
 
     text: str
     opening: SpanState
+    unshown: tuple[str, ...] = ()
+    thinking: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+
+
+def find_shape(template: Template) -> TemplateShape:
+    """Return the shape of messages that the model's template shows whole. Raises StoppedTemplate
+    where it takes more than it may for a few marked words."""
+
+    def asked(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
+        """Return the prompt's text; None where the template refuses it."""
+        return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
+
+    with _blamed(None):
+        return probe_template(asked, makes_calls=template.family.calls is not None)
 
 
 def render_chat(
@@ -84,18 +107,19 @@ def render_chat(
     is_held: bool = False,
     variables: Mapping[str, Any] | None = None,
     own: str | None = None,
+    shape: TemplateShape = PLAIN,
 ) -> Rendered:
     """Return the prompt of a conversation; `tools` are those that the model shall see, `is_held`
     says that its answer must follow a grammar, `variables` are told to the template: the model's,
-    or its client's `own`, in Go's language.
+    which wants messages in this `shape`, or its client's `own`, in Go's language.
 
     Raises BadRequest, naming the field where there is one.
     """
-    messages = chat_messages(prompt)
+    messages = chat_messages(prompt, PLAIN if own is not None else shape, tools)
     continues = prompt.continue_final
     if continues:
         _check_final(prompt.messages)
-        if not messages[-1]["content"]:
+        if not message_text(messages[-1]):
             # There is nothing to continue: an empty last turn is a new turn.
             messages, continues = messages[:-1], False
     told, objects = variables or {}, tool_objects(tools)
@@ -108,12 +132,22 @@ def render_chat(
             shown = marked(messages) if continues else messages
             told = {**told, "messages": shown, "tools": objects, "think": thinking}
             text = template.fill(own, told)
-            text = up_to_mark(text, messages[-1]["content"]) if continues else text
+            text = up_to_mark(text, messages[-1]) if continues else text
+    unshown: tuple[str, ...] = ()
+    if own is None:
+        unshown = _unshown(
+            prompt,
+            text,
+            shape,
+            lambda other: _rendered_again(
+                template, other, shape, tools, thinking=thinking, variables=told
+            ),
+        )
     family = template.family
     if continues:
-        return Rendered(text, family.opening(text, str(messages[-1]["content"])))
+        return Rendered(text, family.opening(text, message_text(messages[-1])), unshown)
     text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
-    return Rendered(text, family.opening(text, None))
+    return Rendered(text, family.opening(text, None), unshown)
 
 
 def render_filled(
@@ -158,110 +192,64 @@ def _blamed(own: str | None) -> Generator[None]:
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with the place marked where the last one is to be continued."""
     *before, last = (dict(message) for message in messages)
-    return [*before, {**last, "content": last["content"] + MARK}]
+    content = last["content"]
+    if isinstance(content, str):
+        return [*before, {**last, "content": content + MARK}]
+    text = {"type": "text", "text": message_text(last) + MARK}
+    return [*before, {**last, "content": [text]}]
 
 
-def up_to_mark(text: str, final: str) -> str:
-    """Return what a template made of `marked` messages up to the mark; `final` is the content of
-    the last. Raises ValueError where the template does not show it."""
+def up_to_mark(text: str, final: Mapping[str, Any]) -> str:
+    """Return what a template made of `marked` messages up to the mark; `final` is the last of
+    them. Raises ValueError where the template does not show it."""
     found = text.rfind(MARK.strip())
-    if found < 0 or final.strip() not in text:
+    if found < 0 or message_text(final).strip() not in text:
         raise ValueError("it does not show the message that is to be continued")
     kept = text[:found]
     return kept if text.startswith(MARK, found) else kept.rstrip()
 
 
-def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
-    """Return the messages as templates know them, the results of calls made together in the order
-    of those calls: most templates show no ids, and tell results apart by their order alone."""
-    names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
-    return [
-        _message(prompt.messages[place], f"messages[{place}]", names)
-        for place in _places(prompt.messages)
-    ]
-
-
-def _places(messages: Sequence[ChatMessage]) -> list[int]:
-    """Return the places of all messages, results of one turn's calls as these were made; results
-    among which one answers no call of that turn stay as they came."""
-    found: list[int] = []
-    results: list[int] = []
-    calls: dict[str | None, int] = {}
-    for place, message in enumerate(messages):
-        if message.role == "tool":
-            results.append(place)
-            continue
-        found += _as_called(results, messages, calls)
-        found.append(place)
-        results = []
-        calls = {call.call_id: number for number, call in enumerate(message.tool_calls)}
-    return found + _as_called(results, messages, calls)
-
-
-def _as_called(
-    results: list[int], messages: Sequence[ChatMessage], calls: Mapping[str | None, int]
-) -> list[int]:
-    numbers = {place: calls.get(messages[place].tool_call_id) for place in results}
-    if None in numbers.values():
-        return results
-    return sorted(results, key=lambda place: numbers[place] or 0)
-
-
-def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Return the tools as templates and tool parsers know them."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in tools
-    ]
-
-
-def _message(message: ChatMessage, field: str, names: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": _content(message, field)}
-    if message.reasoning is not None and message.role == "assistant":
-        made["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        made["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
-    name = message.name or names.get(message.tool_call_id or "")
-    if name is not None:
-        made["name"] = name
-    return made
-
-
-def _content(message: ChatMessage, field: str) -> str:
-    texts: list[str] = []
-    for place, part in enumerate(message.parts):
-        if not isinstance(part, TextPart):
-            raise BadRequest(
-                "this model reads text only; it cannot see images",
-                field=f"{field}.content[{place}]",
-            )
-        texts.append(part.text)
-    return "\n".join(texts)
-
-
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    """Return the call as templates know it. Arguments that are not the JSON text of an object stay
-    as they are: what a model once said must not make its conversation unusable."""
-    arguments: Any = call.arguments
+def _rendered_again(
+    template: Template,
+    prompt: ChatPrompt,
+    shape: TemplateShape,
+    tools: Sequence[ToolSpec],
+    *,
+    thinking: bool,
+    variables: Mapping[str, Any],
+) -> str | None:
+    """Return what the model's template makes of a prompt that no client sent, a turn of the model
+    behind it; None where it refuses it. Raises TemplateStopped."""
     try:
-        found: Any = json.loads(call.arguments) if call.arguments.strip() else {}
-        arguments = cast(Any, found) if isinstance(found, dict) else arguments
-    except (ValueError, RecursionError):
-        pass
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
+        return template.render(
+            chat_messages(prompt, shape, tools),
+            tool_objects(tools),
+            thinking=thinking,
+            continue_final=False,
+            variables=variables,
+        )
+    except TemplateStopped:
+        raise
+    except Exception:  # a template may raise anything
+        return None
+
+
+def _unshown(
+    prompt: ChatPrompt,
+    text: str,
+    shape: TemplateShape,
+    render: Callable[[ChatPrompt], str | None],
+) -> tuple[str, ...]:
+    """Return the paths of texts beside calls that a template does not show; the model's makers have
+    them so. Raises BadRequest for any other part that it does not show."""
+    with _blamed(None):
+        lost = lost_parts(prompt, text, shape, render)
+    for one in lost:
+        if not one.is_beside:
+            said = "so the model would not see it; leave it out, or use another model"
+            raise Unsupported(f"this model's chat template does not show {one.words}, {said}",
+                              field=one.field)  # fmt: skip
+    return tuple(one.field for one in lost)
 
 
 def _check_final(messages: Sequence[ChatMessage]) -> None:

@@ -7,7 +7,7 @@ choices to one thread, which may be another: they share nothing that changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
@@ -36,8 +36,9 @@ from runner.text.checks import (
     unheld,
 )
 from runner.text.choice import ChoiceText, LaterStops
+from runner.text.conversation import Conversations
 from runner.text.echo import EveryToken, PromptEcho
-from runner.text.families import template_variables, thinking_limit
+from runner.text.families import thinking_limit
 from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import (
     PreparedChoice,
@@ -46,15 +47,13 @@ from runner.text.prepared import (
     SpanState,
     choice_seed,
 )
+from runner.text.shapes import tool_objects
 from runner.text.stops import automaton
 from runner.text.template import (
-    Rendered,
     StoppedTemplate,
     fill_in_tokens,
     own_variables,
-    render_chat,
     render_filled,
-    tool_objects,
 )
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
@@ -77,13 +76,14 @@ COUNT = PromptQuestion(wants="count")
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     """A tokenised prompt, and how the output that follows it is to be read. `text` is what was
-    tokenised, where that was one text."""
+    tokenised, where that was one text; `unshown` are the paths of what it does not show."""
 
     tokens: list[int]
     opening: SpanState = "text"
     thinking: bool = False
     tools: tuple[ToolSpec, ...] = ()
     text: str = ""
+    unshown: tuple[str, ...] = ()
 
 
 class Text:
@@ -103,7 +103,7 @@ class Text:
         stopped already at a first "Hello"."""
         self._tokenizer = tokenizer
         self._family = tokenizer.family
-        self._thinking_by_default = thinking_by_default
+        self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)
         self._constrain_tools = constrain_tools
         self._grammars: Grammars | None = None
         try:
@@ -112,6 +112,11 @@ class Text:
             raise TokenizerError(problem.message) from problem
         except (BadRequest, ContextOverflow):
             pass  # what the model cannot do is said to who asks for it
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return what was found out of the model's files, in words, by what it is about."""
+        return {**self._tokenizer.facts, **self._conversations.facts}
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to
@@ -228,7 +233,7 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
-            unheeded=unheld(prompt.tools, grammar),
+            unheeded=(*unheld(prompt.tools, grammar), *prompt.unshown),
             limit=thinking_limit(
                 self._tokenizer,
                 request.thinking_budget if reads_thinking else None,
@@ -251,11 +256,13 @@ class Text:
         """Return the tokens of the prompt; `special`: a raw one's with what stands around it."""
         prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
-            rendered, thinking, tools = self._chat(request, prompt)
-            check_length(rendered.text, context_tokens, longest)
+            asked = self._conversations.rendered(request, prompt)
+            check_length(asked.text, context_tokens, longest)
             own = request.template is not None
-            tokens = self._encode(rendered.text, field="messages", special=own, once=own)
-            return _Prompt(tokens, rendered.opening, thinking, tools, rendered.text)
+            tokens = self._encode(asked.text, field="messages", special=own, once=own)
+            return _Prompt(
+                tokens, asked.opening, asked.thinking, asked.tools, asked.text, asked.unshown
+            )
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
         if request.thinking:
@@ -276,62 +283,6 @@ class Text:
             field = "prompt" if request.question is None else "tokens"
             raise BadRequest(f"token ids must be in 0..{width - 1}", field=field)
         return _Prompt(list(ids))
-
-    def _chat(
-        self, request: GenerationRequest, prompt: ChatPrompt
-    ) -> tuple[Rendered, bool, tuple[ToolSpec, ...]]:
-        own = request.template
-        if own is None and not self._tokenizer.has_template:
-            raise Unsupported(
-                "this model has no chat template; give it a raw prompt (completions)",
-                field="messages",
-            )
-        if not prompt.messages:
-            raise BadRequest("there must be at least one message", field="messages")
-        tools = self._tools(request, prompt)
-        thinking = self._thinking(request)
-        # where thinking has no marks, the template may still know levels of it
-        unmarked = self._family.think is None and request.thinking is not False
-        levels, told = self._tokenizer.efforts, thinking or unmarked
-        variables = own_variables(request)
-        if own is None:
-            variables = template_variables(request, levels, thinking=told)
-        rendered = render_chat(
-            self._tokenizer,
-            prompt,
-            tools=tools,
-            thinking=thinking,
-            is_held=request.output.kind != "text",
-            variables=variables,
-            own=own,
-        )
-        return rendered, thinking, tools
-
-    def _thinking(self, request: GenerationRequest) -> bool:
-        if self._family.think is not None:
-            if request.thinking is not None:
-                return request.thinking
-            if request.effort is not None:
-                return request.effort != "minimal" or bool(self._tokenizer.efforts)
-            return self._thinking_by_default or self._family.thinks_unasked
-        if request.thinking:
-            text = f"'{request.model}' does not support thinking before it answers"
-            raise Unsupported(text, field="thinking")
-        return False
-
-    def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
-        """Return the tools that the model sees: none where it must not call any."""
-        choice, tools = request.tool_choice, prompt.tools
-        if choice.mode == "none":
-            return ()
-        if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
-            raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")
-        if choice.mode == "required" and not tools:
-            raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
-        if tools and self._family.calls is None:
-            text = f"'{request.model}' does not support tools: it has no format for calls"
-            raise Unsupported(text, field="tools")
-        return tools
 
     def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
         if prompt.suffix is None:

@@ -77,6 +77,11 @@ class ModelTokenizer:
         """No token stands for more characters than this: its name's length, and some room for
         normalisers that shorten text."""
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return what was found out of the files, in words, by what it is about."""
+        return {}
+
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Return the token ids of `text`; markup of added tokens in it becomes those tokens.
         `special` adds what the tokenizer puts around a raw prompt (a beginning-of-sequence
@@ -121,7 +126,7 @@ class ModelTokenizer:
         }
         template = template_for(self._opened.templates, tools=given is not None)
         text = self._renderer.render(template, told)
-        return up_to_mark(text, messages[-1]["content"]) if continue_final else text
+        return up_to_mark(text, messages[-1]) if continue_final else text
 
     def fill(self, template: str, told: Mapping[str, Any]) -> str:
         """Return what a template in Go's language makes of a conversation, or of what is to be

@@ -81,6 +81,7 @@ def reading(one: Instance) -> RunnerReading:
         generation_tokens_per_s=42.0,
         step_ms=1.0,
         last_used_ago_s=5.0,
+        found={"template": "arguments of tool calls as JSON text"},
         **numbers,
     )
 

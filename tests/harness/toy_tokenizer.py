@@ -50,11 +50,13 @@ TEMPLATE = """\
 {%- if not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
 
 HARMONY_TEMPLATE = """\
+{%- if tools %}{{ '<|start|>developer<|message|>' + tools | tojson + '<|end|>' }}{% endif %}
 {%- for message in messages %}
 {%- if message.role == 'assistant' and message.tool_calls %}
 {%- if message.content and message.thinking %}{{ raise_exception('not both') }}{% endif %}
-{%- if message.thinking %}
-{{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}
+{%- if message.thinking or message.content %}
+{{- '<|start|>assistant<|channel|>analysis<|message|>' }}
+{{- (message.thinking or message.content) + '<|end|>' }}
 {%- endif %}
 {{- '<|start|>assistant to=functions.' + message.tool_calls[0].function.name }}
 {{- '<|channel|>commentary json<|message|>' }}

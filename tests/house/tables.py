@@ -44,6 +44,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "runner.schedule",
     "runner.text",
     "runner.text.grammar",
+    "runner.text.shapes",
     "telemetry.ingest",
     "worker.models.files",
 )
@@ -97,6 +98,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "runner.text.families": ("msgspec", "pydantic"),
+    "runner.text.shapes": ("msgspec", "pydantic"),
     "conf.collectors": ("pydantic",),
     "conf.tiny": (),
     "gateway.requests.clients": ("msgspec", "pydantic"),

@@ -123,8 +123,7 @@ class RunnerReading(Message):
     how its layers hold KV: "full", "8bit", or "8bit in 4 of 24 layers"; empty while that is not
     known. `active_bytes` and `cache_bytes` (freed, and kept for the next array) are measured,
     `limit_bytes` is what the rank was promised; `memory_ends` counts rows that ended because a rank
-    took more.
-    """
+    took more. `found`: what the lead found out of the model's text files, in words."""
 
     kind: Literal["runner_reading"] = "runner_reading"
     node: NodeId
@@ -161,6 +160,7 @@ class RunnerReading(Message):
     cache_bytes: int = 0
     limit_bytes: int = 0
     memory_ends: int = 0
+    found: dict[str, str] = {}
 
 
 class ClassDemand(Message):

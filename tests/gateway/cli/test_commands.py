@@ -162,6 +162,10 @@ def test_show_tells_where_a_model_is_loaded(shoal: Shoal) -> None:
     assert [shoal.json("show", name)["model"] for name in ("own", "ORG/Own:latest")] == [
         "org/own"
     ] * 2
+    assert "template" in shoal("show", "shoal-tiny").stdout
+    told = shoal.json("show", "shoal-tiny")["found"]
+    assert told == {"template": "arguments of tool calls as JSON text"}
+    assert shoal.json("show", "org/own")["found"] == {}
     missing = shoal("show", "sahol-tiny")
     assert missing.exit_code == 4 and "shoal-tiny" in missing.stderr
 

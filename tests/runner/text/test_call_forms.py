@@ -25,8 +25,8 @@ from runner.text.families.harmony import MARKERS as CHANNELS
 from runner.text.families.spans import Call
 from runner.text.grammar import Calls, Grammars, open_matcher
 from runner.text.prepared import PreparedRequest, SpanState
+from runner.text.shapes import tool_objects
 from runner.text.stops import automaton
-from runner.text.template import tool_objects
 from runner.text.text import Text
 from tests.harness.toy_tokenizer import (
     HARMONY_TEMPLATE,

@@ -17,7 +17,8 @@ from bus.wire.messages.requests import (
 )
 from runner.text.families import Family
 from runner.text.families.spans import Marks
-from runner.text.template import chat_messages, render_chat, tool_objects
+from runner.text.shapes import chat_messages, tool_objects
+from runner.text.template import render_chat
 
 
 def said(role: str, *texts: str, **fields: Any) -> ChatMessage:
@@ -44,9 +45,10 @@ class Recorder:
     ) -> str:
         self.given = {"messages": messages, "tools": tools, "continue_final": continue_final}
         self.given["variables"] = variables
+        shown = "\n".join(str(message["content"]) for message in messages)
         if continue_final:
-            return str(messages[-1]["content"])
-        return "assistant\n" + ("<think>\n" if thinking else "")
+            return shown
+        return f"{shown}\nassistant\n" + ("<think>\n" if thinking else "")
 
     def fill(self, template: str, told: Mapping[str, Any]) -> str:
         self.given = dict(told)
@@ -160,7 +162,7 @@ def test_a_continued_turn_goes_on_where_it_broke_off(final: str, opening: str) -
         messages=(said("user", "Go"), said("assistant", final)), continue_final=True
     )
     rendered = render_chat(template, prompt, tools=(), thinking=True)
-    assert (rendered.text, rendered.opening) == (final, opening)
+    assert (rendered.text, rendered.opening) == (f"Go\n{final}", opening)
     assert template.given["continue_final"] is True
 
 

@@ -163,10 +163,36 @@ def test_the_last_turn_can_be_continued() -> None:
 
 
 def test_a_template_that_raises_refuses_the_request_in_its_own_words() -> None:
-    late = ChatMessage(role="system", parts=(TextPart(text="late"),))
-    refusal = refused(request(ChatPrompt(messages=(*chat("a").messages, late))))
+    guard = "{% if messages[-1].content == 'no' %}{{ raise_exception('not that') }}{% endif %}"
+    refusal = Text(toy_tokenizer(guard + TEMPLATE)).prepare(request(chat("no")), 4096)
+    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == ("bad_request", "messages")
-    assert "a system message comes first" in refusal.message
+    assert "not that" in refusal.message
+
+
+def test_a_model_tells_what_its_template_wants_and_refuses_what_it_does_not_show() -> None:
+    assert TEXT.facts["template"].startswith("system text at the beginning only")
+    shows_calls = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> tool_call.name #}"
+    )
+    other = Text(toy_tokenizer(shows_calls))
+    assert "tools are not shown" in other.facts["template"]
+    refusal = other.prepare(request(chat("hi", tools=(TOOL,))), 4096)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == ("unsupported", "tools")
+    call = ChatMessage(
+        role="assistant", tool_calls=(ToolCall(call_id="c", name="f", arguments="{}"),)
+    )
+    refusal = other.prepare(request(ChatPrompt(messages=(*chat("hi").messages, call))), 4096)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == ("unsupported", "messages[1].tool_calls[0]")
+
+
+def test_a_template_that_is_stopped_by_a_marked_message_is_taken_as_most_are() -> None:
+    template = "{% if messages[0].content == 'qvxonex' %}" + ENDLESS + "{% endif %}"
+    text = Text(toy_tokenizer(template + TEMPLATE))
+    assert "not known" in text.facts["template"]
+    assert isinstance(text.prepare(request(), 4096), PreparedRequest)
 
 
 def test_raw_prompts_are_tokenised_or_taken_as_they_are() -> None:

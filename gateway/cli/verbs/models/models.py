@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
+from bus.wire.instances import Instance
 from bus.wire.kv import held_bytes, window_bytes, window_of
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.model_cards import resolved
@@ -75,8 +76,17 @@ def show(invocation: Invocation, model: ModelName) -> None:
     found = _fields(card, state)
     settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
     instances = [one.model_dump(mode="json") for one in loaded]
+    found_by_runner = _found(state, loaded)
     made = None if derived is None else derived.model_dump(mode="json")
-    output.document({**found, "settings": settings, "instances": instances, "derived": made})
+    output.document(
+        {
+            **found,
+            "settings": settings,
+            "instances": instances,
+            "derived": made,
+            "found": found_by_runner,
+        }
+    )
     rows = [] if derived is None else [("name", f"{derived.name}, {stands_for(derived)}")]
     rows += [
         ("model", card.model),
@@ -101,6 +111,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("loads in", loads_in(card.model, state)),
     ]
     rows += settings_rows(card)
+    rows += found_by_runner.items()
     rows += [
         ("failed", f"{one.instance}: {one.reason}")
         if one.status == "failed"
@@ -113,6 +124,13 @@ def show(invocation: Invocation, model: ModelName) -> None:
         if one.taken and one.name in (card.model, card.folder_name)
     ]
     output.table(("", ""), rows)
+
+
+def _found(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
+    """Return what a runner found out of the model's files, in words; nothing before a load."""
+    readings = map(state.reading_of, loaded)
+    told = [one.found for one in readings if one is not None and one.found]
+    return told[0] if told else {}
 
 
 def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:

@@ -1,0 +1,109 @@
+"""What a request asks of a conversation: its tools, its thinking, and the prompt it becomes.
+
+Pure, given the model's tokenizer. What its template wants is found out once, when this is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, ToolSpec
+from runner.text.checks import Unsupported
+from runner.text.families import template_variables
+from runner.text.shapes import PLAIN
+from runner.text.template import (
+    Rendered,
+    StoppedTemplate,
+    Template,
+    find_shape,
+    own_variables,
+    render_chat,
+)
+
+
+class ChatTemplate(Template, Protocol):
+    """The part of `runner.text.tokenizer.ModelTokenizer` that conversations are made with."""
+
+    has_template: bool
+    efforts: tuple[str, ...]
+
+
+class Conversations:
+    """Renders the conversations of one model. `facts` say what its template wants."""
+
+    def __init__(self, template: ChatTemplate, *, thinking_by_default: bool) -> None:
+        """Ask the template, with marked messages. `thinking_by_default` is the card's: what a
+        request that does not say gets."""
+        self._template = template
+        self._family = template.family
+        self._thinking_by_default = thinking_by_default
+        self._shape = PLAIN
+        self.facts: dict[str, str] = {}
+        if not template.has_template:
+            return
+        try:
+            self._shape = find_shape(template)
+            self.facts["template"] = "; ".join(self._shape.words) or "takes messages as they are"
+        except StoppedTemplate as problem:
+            self.facts["template"] = f"not known what it takes: {problem.message}"
+
+    def rendered(self, request: GenerationRequest, prompt: ChatPrompt) -> Rendered:
+        """Return the prompt of a conversation. Raises BadRequest, naming the field."""
+        own = request.template
+        if own is None and not self._template.has_template:
+            raise Unsupported(
+                "this model has no chat template; give it a raw prompt (completions)",
+                field="messages",
+            )
+        if not prompt.messages:
+            raise BadRequest("there must be at least one message", field="messages")
+        tools = self._tools(request, prompt)
+        thinking = self._thinking(request)
+        # where thinking has no marks, the template may still know levels of it
+        unmarked = self._family.think is None and request.thinking is not False
+        levels, told = self._template.efforts, thinking or unmarked
+        variables = own_variables(request)
+        if own is None:
+            variables = template_variables(request, levels, thinking=told)
+        rendered = render_chat(
+            self._template,
+            prompt,
+            tools=tools,
+            thinking=thinking,
+            is_held=request.output.kind != "text",
+            variables=variables,
+            own=own,
+            shape=self._shape,
+        )
+        return replace(rendered, thinking=thinking, tools=tools)
+
+    def _thinking(self, request: GenerationRequest) -> bool:
+        if self._family.think is not None:
+            if request.thinking is not None:
+                return request.thinking
+            if request.effort is not None:
+                return request.effort != "minimal" or bool(self._template.efforts)
+            return self._thinking_by_default or self._family.thinks_unasked
+        if request.thinking:
+            text = f"'{request.model}' does not support thinking before it answers"
+            raise Unsupported(text, field="thinking")
+        return False
+
+    def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
+        """Return the tools that the model sees: none where it must not call any."""
+        choice, tools = request.tool_choice, prompt.tools
+        if choice.mode == "none":
+            return ()
+        if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
+            raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")
+        if choice.mode == "required" and not tools:
+            raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
+        if tools and self._family.calls is None:
+            text = f"'{request.model}' does not support tools: it has no format for calls"
+            raise Unsupported(text, field="tools")
+        if tools and self._shape.tools == "unseen" and request.template is None:
+            text = f"'{request.model}' does not support tools: its chat template does not show them"
+            raise Unsupported(text, field="tools")
+        return tools

@@ -1,0 +1,164 @@
+"""Finds the shape that a chat template wants, by what becomes of marked messages.
+
+Pure, given what renders. Each question is one conversation with a mark in every text; the first
+shape that shows all marks is taken, the plainest first. Where none does, the shape says what is
+not shown, so that a request which needs it can be refused. Most templates take 8 renders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from runner.text.shapes.shape import PLAIN, TemplateShape
+
+RenderAs = Callable[[ChatPrompt, TemplateShape, Sequence[ToolSpec]], str | None]
+"""A prompt's text in a shape; None where the template refuses it. May raise TemplateStopped."""
+
+
+def probe_template(render: RenderAs, *, makes_calls: bool) -> TemplateShape:
+    """Return the shape that the template wants. `makes_calls`: the model has a form of calls, else
+    nothing is asked about tools. Raises what `render` raises."""
+    shape = _first(render, _variants(PLAIN, content=("text", "parts")), _TALK) or PLAIN
+    turns = _variants(shape, turns=("free", "alternating"))
+    shape = _first(render, turns, _IN_A_ROW) or shape
+    shape = (
+        _first(render, _variants(shape, system=("anywhere", "first", "none")), _SYSTEM_LATE)
+        or _first(render, _variants(shape, system=("first", "none")), _SYSTEM)
+        or shape
+    )
+    return _find_tools(render, _find_calls(render, shape)) if makes_calls else shape
+
+
+def _find_calls(render: RenderAs, shape: TemplateShape) -> TemplateShape:
+    found = _cleanest(render, shape, _CALLED)
+    if found is None:
+        found = _cleanest(render, shape, _CALL_ALONE)
+        if found is None:
+            is_seen = _shows(render, shape, _RESULT_ALONE)
+            results = "seen" if is_seen else "unseen"
+            return replace(shape, calls="unseen", beside="unseen", results=results)
+        found = replace(found, results="unseen")
+    twice = _CALLED_TWICE if found.results == "seen" else _CALLS_ALONE
+    several = _variants(found, calls=("several", "single"))
+    found = _first(render, several, twice) or replace(found, calls="single")
+    if _shows(render, found, _BESIDE_TEXT):
+        return found
+    apart = replace(found, beside="apart")
+    is_shown = _shows(render, apart, _BESIDE_TEXT_EARLIER)
+    return apart if is_shown else replace(found, beside="unseen")
+
+
+def _find_tools(render: RenderAs, shape: TemplateShape) -> TemplateShape:
+    for found in _variants(shape, tools=("variable", "system")):
+        for prompt in (_TALK, _SYSTEM):
+            if _TOOL.name in (render(prompt, found, (_TOOL,)) or ""):
+                return found
+    return replace(shape, tools="unseen")
+
+
+def _cleanest(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> TemplateShape | None:
+    """Return the shape in which a call is shown with the fewest flaws; None if it is in none."""
+    for ids in ("any", "nine"):
+        found: list[tuple[int, TemplateShape]] = []
+        kept = {"arguments": ("object", "text"), "empty": ("text", "null", "absent")}
+        for variant in _variants(replace(shape, ids=ids), **kept):
+            text = render(prompt, variant, (_TOOL,))
+            if text is not None and _is_whole(text, prompt):
+                found.append((_flaws(text), variant))
+                if not found[-1][0]:
+                    return variant
+        if found:
+            return min(found, key=lambda one: one[0])[1]
+    return None
+
+
+def _first(
+    render: RenderAs, shapes: Iterator[TemplateShape], prompt: ChatPrompt
+) -> TemplateShape | None:
+    """Return the first shape in which the prompt is shown whole."""
+    return next((shape for shape in shapes if _shows(render, shape, prompt)), None)
+
+
+def _shows(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> bool:
+    has_calls = any(message.tool_calls for message in prompt.messages)
+    text = render(prompt, shape, (_TOOL,) if has_calls else ())
+    return text is not None and _is_whole(text, prompt)
+
+
+def _variants(shape: TemplateShape, **values: Sequence[str]) -> Iterator[TemplateShape]:
+    """Yield the shape with each combination of values, the first ones first."""
+    for chosen in product(*values.values()):
+        fields: dict[str, Any] = dict(zip(values, chosen, strict=True))
+        yield replace(shape, **fields)
+
+
+def _is_whole(text: str, prompt: ChatPrompt) -> bool:
+    """Return whether a text shows all marks of a prompt."""
+    return all(mark in text for mark in _MARKS.findall(prompt.model_dump_json()))
+
+
+def _flaws(text: str) -> int:
+    """Return how oddly a call is shown: as Python writes objects, as JSON in JSON, or with the
+    word for no value."""
+    is_python, is_twice = f"'{_KEY}': '{_VALUE}'" in text, f'\\"{_KEY}\\"' in text
+    return is_python + is_twice + bool(re.search(r"\bNone\b", text))
+
+
+_MARKS = re.compile(r"qvx[a-z]+x")
+_KEY, _VALUE = "qvxkeyx", "qvxvaluex"
+_TOOL = ToolSpec(
+    name="a_tool_of_qvw",
+    description="Does nothing.",
+    parameters={"type": "object", "properties": {"where": {"type": "string"}}},
+)
+
+
+def _said(role: str, text: str, **fields: Any) -> ChatMessage:
+    parts = (TextPart(text=text),) if text else ()
+    return ChatMessage.model_validate({"role": role, "parts": parts, **fields})
+
+
+def _call(number: int, name: str, arguments: str) -> ToolCall:
+    return ToolCall(call_id=f"call_{number:024x}", name=name, arguments=arguments)
+
+
+def _talk(*messages: ChatMessage) -> ChatPrompt:
+    return ChatPrompt(messages=messages)
+
+
+def _called(*calls: ToolCall, text: str = "", results: Sequence[str]) -> ChatPrompt:
+    told = zip(calls, results, strict=True)
+    return _talk(
+        _said("user", "qvxfirstx"),
+        _said("assistant", text, tool_calls=calls),
+        *(_said("tool", result, tool_call_id=call.call_id) for call, result in told),
+        _said("assistant", "qvxanswerx"),
+        _said("user", "qvxlastx"),
+    )
+
+
+_TALK = _talk(_said("user", "qvxonex"), _said("assistant", "qvxtwox"), _said("user", "qvxthreex"))
+_IN_A_ROW = _talk(
+    _said("user", "qvxonex"),
+    _said("user", "qvxtwox"),
+    _said("assistant", "qvxthreex"),
+    _said("assistant", "qvxfourx"),
+    _said("user", "qvxfivex"),
+)
+_SYSTEM = _talk(_said("system", "qvxsystemx"), *_TALK.messages)
+_SYSTEM_LATE = _talk(*_SYSTEM.messages[:-1], _said("system", "qvxlatersystemx"), _TALK.messages[-1])
+_ONE = _call(1, "qvxfunctionx", f'{{"{_KEY}": "{_VALUE}"}}')
+_OTHER = _call(2, "qvxotherx", '{"a": "qvxothervaluex"}')
+_UNMARKED = _call(3, "a_function", '{"a": "b"}')
+_CALLED = _called(_ONE, results=["qvxresultx"])
+_CALL_ALONE = _called(_ONE, results=["done"])
+_RESULT_ALONE = _called(_UNMARKED, results=["qvxresultx"])
+_CALLED_TWICE = _called(_ONE, _OTHER, results=["qvxresultx", "qvxotherresultx"])
+_CALLS_ALONE = _called(_ONE, _OTHER, results=["done", "done"])
+_BESIDE_TEXT_EARLIER = _called(_ONE, text="qvxbesidex", results=["done"])
+_BESIDE_TEXT = _talk(*_BESIDE_TEXT_EARLIER.messages[:-2])
