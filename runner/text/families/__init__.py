@@ -9,6 +9,7 @@ from __future__ import annotations
 from runner.text.families.call_forms import CallForm, Pattern, Piece, Tags, Turns
 from runner.text.families.choose import FOUND, Parsers, family_of
 from runner.text.families.family import Family, LibraryMarks, Reader
+from runner.text.families.json_text import object_of
 from runner.text.families.spans import Call, Marks, Span
 from runner.text.families.thinking import (
     ThinkingMeter,
@@ -34,6 +35,7 @@ __all__ = [
     "Turns",
     "effort_levels",
     "family_of",
+    "object_of",
     "template_variables",
     "thinking_limit",
 ]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from runner.text.families.json_text import ObjectText, mended_json, object_of, sendable
 from runner.text.families.spans import Call, ParseCalls
 
 _CUT_CALL = re.compile(
@@ -46,47 +47,6 @@ BEGUN_WITHIN = 1024
 """Characters within which a call must have begun to be passed on as it comes."""
 
 
-class ObjectText:
-    """Follows the text of one JSON object up to its end."""
-
-    __slots__ = ("_escaped", "_inside", "_open", "is_over")
-
-    def __init__(self) -> None:
-        self._open: list[str] = []
-        self._inside = self._escaped = False
-        self.is_over = False
-
-    @property
-    def inside_string(self) -> bool:
-        """Return whether the text so far breaks off within a string."""
-        return self._inside
-
-    def take(self, text: str) -> str:
-        """Return the part of `text` that belongs to the object, which begins with the first."""
-        if self.is_over:
-            return ""
-        for place, letter in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif letter == '"':
-                self._inside = not self._inside
-            elif self._inside:
-                self._escaped = letter == "\\"
-            elif letter in "{[":
-                self._open.append("}" if letter == "{" else "]")
-            elif letter in "}]" and self._open:
-                self._open.pop()
-                if not self._open:
-                    self.is_over = True
-                    return text[: place + 1]
-        return text
-
-    def missing(self) -> str:
-        """Return what closes the object where the model left it open."""
-        quote = ("\\" if self._escaped else "") + '"' if self._inside else ""
-        return "" if self.is_over else quote + "".join(reversed(self._open))
-
-
 class CallText:
     """The text of one call as it comes: passed on from where its arguments have begun.
 
@@ -95,7 +55,7 @@ class CallText:
     the call has ended. `left` is what stood behind the call and is none of it, once it has ended.
     """
 
-    __slots__ = ("_name", "_object", "_passes_on", "_rest", "left", "raw", "start")
+    __slots__ = ("_name", "_object", "_passes_on", "left", "raw", "start")
 
     def __init__(
         self, start: int, kept: str = "", *, name: str | None = None, passes_on: bool = True
@@ -106,7 +66,6 @@ class CallText:
         self._name = name
         self._passes_on = passes_on
         self._object: ObjectText | None = None
-        self._rest = ""
         self.left = ""
 
     @property
@@ -133,7 +92,6 @@ class CallText:
             name, text = begun
             self._object = ObjectText()
         part = self._object.take(text)
-        self._rest += text[len(part) :]
         return [Call(name, part, self.start, offset, goes_on=True)] if part else []
 
     def _begun(self) -> tuple[str, str] | None:
@@ -155,12 +113,13 @@ class CallText:
         no call; else what closes what the model left open, unless the limit cut it off (`is_cut`),
         and what further calls stand behind it."""
         if self._object is None:
-            found = read_calls(self.raw, parse)
+            found = read_calls(self.raw, parse, is_cut=is_cut)
             return [Call(name, arguments, self.start, offset) for name, arguments in found]
-        closing = "" if is_cut else self._object.missing()
-        behind = self._rest if self._name is not None else _behind_object(self._rest)
+        closing = self._object.cut() if is_cut else self._object.missing()
+        rest = self._object.behind
+        behind = rest if self._name is not None else _behind_object(rest)
         more = behind.lstrip(", \t\r\n")
-        further = read_calls(more, parse) if more.startswith("{") else []
+        further = read_calls(more, parse, is_cut=is_cut) if more.startswith("{") else []
         self.left = "" if further or not more else behind
         offset -= len(self.left)
         return [
@@ -219,14 +178,17 @@ def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
     return None
 
 
-def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:
-    """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed."""
-    try:
-        found = parse(raw)
-        items = cast(list[object], found) if isinstance(found, list) else [found]
-        return [_one_call(item) for item in items]
-    except Exception:  # any error of a family's parser means that this is not a call
-        return []
+def read_calls(raw: str, parse: ParseCalls, *, is_cut: bool = False) -> list[tuple[str, str]]:
+    """Return (name, arguments as JSON text) of each call in `raw`, its JSON mended where it has to
+    be; none if one is malformed."""
+    for told in (raw, mended_json(raw, is_cut=is_cut)):
+        try:
+            found = parse(told)
+            items = cast(list[object], found) if isinstance(found, list) else [found]
+            return [_one_call(item) for item in items]
+        except Exception:  # any error of a family's parser means that this is not a call
+            continue
+    return []
 
 
 def _one_call(item: object) -> tuple[str, str]:
@@ -236,20 +198,17 @@ def _one_call(item: object) -> tuple[str, str]:
     name = call.get("name")
     arguments: object = call.get("arguments", call.get("parameters", {}))
     if isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    if arguments is None:
+        arguments = object_of(arguments)
+    elif arguments is None:
         arguments = {}
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call has a name, and arguments that are an object")
     if not _IS_NAME.fullmatch(name):
         raise ValueError("a name has no marks in it")
     name.encode()  # a lone surrogate in a name cannot be sent
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return name, json.dumps(arguments, allow_nan=False)
-    return name, text
+    if "\ufffd" in name:
+        raise ValueError("a name is whole")
+    return name, json.dumps(sendable(arguments), ensure_ascii=False, allow_nan=False)
 
 
 def inside_json_string(text: str) -> bool:

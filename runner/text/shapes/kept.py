@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall
-from runner.text.shapes.messages import call_arguments
+from runner.text.families import object_of
 from runner.text.shapes.shape import TemplateShape
 
 QUOTED_CHARACTERS = 60
@@ -124,7 +124,7 @@ def _text(message: ChatMessage) -> str:
 def _texts_of(call: ToolCall) -> Iterator[str]:
     """Yield the texts of a call: its name, and the names and texts of its arguments."""
     yield call.name
-    arguments = call_arguments(call.arguments)
+    arguments = object_of(call.arguments)
     if arguments is None:
         yield call.arguments.strip()
         return

@@ -10,10 +10,11 @@ import hashlib
 import json
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from runner.text.families import object_of
 from runner.text.shapes.shape import PLAIN, TemplateShape
 
 JOINED_BY = "\n\n"
@@ -67,15 +68,6 @@ def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
         }
         for tool in tools
     ]
-
-
-def call_arguments(arguments: str) -> dict[str, Any] | None:
-    """Return a call's arguments as an object; None for text that is not the JSON of one."""
-    try:
-        found: Any = json.loads(arguments) if arguments.strip() else {}
-    except (ValueError, RecursionError):
-        return None
-    return cast(dict[str, Any], found) if isinstance(found, dict) else None
 
 
 def _places(messages: Sequence[ChatMessage]) -> list[int]:
@@ -137,9 +129,10 @@ def _content(message: ChatMessage, field: str) -> str:
 
 
 def _tool_call(call: ToolCall, shape: TemplateShape) -> dict[str, Any]:
-    """Return the call as templates know it. Arguments that are not the JSON of an object stay text
-    where the template takes any: what a model once said must not end its conversation."""
-    found = call_arguments(call.arguments)
+    """Return the call as templates know it. Arguments that break off, as the limit leaves them, are
+    closed; those that are no object stay text: what a model once said must not end its
+    conversation."""
+    found = object_of(call.arguments)
     arguments: Any = call.arguments if found is None else found
     if shape.arguments == "text" and found is not None:
         arguments = call.arguments if call.arguments.strip() else "{}"

@@ -182,7 +182,7 @@ def test_calls_behind_one_another_between_one_pair_of_marks_are_all_read() -> No
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("raw", ["{'a': 1}", "{a: 1}", '"text"', "[1]", "1"])
+@pytest.mark.parametrize("raw", ['"text"', "[1]", "1"])
 def test_what_does_not_begin_as_an_object_does_is_no_call(raw: str) -> None:
     text = f'<tool_call>{{"name": "f", "arguments": {raw}}}</tool_call>'
     assert read([text]) == [("text", text)]
@@ -324,9 +324,9 @@ def test_arguments_are_always_the_json_text_of_an_object() -> None:
     assert read_calls('[{"name": "f"}, {"name": "g"}]', json.loads) == [("f", "{}"), ("g", "{}")]
 
 
-def test_a_lone_surrogate_in_an_argument_stays_escaped_so_that_it_can_be_sent() -> None:
+def test_half_a_pair_of_surrogates_in_an_argument_is_no_character() -> None:
     ((_, arguments),) = read_calls('{"name": "f", "arguments": {"a": "\\ud800"}}', json.loads)
-    assert arguments.encode() == b'{"a": "\\ud800"}'
+    assert arguments == '{"a": "\ufffd"}'
 
 
 def test_within_a_json_string_or_not() -> None:

@@ -1,0 +1,274 @@
+"""Mends JSON as models write it, once, where a call is read: what is told of a call is JSON. Pure.
+
+Mended are raw control characters, escapes that JSON does not have, halves of surrogate pairs (now
+U+FFFD), commas before an end, Python's words, brackets closed by the wrong one, and bare words,
+which become text. What is JSON stays as it is, character by character.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_VALUE = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_BEGINS = re.compile(r"""\{(?=\s*["}])|\[(?=\s*\{\s*["}])""")
+_PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
+_HEX = frozenset("0123456789abcdefABCDEF")
+_NO_CHARACTER = "\ufffd"
+_SPACE = " \t\r\n"
+_STRUCTURE = frozenset('{}[]:,"' + _SPACE)
+
+
+class ObjectText:
+    """Follows the text of one JSON object up to its end, and mends it on the way.
+
+    `behind` is what came behind its end. `is_torn`: a comma, a colon or a value is missing within
+    it, so that what was mended may not be what was meant.
+    """
+
+    __slots__ = ("_escape", "_inside", "_open", "_waiting", "_wants", "_word", "behind", "is_over",
+                 "is_torn")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+        self._wants: list[Literal["name", "colon", "value", "comma"]] = []  # for each open one
+        self._inside = False  # a string
+        self._escape = ""  # one that is not whole, or half a pair of surrogates
+        self._word = ""  # outside of strings: a number, a word
+        self._waiting = ""  # a comma, and the white space behind it
+        self.is_over = False
+        self.behind = ""
+        self.is_torn = False
+
+    @property
+    def inside_string(self) -> bool:
+        """Return whether the text so far breaks off within a string."""
+        return self._inside
+
+    def take(self, text: str) -> str:
+        """Return what is certain of the object's text, which begins with the first."""
+        out: list[str] = []
+        place = 0
+        while place < len(text):
+            if self.is_over:
+                self.behind += text[place:]
+                break
+            plain = _PLAIN.match(text, place) if self._inside and not self._escape else None
+            if plain is not None:
+                out.append(plain[0])
+                place = plain.end()
+                continue
+            letter, place = text[place], place + 1
+            if self._inside:
+                self._take_inside(letter, out)
+            else:
+                self._take_outside(letter, out)
+        return "".join(out)
+
+    def missing(self) -> str:
+        """Return what was held back, and what closes the object where the model left it open."""
+        if self.is_over:
+            return ""
+        out: list[str] = []
+        while self._escape:
+            self._end_escape("", out)
+        if self._inside:
+            out.append('"')
+        self._end_word(out)
+        while self._open:
+            self._close(out)
+        return "".join(out)
+
+    def cut(self) -> str:
+        """Return what was held back, where the limit cut the object off."""
+        if self.is_over or self._inside:
+            return ""
+        return self._waiting + (self._word if _VALUE.match(self._word) else "")
+
+    def _take_inside(self, letter: str, out: list[str]) -> None:
+        if self._escape:
+            self._take_escape(letter, out)
+        elif letter == '"':
+            self._inside = False
+            out.append(letter)
+        elif letter == "\\":
+            self._escape = letter
+        else:
+            out.append(_in_string(letter))
+
+    def _take_escape(self, letter: str, out: list[str]) -> None:
+        held = self._escape + letter
+        size = len(held)
+        if size == 2 and letter in "\"\\/bfnrt'":
+            self._escape = ""
+            out.append(letter if letter == "'" else held)
+        elif (size in (2, 8) and letter == "u") or (size == 7 and letter == "\\"):
+            self._escape = held
+        elif size not in (2, 7, 8) and letter in _HEX:
+            self._escape = held
+            if size in (6, 12):
+                self._take_unit(out)
+        else:
+            self._end_escape(letter, out)
+
+    def _take_unit(self, out: list[str]) -> None:
+        """Take a whole `\\uXXXX`, alone or behind the first half of a pair."""
+        held = self._escape
+        unit = int(held[-4:], 16)
+        is_low, is_high = 0xDC00 <= unit < 0xE000, 0xD800 <= unit < 0xDC00
+        if len(held) == 12 and not is_low:
+            out.append("\\ufffd")
+            held = held[6:]
+        self._escape = held if is_high else ""
+        if is_high:
+            return
+        out.append("\\ufffd" if is_low and len(held) == 6 else held)
+
+    def _end_escape(self, letters: str, out: list[str]) -> None:
+        """End an escape that is none, before these letters: half a pair of surrogates, or a
+        backslash that is text like what stands behind it."""
+        held, self._escape = self._escape, ""
+        is_half = len(held) >= 6
+        out.append("\\ufffd" if is_half else "\\\\" + held[1:])
+        for letter in (held[6:] if is_half else "") + letters:
+            self._take_inside(letter, out)
+
+    def _take_outside(self, letter: str, out: list[str]) -> None:
+        if letter not in _STRUCTURE:
+            self._word += letter
+            return
+        self._end_word(out)
+        if letter in "}]":
+            while letter in self._open and self._close(out) != letter:
+                pass
+            self.is_over = not self._open
+        elif letter == ",":
+            self._end_member(out)
+            self._waiting = self._waiting or ("," if self._wants[-1:] == ["comma"] else "")
+        elif letter == ":":
+            if self._wants[-1:] == ["colon"]:
+                self._wants[-1] = "value"
+                out.append(letter)
+        elif letter in _SPACE:
+            if self._waiting:
+                self._waiting += letter
+            else:
+                out.append(letter)
+        else:
+            self._make_place(out, is_text=letter == '"')
+            self._inside = letter == '"'
+            if letter in "{[":
+                self._open.append("}" if letter == "{" else "]")
+                self._wants.append("name" if letter == "{" else "value")
+            out.append(letter)
+
+    def _end_word(self, out: list[str]) -> None:
+        word, self._word = self._word, ""
+        if not word:
+            return
+        is_name = self._make_place(out, is_text=True)
+        if is_name or not _VALUE.fullmatch(word):
+            text = json.dumps(_whole_text(word.strip("'")), ensure_ascii=False)
+            word = text if is_name else _PYTHON.get(word, text)
+        out.append(word)
+
+    def _make_place(self, out: list[str], *, is_text: bool) -> bool:
+        """Write what has to stand before the next value and does not; return whether that is the
+        name of a member, which only a text can be."""
+        if not self._wants:
+            return False
+        wants = self._wants[-1]
+        self.is_torn |= wants == "colon" or (wants == "comma" and not self._waiting)
+        if wants == "comma":
+            out.append(self._waiting or ",")
+            self._waiting = ""
+            wants = "name" if self._open[-1] == "}" else "value"
+        elif wants == "colon":
+            out.append(":")
+        if wants == "name" and is_text:
+            self._wants[-1] = "colon"
+            return True
+        if wants == "name":
+            self.is_torn = True
+            out.append('"":')
+        self._wants[-1] = "comma"
+        return False
+
+    def _end_member(self, out: list[str]) -> None:
+        """Give a member a value that has none."""
+        if self._open[-1:] == ["}"] and self._wants[-1] in ("colon", "value"):
+            self.is_torn = True
+            out.append(":null" if self._wants[-1] == "colon" else "null")
+            self._wants[-1] = "comma"
+
+    def _close(self, out: list[str]) -> str:
+        """Close what was opened last; return with what."""
+        self._end_member(out)
+        self._waiting = ""
+        self._wants.pop()
+        out.append(self._open.pop())
+        return out[-1]
+
+
+def mended_json(text: str, *, is_cut: bool = False) -> str:
+    """Return a text with the JSON objects in it mended, and lists of such; what is left open is
+    closed, unless the limit cut it off. A text with a torn one stays as it is."""
+    out: list[str] = []
+    left = text
+    while (begun := _BEGINS.search(left)) is not None:
+        found = ObjectText()
+        out += (left[: begun.start()], found.take(left[begun.start() :]))
+        out.append(found.cut() if is_cut else found.missing())
+        if found.is_torn:
+            return text
+        left = found.behind
+    return "".join((*out, left))
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is the JSON of, mended where it has to be; None where it is
+    that of none. An empty text is an empty object."""
+    if not text.strip():
+        return {}
+    for told in (text, mended_json(text)):
+        try:
+            found: Any = json.loads(told)
+        except (ValueError, RecursionError):
+            continue
+        return cast(dict[str, Any], sendable(found)) if isinstance(found, dict) else None
+    return None
+
+
+def sendable(value: Any) -> Any:
+    """Return a value without what JSON or UTF-8 cannot say: halves of surrogate pairs are U+FFFD,
+    numbers that are none their names. Raises ValueError for what is of no type of JSON."""
+    if isinstance(value, str):
+        return _whole_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        known = cast(Mapping[Any, Any], value)
+        return {_whole_text(str(name)): sendable(one) for name, one in known.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [sendable(one) for one in cast(list[Any], value)]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def _whole_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _in_string(letter: str) -> str:
+    if letter < " ":
+        return json.dumps(letter)[1:-1]
+    return _NO_CHARACTER if "\ud800" <= letter <= "\udfff" else letter
