@@ -39,6 +39,7 @@ _MARKUP = re.compile(
     re.VERBOSE,
 )
 """How calls that are no JSON begin, once their name is whole, in the forms of all families."""
+_ENDS = {"coder": "</function>", "invoke": "</invoke>"}
 _OPENERS = ("<function=", "<invoke", "<|tool_call_", "<｜tool▁", "call:")
 _ONLY_A_NAME = re.compile(r"(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*")
 """How they may begin before that; nothing at all may."""
@@ -108,6 +109,12 @@ class CallText:
             return None
         return name, self.raw[found.end() :]
 
+    def drop_open(self) -> None:
+        """Leave the calls in markup that are whole, without one that the limit cut off."""
+        for end in _ENDS.values():
+            place = self.raw.rfind(end)
+            self.raw = self.raw[: place + len(end)] if place >= 0 else self.raw
+
     def end(self, parse: ParseCalls, offset: int, *, is_cut: bool = False) -> list[Call]:
         """End the call at `offset`: return all of it where nothing was passed on, none where it is
         no call; else what closes what the model left open, unless the limit cut it off (`is_cut`),
@@ -170,7 +177,9 @@ def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
     begin as such a call does."""
     begun = _MARKUP.match(raw)
     if begun is not None:
-        return begun[begun.lastgroup or 0], begun.lastgroup == "glm"
+        end = _ENDS.get(begun.lastgroup or "")
+        is_open = begun.lastgroup == "glm" or (end is not None and end not in raw)
+        return begun[begun.lastgroup or 0], is_open
     bare = raw.lstrip()
     is_opener = any(bare.startswith(one) or one.startswith(bare) for one in _OPENERS)
     if is_opener or _ONLY_A_NAME.fullmatch(raw):

@@ -14,6 +14,7 @@ from runner.text.families.calls import bare_json_calls, deepseek_calls, json_cal
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.spans import Marks
+from runner.text.families.tagged_calls import TAGGED, tagged_calls
 
 _THINKING = {
     "think": Marks("<think>", "</think>"),
@@ -74,8 +75,18 @@ def family_of(
     if library.calls is not None:
         inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
         form = call_form(library.format, library.calls, template)
-        return Family(think, library.calls, library.format, library.parse, inner, behind, form)
+        parse = _tolerant(library.format, library.parse)
+        return Family(think, library.calls, library.format, parse, inner, behind, form)
     return replace(_calling(template), think=think, behind_thinking=behind)
+
+
+def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
+    """Return a parser that takes for a call whatever opens as one, in forms with tags; what does
+    not is the library's to read."""
+    tagged = TAGGED.get(form or "")
+    if tagged is None or parse is None:
+        return parse
+    return lambda raw, tools: tagged_calls(tagged, raw, tools) or parse(raw, tools)
 
 
 def _behind(end: str, template: str) -> str:

@@ -114,6 +114,8 @@ class SpanReader:
         if self._state == "call" and self.stop is None:
             marks = self._marks_of_calls()
             markup = read_cut_markup(self._call.raw) if is_cut and not marks.leads else None
+            if markup is not None and not markup[1]:
+                self._call.drop_open()
             is_read = self._is_readable(markup, is_cut) and self._close(out, is_cut)
             self._state = "text"
             if is_read:
@@ -252,6 +254,10 @@ class SpanReader:
         where it does not even begin as calls do."""
         if markup is not None:
             return not markup[1]
+        if not is_cut and not self._marks_of_calls().leads:
+            opened = read_cut_markup(self._call.raw)
+            if opened is not None and opened[0] is not None:
+                return True  # the model left out the end mark alone
         begins = is_json_begun(self._call.raw.lstrip().removeprefix("["))
         return not self._marks_of_calls().end or self._call.is_begun or (is_cut and begins)
 
