@@ -81,7 +81,7 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return a parser that takes for a call whatever opens as one, in forms with tags; what does
+    """Return a parser that takes for a call all that opens as one, in forms with tags; what does
     not is the library's to read."""
     tagged = TAGGED.get(form or "")
     if tagged is None or parse is None:
