@@ -215,7 +215,7 @@ def end_in_words(output: Output, act: Callable[[], None]) -> None:
         raise
     except Exception as error:
         if output.verbosity >= DEBUG:
-            output.err.print(traceback.format_exc(), markup=False)
+            output.detail(traceback.format_exc())
         text = f"this is a defect of shoal: {type(error).__name__}: {error}"
         output.error(CliError(text, remedy="repeat it with -vv for the traceback and report it"))
         raise typer.Exit(FAILED) from None

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from gateway.cli.output.printable import printable_line
+
 SHOWN_APART = ("time", "level", "message", "node", "process")
 STYLES: Mapping[str, str] = {
     "debug": "dim",
@@ -40,7 +42,7 @@ class LogLine:
         clock = datetime.fromtimestamp(self.at, UTC).astimezone()
         extra = "".join(f" {key}={value}" for key, value in self.fields.items())
         stamp = clock.strftime("%H:%M:%S.") + f"{clock.microsecond // 1000:03d}"
-        return f"{stamp} {self.level:8} {self.process:12} {self.message}{extra}"
+        return printable_line(f"{stamp} {self.level:8} {self.process:12} {self.message}{extra}")
 
 
 def parse_line(line: str, process: str) -> LogLine:

@@ -2,7 +2,8 @@
 
 What was asked for goes to standard output, everything about the way there to standard error, so
 that a pipe carries results alone. With `--json` standard output is one JSON document (or one
-per line, for what streams), errors included.
+per line, for what streams), errors included. Every text on its way to a terminal is made printable
+here.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as without_markup
 from rich.table import Table
 
 from gateway.cli.output.errors import WORDS, CliError
+from gateway.cli.output.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
@@ -78,15 +80,20 @@ class Output:
         sys.stdout.write(json.dumps(value, default=str) + "\n")
         sys.stdout.flush()
 
+    def styled(self, text: str, style: str) -> None:
+        """Write a line of the result in a style of `rich`; "" for none."""
+        self.out.print(escape(text), style=style or None)
+
     def write(self, text: str) -> None:
-        """Write text as it comes, without a line's end: tokens of an answer."""
-        sys.stdout.write(text)
+        """Write text as it comes, without a line's end: tokens of an answer. A pipe gets it as it
+        is."""
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
         """Write a model's reasoning as it comes: seen, but no part of the result."""
         if self.verbosity >= NORMAL:
-            self.err.print(text, end="", style="dim", markup=False)
+            self.err.print(escape(text), end="", style="dim")
 
     @contextlib.contextmanager
     def progress(
@@ -100,12 +107,14 @@ class Output:
 
         shown = (*before, TextColumn("{task.description}"), BarColumn(), *after)
         with Progress(*shown, console=self.err, transient=True, disable=not self.live) as bar:
-            task = bar.add_task(text, total=None)
+            task = bar.add_task(escape(text), total=None)
 
             def show(words: str, **drawn: Any) -> None:
                 """Draw how far it is, or say it."""
                 if not self.live:
                     self.detail(words)
+                if "description" in drawn:
+                    drawn["description"] = escape(drawn["description"])
                 bar.update(task, **drawn)
 
             yield show
@@ -140,7 +149,9 @@ class Output:
         """
         if self.as_json:
             return
-        cells = [[str(cell) for _, cell in zip(columns, row, strict=True)] for row in rows]
+        cells = [
+            [printable(str(cell)) for _, cell in zip(columns, row, strict=True)] for row in rows
+        ]
         if not self.out.is_terminal:
             for line in _lines(columns, cells):
                 self.out.print(line, markup=False)
@@ -150,7 +161,7 @@ class Output:
             side = "right" if column.startswith(">") else "left"
             table.add_column(column.lstrip(">"), justify=side, overflow="fold")
         for row in cells:
-            table.add_row(*map(escape, row))
+            table.add_row(*map(without_markup, row))
         self.out.print(table, soft_wrap=False)
 
     def error(self, problem: CliError) -> None:
@@ -167,6 +178,11 @@ class Output:
             self.err.print(escape(problem.details), style="dim")
         if problem.remedy:
             self.err.print(f"[bold]next:[/] {escape(problem.remedy)}")
+
+
+def escape(text: str) -> str:
+    """Return a text that `rich` writes as it is, made printable."""
+    return without_markup(printable(text))
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

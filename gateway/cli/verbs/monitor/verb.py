@@ -26,6 +26,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import CliError
+from gateway.cli.output.printable import printable_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.monitor.figures import LastMinute
 from gateway.cli.verbs.monitor.picture import ASCII, BLOCKS, ClusterLook, picture, sentence
@@ -198,7 +199,7 @@ class Picture:
 def _styled(line: Line, *, faded: bool) -> Text:
     text = Text(no_wrap=True, overflow="crop")
     for piece, tone in line:
-        text.append(piece, style="dim" if faded and tone != "bad" else STYLES[tone])
+        text.append(printable_line(piece), style="dim" if faded and tone != "bad" else STYLES[tone])
     return text
 
 

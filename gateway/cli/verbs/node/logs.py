@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
-from rich.markup import escape
 
 from bus.process.clock import wall
 from bus.process.logs import file_of, process_of
@@ -146,5 +145,4 @@ def _say(output: Output, line: _Line) -> None:
     if output.as_json:
         output.write(line.raw + "\n")
         return
-    text, style = escape(line.parsed.text()), STYLES.get(line.parsed.level, "")
-    output.out.print(text, style=style or None)
+    output.styled(line.parsed.text(), STYLES.get(line.parsed.level, ""))

@@ -16,6 +16,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import FAILED, NOT_FOUND, CliError
+from gateway.cli.output.printable import printable_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.store.pull_plan import show_plan
@@ -136,7 +137,7 @@ class PaceColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the words."""
-        return Text(task.fields.get("pace", ""), style="dim")
+        return Text(printable_line(task.fields.get("pace", "")), style="dim")
 
 
 class _Remarks:
