@@ -40,7 +40,7 @@ from bus.process.logs import LevelSource, Log, death_note, follow_level, log_str
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
-from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed
+from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed, WrittenLater
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import AskStacks, StackSample
 
@@ -152,7 +152,7 @@ def run_service(
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
-    except (BadKey, Exposed) as error:
+    except (BadKey, Exposed, WrittenLater) as error:
         log.error(str(error))
         return EXIT_FAILED
     except Exception as error:

@@ -101,6 +101,10 @@ class BadKey(ShoalError):
     """A cluster key or its file is wrong. The text never repeats any part of a key."""
 
 
+class WrittenLater(ShoalError):
+    """A file of the state is whole, and a later version of shoal wrote it. Nothing touches it."""
+
+
 class Exposed(ShoalError):
     """A socket would be open to other machines without a cluster key."""
 

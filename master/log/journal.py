@@ -19,10 +19,12 @@ from zlib import crc32
 from bus.process.logs import Log
 from bus.replica.lost_range import LostRange
 from bus.replica.state import ClusterState, apply
+from bus.wire.errors import WrittenLater
 from bus.wire.messages.events import Event
+from bus.wire.messages.wire import PROTOCOL_MAX
 from master.log.archives import Archives
 from master.log.files import DISK_FILES, Files, OpenFile
-from master.log.records import read_records, record_of_event, record_of_state
+from master.log.records import Records, read_records, record_of_event, record_of_state
 
 MAX_LOG_BYTES = 64 << 20
 MAX_RECORDS = 20_000
@@ -60,9 +62,12 @@ class Journal:
         files.make_folder(folder)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
-        """Return what is kept, a state and the events after it, and be ready to append."""
+        """Return what is kept, a state and the events after it, and be ready to append. Raises
+        WrittenLater, and then has touched nothing."""
         data = self._content()
         found = read_records(data)
+        if found.later:
+            raise WrittenLater(_later_words(found, self._path))
         self.lost = found.lost or found.damage is not None
         if found.damage is not None:
             self._set_aside(data, found.damage, found.why)
@@ -75,6 +80,9 @@ class Journal:
             if found.good_bytes == 0:
                 self._write(record_of_state(found.state, lost=self.lost))
         self._check_disk()
+        if found.good_bytes and found.damage is None and found.protocol != PROTOCOL_MAX:
+            # begun anew, so that the file names the version of all that is in it
+            self._rotate(reduce(apply, found.events, found.state))
         self.archives.resume()
         return found.state, found.events
 
@@ -91,8 +99,7 @@ class Journal:
         self._write(record_of_event(event))
         self._records += 1
         if self._bytes > MAX_LOG_BYTES or self._records > self._max_records:
-            self.archives.take(self._path, f"events-{state_after.term:06d}-{event.index:012d}")
-            self.compact(state_after)
+            self._rotate(state_after)
 
     def compact(self, state: ClusterState) -> None:
         """Begin a new file with a snapshot of `state`; what was in the old one is gone. When
@@ -139,6 +146,12 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _rotate(self, state: ClusterState) -> None:
+        """Begin a new file with `state`, and keep the old one in the archives."""
+        if not self.degraded:
+            self.archives.take(self._path, f"events-{state.term:06d}-{state.index:012d}")
+            self.compact(state)
 
     def _write(self, record: bytes) -> None:
         if self._file is None or self.degraded:
@@ -194,3 +207,12 @@ class Journal:
             why=why,
             kept=str(kept),
         )
+
+
+def _later_words(found: Records, path: Path) -> str:
+    written = "" if found.protocol is None else f" (protocol {found.protocol})"
+    return (
+        f"the journal was written by a later version of shoal{written}; this version reads "
+        f"protocol {PROTOCOL_MAX} and stays out: install that version again, or give this node "
+        f"another home. Nothing was changed in {path}. ({found.why})"
+    )

@@ -1,7 +1,8 @@
 """The journal's file as bytes: its records, and what is the matter where they end too early.
 
 Pure. A record is [4-byte length, 4-byte CRC-32, msgpack map], the map a snapshot (`state`, the
-first of each file; `lost` where the log before it was not whole) or an `event`.
+first of each file, with the `protocol` of what wrote the file; `lost` where the log before it was
+not whole) or an `event`.
 
 A bad record is a *torn tail*, which a crash in mid-write leaves, only where the file ends within
 it: what was ever synced is in the file with its whole length, and a write that was cut off is the
@@ -9,6 +10,9 @@ beginning of a record, or zeros where the file system had not filled it in. Anyt
 *damage*: a record that is all there and does not match its checksum, one with good ones behind it,
 one that is whole but for its length, bytes that begin no record. Then the log ends before it, and
 what is behind is not read: it may follow from what was lost.
+
+A record that matches its checksum and is not understood is no damage, where a later version may
+have written the file: that is one of a higher protocol, or one that names none.
 """
 
 from __future__ import annotations
@@ -25,9 +29,10 @@ from bus.replica.state import ClusterState
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 from bus.wire.messages.events import Event
+from bus.wire.messages.wire import PROTOCOL_MAX
 
 HEADER = struct.Struct("<II")
-BEGINNINGS = (b"\x81\xa5event", b"\x81\xa5state", b"\x82\xa5state")
+BEGINNINGS = (b"\x81\xa5event", b"\x81\xa5state", b"\x82\xa5state", b"\x83\xa5state")
 """How the map of every record begins."""
 _BEGINNING = re.compile(b"|".join(BEGINNINGS))
 
@@ -37,13 +42,17 @@ class Records:
     """What a journal's file holds: a state and the events after it, in its first `good_bytes`.
 
     `lost`: the log was damaged once, and has not been whole since. `damage` is what cannot be read
-    behind them, None where nothing is there or a torn tail; `why` says what was seen."""
+    behind them, None where nothing is there or a torn tail; `why` says what was seen. `protocol` is
+    that of the version which began the file, None where it did not say. `later`: a later version
+    wrote what is not understood."""
 
     state: ClusterState = field(default_factory=ClusterState)
     events: list[Event] = field(default_factory=list[Event])
     good_bytes: int = 0
     lost: bool = False
     damage: LostRange | None = None
+    protocol: int | None = None
+    later: bool = False
     why: str = ""
 
     @property
@@ -59,7 +68,8 @@ def record_of_event(event: Event) -> bytes:
 
 def record_of_state(state: ClusterState, *, lost: bool) -> bytes:
     """Return the record that a file begins with; `lost`: the log before it is not whole."""
-    return _record({"state": state.model_dump()} | ({"lost": True} if lost else {}))
+    marks = {"lost": True} if lost else {}
+    return _record({"state": state.model_dump(), "protocol": PROTOCOL_MAX, **marks})
 
 
 def read_records(data: bytes) -> Records:
@@ -75,9 +85,10 @@ def read_records(data: bytes) -> Records:
             _take(found, body)
         except (BadMessage, ValueError, KeyError, TypeError) as error:
             found.why = f"a record cannot be understood: {str(error)[:200]}"
+            found.later = found.protocol is None or found.protocol > PROTOCOL_MAX
             break
         found.good_bytes += HEADER.size + len(body)
-    if found.why:
+    if found.why and not found.later:
         found.damage = _lost(data, found)
     return found
 
@@ -114,6 +125,8 @@ def _body(data: bytes, at: int) -> bytes | None:
 def _take(found: Records, body: bytes) -> None:
     record = cast(dict[str, Any], unpack(body))
     if "state" in record:
+        protocol = record.get("protocol")
+        found.protocol = protocol if isinstance(protocol, int) else None
         found.state, found.events = ClusterState.model_validate(record["state"]), []
         found.lost = bool(record.get("lost", False))
     else:

@@ -8,7 +8,9 @@ import resource
 import signal
 import tempfile
 from pathlib import Path
+from zlib import crc32
 
+import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,12 +18,15 @@ from hypothesis import strategies as st
 from bus.process.logs import Log
 from bus.replica.lost_range import LostRange, range_of
 from bus.replica.state import ClusterState, apply
+from bus.wire.codec import pack, unpack
+from bus.wire.errors import WrittenLater
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import Event, NodeJoined
+from bus.wire.messages.wire import PROTOCOL_MAX
 from master.log.archives import Archives
 from master.log.files import Files
 from master.log.journal import Journal
-from master.log.records import read_records
+from master.log.records import HEADER, read_records, record_of_event
 from tests.sim.disk import Disk
 
 
@@ -283,3 +288,65 @@ def test_a_file_of_garbage_starts_anew(tmp_path: Path) -> None:
     state = fill(journal, state, 3)
     journal.close()
     assert replayed(tmp_path) == state
+
+
+def rewritten(path: Path, **changes: object) -> bytes:
+    """The file of a version that knows more: its records are whole, and say what we do not know."""
+    data, made = path.read_bytes(), b""
+    while data:
+        length, _ = HEADER.unpack_from(data)
+        record = unpack(data[HEADER.size : HEADER.size + length])
+        data = data[HEADER.size + length :]
+        if "state" in record:
+            record |= {key: value for key, value in changes.items() if key in record}
+        elif record["event"]["index"] == 2:
+            record["event"]["body"] = {"kind": "of_tomorrow", "field": 1}
+        body = pack(record)
+        made += HEADER.pack(len(body), crc32(body)) + body
+    path.write_bytes(made)
+    return made
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL_MAX + 1, None], ids=["named", "not named"])
+def test_a_journal_of_a_later_version_is_no_damage_and_nothing_touches_it(
+    tmp_path: Path, protocol: int | None
+) -> None:
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    fill(journal, journal.open()[0], 4)
+    journal.close()
+    data = rewritten(tmp_path / "events.log", protocol=protocol)
+    names = sorted(tmp_path.iterdir())
+    log, said = quiet()
+    with pytest.raises(WrittenLater, match="written by a later version") as told:
+        Journal(tmp_path, log, low_disk_bytes=0).open()
+    assert (f"protocol {protocol}" in str(told.value)) == (protocol is not None)
+    assert (tmp_path / "events.log").read_bytes() == data
+    assert sorted(tmp_path.iterdir()) == names and said.getvalue() == ""
+
+
+def test_what_this_version_wrote_and_does_not_understand_is_damage(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    fill(journal, journal.open()[0], 4)
+    journal.close()
+    rewritten(tmp_path / "events.log")
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    _, events = journal.open()
+    journal.close()
+    assert journal.lost and [event.index for event in events] == [1]
+
+
+def test_a_file_of_an_earlier_version_is_begun_anew_so_that_it_names_ours(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    state = fill(journal, journal.open()[0], 2)
+    journal.close()
+    path = tmp_path / "events.log"
+    found = read_records(path.read_bytes())
+    older = [record_of_event(event) for event in found.events]
+    path.write_bytes(b"".join(older))
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    assert len(journal.open()[1]) == 2 and not journal.lost
+    state = fill(journal, state, 1)
+    journal.close()
+    assert read_records(path.read_bytes()).protocol == PROTOCOL_MAX
+    assert replayed(tmp_path) == state
+    assert len(list((tmp_path / "archives").iterdir())) == 1
