@@ -9,17 +9,19 @@ the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bus.links.reactor import OnFrames, Reactor
 from bus.links.security import Security
 from bus.links.traffic import Traffic
 from bus.links.transport import Link
+from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
 from bus.process.logs import CountedWarning, Log
 from bus.replica.mirror import Ask, Mirror
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
+from bus.wire.cards import as_received
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import Boot, CommandId, NodeId
@@ -33,6 +35,7 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event, Fact
+from bus.wire.messages.readings import CardReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import event_topic, rule_for
 
@@ -283,6 +286,9 @@ class BusClient:
         except BadMessage as error:
             self._dropped.add(topic=topic[:80], error=str(error)[:200])
             return
+        if isinstance(envelope.message, CardReading):
+            card = as_received(envelope.message.card, wall())
+            envelope = replace(envelope, message=CardReading(card=card))
         if self._follow and isinstance(envelope.message, Event):
             self._mirrored(self.mirror.heard_event(envelope.message, self.reactor.now()))
         elif self._follow and isinstance(envelope.message, TermHeartbeat):

@@ -269,7 +269,7 @@ class NodeCard(Message):
     what lies on its disk and is no model, the first hundred of `passed_over_count`.
     """
 
-    node: NodeId
+    node: NodeId = Field(min_length=1)
     name: str
     platform: str
     cores: int
@@ -299,3 +299,15 @@ class NodeCard(Message):
     rdma_ports: tuple[RdmaPort, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
     passed_over_count: int = 0
+
+
+AHEAD_S = 60.0
+"""How far a node's clock may be ahead of ours."""
+
+
+def as_received(card: NodeCard, wall_s: float) -> NodeCard:
+    """Return a node's card as it counts here at `wall_s`: one that is dated further ahead counts as
+    of now, so that it hides the node's next cards no longer than until they come."""
+    if card.announced_at_s <= wall_s + AHEAD_S:
+        return card
+    return card.model_copy(update={"announced_at_s": wall_s})
