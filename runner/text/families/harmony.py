@@ -4,7 +4,8 @@ Pure. An output is a row of messages, `<|start|>assistant<|channel|>NAME<|messag
 channel `analysis` is thinking, `final` is the answer, `commentary` an answer's preamble, and what
 is addressed `to=functions.NAME` is a call with JSON arguments. The prompt ends with
 `<|start|>assistant`, so that the output begins within a header. Markers and headers never become
-text; a call that is none is given back as the text it was, without its header. Source:
+text; a call that is none is given back as the text it was, without its header. Where a marker is
+missing or stands twice the text is kept: what a header cannot be is the message's. Source:
 developers.openai.com/cookbook/articles/openai-harmony.
 """
 
@@ -31,8 +32,17 @@ COMMENTARY = "<|channel|>commentary"
 HEADER_CHARACTERS = 400
 """A header is shorter; what is longer and names no channel is an answer without one."""
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_CHANNEL = re.compile(r"(?:<\|channel\|>\s*|^\s*|assistant\s*)(analysis|commentary|final)")
+_HEADER = re.compile(
+    r"\s*(?:assistant)?\s*(?:to=[^\s<]+)?\s*(?:<\|channel\|>\s*)*(?:analysis|commentary|final)?"
+    r"\s*(?:to=[^\s<]+)?\s*(?:<\|constrain\|>\s*)*(?:json|code)?\s*"
+)
+_WORDS = ("assistant", "analysis", "commentary", "final", "to=", "json", "code")
+_MARKERS = re.compile("|".join(map(re.escape, MARKERS)))
+_ENDS = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
 _FUNCTIONS = "functions."
+_NO_TOOLS = ("user", "assistant", "all", "self")
+"""Recipients that are no tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,8 @@ class HarmonyFamily(Family):
             return Family.reader(
                 self, tools, reads_thinking=False, reads_tools=False, opening="text", stops=stops
             )
-        return HarmonyReader(opening=opening, stops=stops, reads_calls=reads_tools)
+        names = frozenset(str(tool["function"]["name"]) for tool in tools)
+        return HarmonyReader(opening=opening, stops=stops, reads_calls=reads_tools, tools=names)
 
 
 def harmony() -> HarmonyFamily:
@@ -107,7 +118,16 @@ def harmony() -> HarmonyFamily:
 class HarmonyReader:
     """The reader of one choice (`runner.text.families.Reader`)."""
 
-    def __init__(self, *, opening: SpanState, stops: Automaton, reads_calls: bool) -> None:
+    def __init__(
+        self,
+        *,
+        opening: SpanState,
+        stops: Automaton,
+        reads_calls: bool,
+        tools: frozenset[str] = frozenset(),
+    ) -> None:
+        """`tools` are names of tools, which a call may have without `functions.` before it."""
+        self._tools = tools
         self._state: Literal["header", "text", "reasoning", "call"] = opening
         self._reads_calls = reads_calls
         self._header = ""
@@ -151,6 +171,8 @@ class HarmonyReader:
             self._take(self._markers.flush(), out)
         if self._is_bare and self.stop is None:
             self._answer_without_header(out)
+        if self._state == "header" and self.stop is None:
+            self._keep_text(out, is_cut=is_cut)
         if self.stop is None:
             self._end_message(out, is_cut=is_cut)
         return out
@@ -164,6 +186,8 @@ class HarmonyReader:
             self._header += clear
             if self._is_bare and len(self._header) > HEADER_CHARACTERS:
                 self._answer_without_header(out)
+            elif len(self._header) > HEADER_CHARACTERS:
+                self._keep_text(out)
         elif self._state == "call":
             out.extend(self._call.take(clear, self._offset))
         else:
@@ -177,23 +201,44 @@ class HarmonyReader:
             self._offset += len(marker)
             self._open_body()
             return
-        if not in_header and marker not in ("<|message|>", "<|constrain|>"):
+        if in_header and marker in _ENDS:
+            self._keep_text(out)
+        if self._state != "header" and (
+            in_header or marker not in ("<|message|>", "<|constrain|>")
+        ):
             self._end_message(out)
             self._state, self._header = "header", ""
         self._offset += len(marker)
-        if marker == "<|start|>":
-            self._header = ""
-        elif self._state == "header":
-            self._header += marker
+        if self._state == "header":
+            self._header = "" if marker in _ENDS else self._header + marker
+
+    def _keep_text(self, out: list[Span | Call], *, is_cut: bool = False) -> None:
+        """Enter the body of a message whose header has no end, where there is text behind it; the
+        limit (`is_cut`) may have cut off a word of the header."""
+        known = _HEADER.match(self._header)
+        assert known is not None, "all of it is optional"
+        text = _MARKERS.sub("", self._header[known.end() :])
+        bare = text.strip()
+        if not bare or (is_cut and any(word.startswith(bare) for word in _WORDS)):
+            return
+        self._header = self._header[: known.end()]
+        self._open_body()
+        if self._state == "call":
+            out.extend(self._call.take(text, self._offset))
+        else:
+            self._say(text, out)
 
     def _open_body(self) -> None:
         """Enter the body that the header tells of."""
         assert self._state == "header"
         header, self._header = self._header, ""
-        recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
-        is_analysis = channel is not None and channel[1] == "analysis"
-        if recipient is not None and recipient[1].startswith(_FUNCTIONS) and self._reads_calls:
-            self._state, self._name = "call", recipient[1].removeprefix(_FUNCTIONS)
+        recipient, channels = _RECIPIENT.search(header), _CHANNEL.findall(header)
+        is_analysis = channels[-1:] == ["analysis"]
+        to = "" if recipient is None else recipient[1]
+        name = to.removeprefix(_FUNCTIONS)
+        is_tool = name != to or name in self._tools or not (is_analysis or to in _NO_TOOLS)
+        if name and is_tool and self._reads_calls:
+            self._state, self._name = "call", name
             self._call = CallText(self._offset, name=self._name)
         else:
             self._state = "reasoning" if is_analysis else "text"

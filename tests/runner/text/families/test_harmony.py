@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.wire.ids import RequestId, TokenId
@@ -102,6 +103,51 @@ def test_thinking_a_preamble_calls_and_the_answer_are_told_apart() -> None:
         ("call", "g", '{"b": "<x>"}'),
         ("text", "Rain."),
     ]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=look <|constrain|>json<|message|>",
+        " to=look<|channel|>commentary json<|message|>",
+        "<|channel|>analysis to=functions.look code<|message|>",
+        "<|start|>assistant to=look<|message|>",
+    ],
+)
+def test_a_call_need_not_say_that_its_tool_is_a_function(header: str) -> None:
+    assert read([f'{header}{{"a": 1}}<|call|>']) == [("call", "look", '{"a": 1}')]
+
+
+MESSAGES = [
+    ("reasoning", f"{ANALYSIS}thoughtone thoughttwo", "thoughtone thoughttwo"),
+    ("text", "<|channel|>commentary<|message|>preambleone", "preambleone"),
+    ("call", '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "inner"}',
+     "inner"),
+    ("call", ' to=g<|channel|>commentary json<|message|>{"a": "other"}', "other"),
+    ("text", f"{FINAL}answerone answertwo", "answerone answertwo"),
+]  # fmt: skip
+MARKED = re.compile("|".join(map(re.escape, MARKERS)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=4),
+    st.integers(0, 60),
+    st.booleans(),
+    PLACES,
+)
+def test_a_marker_that_is_missing_or_doubled_loses_no_text(
+    messages: list[tuple[str, str, str]], place: int, is_doubled: bool, places: list[int]
+) -> None:
+    said = f"<|end|>{TURN}".join(text for _, text, _ in messages) + "<|return|>"
+    markers = [*MARKED.finditer(said)]
+    marker = markers[place % len(markers)]
+    instead = marker[0] * 2 if is_doubled else ""
+    said = said[: marker.start()] + instead + said[marker.end() :]
+    found = read(cut(said, places))
+    told = " ".join(part for one in found for part in one[1:])
+    assert [words for _, _, words in messages if words not in told] == []
+    assert not MARKED.search(told)
 
 
 def test_a_call_whose_end_is_the_end_of_the_output_is_read() -> None:
