@@ -35,6 +35,8 @@ OBJECT = "text_completion"
 # a raw prompt has no tools: a model that wrote a call has come to its end
 FINISHES = {**shapes.FINISHES, "tool_calls": shapes.FINISHES["stop"]}
 _DELTA_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
+PART = "\ufffd"
+"""Stands in a token's text for what is part of a character."""
 
 
 class CompletionsStream(OpenAIStream):
@@ -90,7 +92,9 @@ class CompletionsStream(OpenAIStream):
     ) -> bytes:
         begins = isinstance(entry, PromptTokens) and entry.start == 0
         offset = self._offsets[index]
-        shown, self._offsets[index] = logprobs_object(entry.logprobs, offset, begins=begins)
+        shown, self._offsets[index] = logprobs_object(
+            entry.logprobs, entry.text, offset, begins=begins
+        )
         return b"".join(
             (
                 self._starts[index],
@@ -136,17 +140,15 @@ def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
 
 
 def logprobs_object(
-    logprobs: Sequence[TokenLogprob], offset: int, *, begins: bool = False
+    logprobs: Sequence[TokenLogprob], text: str, offset: int, *, begins: bool = False
 ) -> tuple[dict[str, Any], int]:
     """Return the older shape of log-probabilities, and the offset after these tokens.
 
-    `offset` counts the characters of the token texts before these. Each token's likeliest include
-    the token itself. `begins`: the first is a prompt's first, which has none.
+    `text` is what the tokens say together; `offset` counts the characters before them, of which
+    each counts once though several tokens are its parts. Each token's likeliest include the token
+    itself. `begins`: the first is a prompt's first, which has none.
     """
-    offsets: list[int] = []
-    for one in logprobs:
-        offsets.append(offset)
-        offset += len(one.text)
+    offsets, offset = _text_offsets([one.text for one in logprobs], text, offset)
     numbers: list[float | None] = [finite_logprob(one.logprob) for one in logprobs]
     likeliest: list[dict[str, float] | None] = [_likeliest(one) for one in logprobs]
     if begins:
@@ -158,6 +160,25 @@ def logprobs_object(
         "text_offset": offsets,
     }
     return shown, offset
+
+
+def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[int], int]:
+    """Return where the text of each token begins, and where the last ends. A token that is part of
+    a character (U+FFFD) has no text of its own: where its character ends, `text` says."""
+    offsets: list[int] = []
+    place = 0  # in the text
+    is_within = False  # a character
+    for token in tokens:
+        if is_within and PART not in token:
+            found = max(text.find(token, place), place)
+            offset, place, is_within = offset + found - place, found, False
+        offsets.append(offset)
+        if PART in token:
+            is_within = True
+            token = token.partition(PART)[0]
+        offset += len(token)
+        place += len(token) if text.startswith(token, place) else 0
+    return offsets, offset + (len(text) - place if is_within else 0)
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
@@ -174,7 +195,8 @@ def _choice_object(
     shown = None
     if parsed.requests[0].top_logprobs is not None:
         tokens = [*choice.prompt, *choice.logprobs]
-        shown, _ = logprobs_object(tokens, 0, begins=bool(choice.prompt))
+        told = choice.prompt_text + choice.text
+        shown, _ = logprobs_object(tokens, told, 0, begins=bool(choice.prompt))
     return {
         "index": index,
         "text": (choice.prompt_text if echo is None else echo) + choice.text,

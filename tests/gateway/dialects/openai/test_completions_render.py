@@ -13,6 +13,7 @@ from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, PromptTokens, TokenLogprob
 from gateway.dialects import faults
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.completions_render import logprobs_object
 from tests.harness.sse_frames import FrameReader
 
 COMPLETIONS = OpenAICompletions()
@@ -125,6 +126,28 @@ def test_log_probabilities_have_the_older_shape(desk: Any) -> None:
     shown = [one["choices"][0]["logprobs"] for one in chunks]
     assert [one["text_offset"] for one in shown[:2]] == [[0], [3]]
     assert shown[1]["top_logprobs"] == wanted["top_logprobs"][1:]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "offsets", "end"),
+    [
+        (["a", "b"], "ab", [0, 1], 2),
+        (
+            ["hi ", "\ufffd", "\ufffd", "\ufffd", " there", "!"],
+            "hi 日 there!",
+            [0, 3, 3, 3, 4, 10],
+            11,
+        ),
+        ([" \ufffd", "\ufffd", "\ufffd"], " 🐟", [0, 1, 1], 2),
+        (["\ufffd"] * 6 + ["x"], "日本x", [0] * 6 + [2], 3),
+    ],
+)
+def test_a_character_of_several_tokens_counts_once(
+    tokens: list[str], text: str, offsets: list[int], end: int
+) -> None:
+    told = [TokenLogprob(n, one, -0.5, ()) for n, one in enumerate(tokens)]
+    shown, behind = logprobs_object(told, text, 0)
+    assert (shown["text_offset"], behind) == (offsets, end)
 
 
 def test_of_two_tokens_that_read_alike_the_likelier_is_shown(desk: Any) -> None:
