@@ -1,7 +1,8 @@
 """Which bytes of the files of a pull are here, which are to be asked for next, and which are right.
 
 Pure. A file is asked for in runs of pieces, each piece given out once until it landed or was put
-back. Its hash is known of the whole file alone: one whose hash is wrong is forgotten and fetched
+back; of a hub that knows no ranges each file is asked for by one who takes all of it as it comes.
+Its hash is known of the whole file alone: one whose hash is wrong is forgotten and fetched
 again, once; the second time the pull fails. Small files come first, each from its beginning.
 """
 
@@ -23,7 +24,9 @@ LANDED, GIVEN, MISSING = 1, 2, 0
 @dataclass(frozen=True, slots=True)
 class PieceRun:
     """The pieces of a file from `first` on, up to and without `last`; `begin` and `end` are the
-    same in bytes. `spoilt` is how often the file had been found wrong when they were given out."""
+    same in bytes. `spoilt` is how often the file had been found wrong when they were given out.
+    `streams`: all that is missing of the file is given out with them, and nothing more of it until
+    they are put back."""
 
     path: str
     first: int
@@ -31,6 +34,7 @@ class PieceRun:
     begin: int
     end: int
     spoilt: int = 0
+    streams: bool = False
 
 
 class PullFiles:
@@ -51,6 +55,8 @@ class PullFiles:
         self._pieces: dict[str, bytearray] = {}
         self._checked: set[str] = set()
         self._spoilt: dict[str, int] = {}
+        self._streamed: set[str] = set()
+        self._has_ranges = True
         for path, file in self._files.items():
             self._begin(file, have.get(path, b""), path in checked)
 
@@ -78,8 +84,10 @@ class PullFiles:
         for path in self._order:
             pieces = self._pieces[path]
             first = pieces.find(MISSING)
-            if first < 0:
+            if first < 0 or path in self._streamed:
                 continue
+            if not self._has_ranges:
+                return self._stream(path, first)
             last = first
             while last < len(pieces) and last - first < RUN_PIECES and pieces[last] == MISSING:
                 pieces[last] = GIVEN
@@ -89,16 +97,32 @@ class PullFiles:
             return PieceRun(path, first, last, begin, end, self._spoilt.get(path, 0))
         return None
 
+    def stream(self, run: PieceRun) -> PieceRun | None:
+        """Take in that the hub answered with the whole file. Return what to take of that: all that
+        is missing; None where another one streams the file already."""
+        self._has_ranges = False
+        return None if run.path in self._streamed else self._stream(run.path, 0)
+
+    def wants(self, path: str, index: int) -> bool:
+        """Return whether a piece is not here yet."""
+        return self._pieces[path][index] != LANDED
+
+    def has_all(self, path: str) -> bool:
+        """Return whether a file is here whole, right or not."""
+        return self._pieces[path].count(LANDED) == len(self._pieces[path])
+
     def take(self, path: str, index: int) -> None:
         """Take in that a piece which was given out is on the disk."""
         pieces = self._pieces[path]
-        if pieces[index] == GIVEN:
+        if pieces[index] != LANDED:
             pieces[index] = LANDED
             self.done_bytes += self._length(self._files[path], index)
 
     def put_back(self, run: PieceRun) -> None:
         """Put back what of a run has not landed: it is given out again. Of one that had landed
         before its file was found wrong nothing is put back: others may have its pieces by now."""
+        if run.streams:
+            self._streamed.discard(run.path)
         if run.spoilt != self._spoilt.get(run.path, 0):
             return
         pieces = self._pieces[run.path]
@@ -133,6 +157,15 @@ class PullFiles:
         self.done_bytes -= file.size_bytes
         self._pieces[path] = bytearray(len(self._pieces[path]))
         return False
+
+    def _stream(self, path: str, first: int) -> PieceRun:
+        pieces, size = self._pieces[path], self._files[path].size_bytes
+        self._streamed.add(path)
+        for index in range(first, len(pieces)):
+            if pieces[index] == MISSING:
+                pieces[index] = GIVEN
+        begin, spoilt = first * PIECE_BYTES, self._spoilt.get(path, 0)
+        return PieceRun(path, first, len(pieces), begin, size, spoilt, streams=True)
 
     def _length(self, file: HubFile, index: int) -> int:
         return min(PIECE_BYTES, file.size_bytes - index * PIECE_BYTES)

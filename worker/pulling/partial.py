@@ -28,6 +28,8 @@ from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 KEPT_S = 7 * 24 * 3600.0
 """A partial model that nobody went on with for so long is removed."""
+HASHED_AGAIN_BYTES = 64 << 20
+"""A file of so many bytes, or fewer, is hashed in a moment."""
 LOCK_S = 10.0
 """A process of this node that is ending has let go of a partial model within this."""
 
@@ -46,7 +48,9 @@ class Partial:
         self._lock = _locked(self._folder, listing)
 
     def open(self) -> tuple[Mapping[str, bytes], Set[str]]:
-        """Make it, or find what it holds: of each file its pieces, and the files found right."""
+        """Make it, or find what it holds: of each file its pieces, and the files found right. Small
+        ones count as right only once they are hashed again: an earlier process left them, and
+        anything may have written to them since. Large ones do so where they were written to."""
         note = {"model": self._listing.model, "digest": self._listing.digest}
         if self._note() != note:
             shutil.rmtree(self._files.files, ignore_errors=True)
@@ -56,7 +60,8 @@ class Partial:
         for file in self._listing.files:
             noted = self._files.begin(file.path)
             have[file.path] = noted[:-1]
-            if noted[-1]:
+            small = file.size_bytes <= HASHED_AGAIN_BYTES
+            if noted[-1] and not small and not self._files.changed(file.path):
                 checked.add(file.path)
         os.utime(self._folder)
         return have, checked

@@ -1,8 +1,8 @@
 """Talks to a hub, and to where it leads: some bytes of a file, as they come.
 
-Of an answer only what was asked for is taken: the range and the whole size are held to the listing,
-and what is packed is refused. Redirects are followed a few times, from https never to http, and
-take the token no further than the hub.
+Of an answer only what was asked for is taken, or the whole file where a hub knows no ranges: the
+range and the whole size are held to the listing, and what is packed is refused. Redirects are
+followed a few times, from https never to http, and take the token no further than the hub.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 
 import httpx
 
@@ -23,6 +24,29 @@ CHUNK_BYTES = 256 << 10
 TIMEOUT = httpx.Timeout(30.0, connect=15.0, pool=60.0)
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _PRIVATE = ("authorization", "cookie")
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """Bytes of a file that come, from `begin` on, up to and without `end`."""
+
+    path: str
+    begin: int
+    end: int
+    _raw: Iterator[bytes]
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield them as they come, none beyond `end`. Raises PullFailed where some are missing."""
+        left = self.end - self.begin
+        for part in self._raw:
+            kept = part[:left]
+            left -= len(kept)
+            if kept:
+                yield kept
+            if not left:
+                return
+        if left:
+            raise unreachable(f"{self.path}: {left:,} bytes are missing at the end of an answer")
 
 
 class RangeReader:
@@ -38,23 +62,22 @@ class RangeReader:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._http = httpx.Client(timeout=TIMEOUT, limits=limits, follow_redirects=False)
 
-    def read(self, url: str, file: HubFile, begin: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes of a file from `begin` on, up to and without `end`. Raises PullFailed."""
-        left = end - begin
+    @contextlib.contextmanager
+    def opened(self, url: str, file: HubFile, begin: int, end: int) -> Generator[FileAnswer]:
+        """Ask for the bytes of a file from `begin` on, up to and without `end`; a hub may answer
+        with the whole file instead. Raises PullFailed, also for what fails while it is read."""
         try:
             with contextlib.closing(self._opened(url, begin, end)) as answer:
-                skip = self._check(answer, file, begin, end)
-                for part in answer.iter_raw(CHUNK_BYTES):
-                    kept = part[skip:][:left]
-                    skip = max(0, skip - len(part))
-                    left -= len(kept)
-                    if kept:
-                        yield kept
-                    if not left:
-                        return
+                is_whole = self._check(answer, file, begin, end)
+                first, last = (0, file.size_bytes) if is_whole else (begin, end)
+                yield FileAnswer(file.path, first, last, answer.iter_raw(CHUNK_BYTES))
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise unreachable(f"{file.path}: {error or type(error).__name__}") from None
-        raise unreachable(f"{file.path}: {left:,} bytes are missing at the end of an answer")
+
+    def read(self, url: str, file: HubFile) -> bytes:
+        """Return the whole of a small file. Raises PullFailed."""
+        with self.opened(url, file, 0, file.size_bytes) as answer:
+            return b"".join(answer.parts())
 
     def close(self) -> None:
         """Hang up."""
@@ -93,13 +116,13 @@ class RangeReader:
             )
             raise PullFailed("changed", text)
 
-    def _check(self, answer: httpx.Response, file: HubFile, begin: int, end: int) -> int:
-        """Return how many bytes of the answer come before what was asked for."""
+    def _check(self, answer: httpx.Response, file: HubFile, begin: int, end: int) -> bool:
+        """Return whether the answer is the whole file, and not the bytes that were asked for."""
         if answer.status_code not in (200, 206):
             raise self._refusal(answer)
         if answer.headers.get("content-encoding", "identity") != "identity":
             raise PullFailed("changed", f"{file.path} comes packed, which was not asked for")
-        size, skip = file.size_bytes, 0
+        size = file.size_bytes
         if answer.status_code == 206:
             found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
             if found is None:
@@ -109,11 +132,11 @@ class RangeReader:
                 raise unreachable(f"{file.path}: other bytes came than were asked for")
         else:
             said = answer.headers.get("content-length", "")
-            size, skip = int(said) if said.isdecimal() else size, begin
+            size = int(said) if said.isdecimal() else size
         if size != file.size_bytes:
             text = f"{file.path} has {size:,} bytes now, and {file.size_bytes:,} in the hub's list"
             raise PullFailed("changed", f"{text}; pull it anew")
-        return skip
+        return answer.status_code == 200
 
     def _refusal(self, answer: httpx.Response) -> PullFailed:
         status, code = answer.status_code, answer.headers.get("x-error-code")

@@ -140,7 +140,7 @@ class PullSession:
         def read(file: HubFile) -> bytes:
             """Return the content of a small file. Raises PullFailed."""
             url = self._hub.url_of(listing, file.path)
-            content = b"".join(reader.read(url, file, 0, file.size_bytes))
+            content = reader.read(url, file)
             hashed = FileHash(file)
             hashed.add(content)
             if hashed.digest() != file.digest:
@@ -231,8 +231,9 @@ class PullSession:
         self, reader: RangeReader, partial: Partial, by_path: dict[str, HubFile]
     ) -> None:
         while (run := self._next_run()) is not None:
+            runs = [run]
             try:
-                self._fetch(reader, partial, by_path[run.path], run)
+                self._fetch(reader, partial, by_path[run.path], runs)
             except PullFailed as failure:
                 with self._changed:
                     end = self._patience.failed(failure, time.monotonic())
@@ -240,7 +241,8 @@ class PullSession:
                     raise end from None
             finally:
                 with self._changed:
-                    self._plan().put_back(run)
+                    for one in runs:
+                        self._plan().put_back(one)
                     self._changed.notify_all()
 
     def _next_run(self) -> PieceRun | None:
@@ -254,24 +256,48 @@ class PullSession:
                 self._changed.wait(TELL_S if pause_s <= 0 else min(pause_s, TELL_S))
             return None
 
-    def _fetch(self, reader: RangeReader, partial: Partial, file: HubFile, run: PieceRun) -> None:
+    def _fetch(
+        self, reader: RangeReader, partial: Partial, file: HubFile, runs: list[PieceRun]
+    ) -> None:
+        """Fetch the run in `runs`; one that streams the whole file joins it where the hub answers
+        with that. Raises PullFailed, OSError."""
         assert self._listing is not None
-        url, index, held = self._hub.url_of(self._listing, file.path), run.first, bytearray()
-        for part in reader.read(url, file, run.begin, run.end):
-            held += part
-            left = file.size_bytes - index * PIECE_BYTES
-            while held and len(held) >= (length := min(PIECE_BYTES, left)):
-                content = bytes(held[:length])
-                del held[:length]
-                partial.write(file, index, content)
+        (run,), url = runs, self._hub.url_of(self._listing, file.path)
+        with reader.opened(url, file, run.begin, run.end) as answer:
+            if (answer.begin, answer.end) != (run.begin, run.end) and not run.streams:
                 with self._changed:
-                    if self._end is not None:
+                    stream = self._plan().stream(run)
+                if stream is None:
+                    return
+                runs.append(stream)
+            index, held = answer.begin // PIECE_BYTES, bytearray()
+            for part in answer.parts():
+                held += part
+                left = file.size_bytes - index * PIECE_BYTES
+                while held and len(held) >= (length := min(PIECE_BYTES, left)):
+                    content = bytes(held[:length])
+                    del held[:length]
+                    if not self._take(partial, file, index, content):
                         return
-                    self._plan().take(file.path, index)
-                    self._patience.came(time.monotonic())
-                    self._received.total += length
-                    self._changed.notify_all()
-                index, left = index + 1, left - length
+                    index, left = index + 1, left - length
+
+    def _take(self, partial: Partial, file: HubFile, index: int, content: bytes) -> bool:
+        """Keep a piece that came; return whether more of its file is wanted."""
+        with self._changed:
+            if self._end is not None:
+                return False
+            wanted = self._plan().wants(file.path, index)
+        if not wanted:
+            return True
+        partial.write(file, index, content)
+        with self._changed:
+            if self._end is not None:
+                return False
+            self._plan().take(file.path, index)
+            self._patience.came(time.monotonic())
+            self._received.total += len(content)
+            self._changed.notify_all()
+            return not self._plan().has_all(file.path)
 
     def _hash_files(self, partial: Partial) -> None:
         hashes: dict[str, FileHash] = {}

@@ -96,6 +96,36 @@ def _hash(files: PullFiles, known: HubListing, disk: Any, dice: random.Random, f
     return faults
 
 
+@given(sizes, st.integers(0, 1 << 32))
+def test_a_hub_without_ranges_is_asked_for_each_file_by_one_at_a_time(
+    of_sizes: list[int], seed: int
+) -> None:
+    """Those that had asked before it was known leave the file to the first of them."""
+    known, dice = listing(of_sizes), random.Random(seed)
+    files = PullFiles(known, {})
+    asked = [run for run in (files.next() for _ in range(4)) if run is not None]
+    streams = [(run, stream) for run in asked if (stream := files.stream(run)) is not None]
+    assert len({stream.path for _, stream in streams}) == len(streams)
+    for run in asked:
+        if run not in [streaming for streaming, _ in streams]:
+            files.put_back(run)
+    while not files.landed:
+        if streams:
+            run, stream = streams.pop()
+        else:
+            run = stream = files.next()
+        assert run is not None and stream is not None
+        others = list(iter(files.next, None))
+        assert stream.path not in {one.path for one in others}, "nobody else asks for it"
+        drops_at = dice.randint(stream.first, stream.last)
+        for index in range(stream.first, drops_at):
+            if files.wants(stream.path, index):
+                files.take(stream.path, index)
+        for one in (run, stream, *others):
+            files.put_back(one)
+    assert files.landed
+
+
 @given(sizes)
 def test_what_was_kept_is_not_asked_for_again(of_sizes: list[int]) -> None:
     known = listing(of_sizes)

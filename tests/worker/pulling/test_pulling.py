@@ -175,6 +175,15 @@ def test_a_server_without_ranges_serves(hub: HubServer, models: Path) -> None:
     assert_whole(hub, models)
 
 
+def test_a_server_without_ranges_sends_a_large_file_once(hub: HubServer, models: Path) -> None:
+    hub.repositories[REPOSITORY]["model-00002-of-00002.safetensors"] = bytes(100 * MB)
+    hub.faults = Faults(no_ranges=True)
+    assert pull(hub, models)[-1].phase == "done"
+    assert_whole(hub, models)
+    print(f"{hub.sent.body_bytes / needed_bytes(hub):.2f} times its bytes")
+    assert hub.sent.body_bytes < 1.2 * needed_bytes(hub)
+
+
 def test_the_token_goes_to_the_hub_alone(hub: HubServer, models: Path) -> None:
     hub.faults = Faults(needs_token="secret")
     assert pull(hub, models, env={"HF_TOKEN": "secret"})[-1].phase == "done"
@@ -387,5 +396,7 @@ def test_a_partial_model_that_was_spoilt_on_the_disk_is_mended(
     for grown in (folder / "files").rglob("*.safetensors"):
         with open(grown, "r+b") as file:
             file.write(b"spoilt")
+    # this one had been found right: small files come first
+    (folder / "files" / "config.json").write_bytes(b'{"model_type": "spoil"}')
     assert pull(hub, models)[-1].phase == "done"
     assert_whole(hub, models)

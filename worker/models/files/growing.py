@@ -74,6 +74,10 @@ class GrowingFiles:
         """Note that the whole of a file, which is synced, is right. Raises OSError."""
         _put(self._note(name), b"\1", self._pieces(name))
 
+    def changed(self, name: str) -> bool:
+        """Return whether a file was written since something was noted of it. Raises OSError."""
+        return self.path(name).stat().st_mtime_ns > self._note(name).stat().st_mtime_ns
+
     def spoil(self, name: str, pieces: Iterable[int]) -> None:
         """Note that these pieces are not there after all. Raises OSError."""
         for index in pieces:
