@@ -225,11 +225,14 @@ class Worker:
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())
         parts, count = tuple(self._models.parts.values()), len(self._models.passed_over)
-        announced = (models, parts, addresses, ports, devices, passed_over, count)
+        cannot_run = self._slots.ability.why_not(now)
+        announced = (models, parts, addresses, ports, devices, passed_over, count, cannot_run)
         if announced == self._announced and now - self._announced_at < CARD_S:
             return
         self._announced, self._announced_at = announced, now
         settings, node = self._settings, self.client.speaker.node
+        facts = machine_facts(settings.memory_bytes)
+        facts["cannot_run"] = cannot_run or facts["cannot_run"]
         card = NodeCard(
             node=node,
             name=settings.node_name,
@@ -243,7 +246,7 @@ class Worker:
             rdma=devices,
             passed_over=passed_over,
             passed_over_count=count,
-            **machine_facts(settings.memory_bytes),
+            **facts,
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 

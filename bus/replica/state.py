@@ -266,10 +266,10 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             takes = instance.status == "ready" or not to
             update = {"yields_to": to, "yields_urgently": urgently}
             return instance.model_copy(update=update) if takes else instance
-        case InstanceFailed(why=why, place_again=again):
+        case InstanceFailed(why=why, place_again=again, elsewhere=elsewhere):
             status = signalled(instance.status, "gave_up")
             update = {"status": status, "why": why, "ready": (), "place_again": again}
-            return instance.model_copy(update=update)
+            return instance.model_copy(update={**update, "elsewhere": elsewhere})
         case KeepAliveSet(keep_alive_s=keep_alive_s):
             return instance.model_copy(update={"keep_alive_s": keep_alive_s})
         case RankSeated(generation=generation, seat=seat):

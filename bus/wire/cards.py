@@ -266,7 +266,8 @@ class NodeCard(Message):
     for equal files. Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
     first; none: it does not. `parts` are models of which it has some layers only. `passed_over` is
-    what lies on its disk and is no model, the first hundred of `passed_over_count`.
+    what lies on its disk and is no model, the first hundred of `passed_over_count`. `cannot_run`
+    says why no runner can compute here (MLX is not installed), what to do, and is empty elsewhere.
     """
 
     node: NodeId = Field(min_length=1)
@@ -299,6 +300,7 @@ class NodeCard(Message):
     rdma_ports: tuple[RdmaPort, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
     passed_over_count: int = 0
+    cannot_run: str = ""
 
 
 AHEAD_S = 60.0

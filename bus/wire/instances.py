@@ -44,6 +44,8 @@ NEXT: Mapping[Status, Mapping[Signal, Status]] = {
 """`placed` waits for its ranks; `draining` ends only by removal."""
 
 
+MAX_WHY = 500
+"""So many characters of what a runner said last are remembered of each node."""
 DRAIN_S = 60.0
 """The ordinary time that a copy which is let go has for its open requests."""
 Sharding = Literal["none", "pipeline", "tensor"]
@@ -109,7 +111,8 @@ class Instance(Message):
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
     `collectives` is what joins the ranks. `kv`, how what grows of its KV is held, was decided at
     placement, too. `place_again`: it was given up, and is to be placed
-    anew under these conditions. `test`: it holds no model, its ranks test their collectives.
+    anew under these conditions; `elsewhere`: at once, on nodes where it has not failed. `test`: it
+    holds no model, its ranks test their collectives.
     `quantizes`: it makes `model`, which is not there before it has ended, of another.
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
     when those that it has are done, unless that is withdrawn; `yields_urgently`: gateways take back
@@ -137,6 +140,7 @@ class Instance(Message):
     collectives: Literal["ring", "jaccl"] = "ring"
     conditions: Conditions = Conditions()
     place_again: Conditions | None = None
+    elsewhere: bool = False
     test: CollectiveTest | None = None
     yields_to: str = ""
     yields_urgently: bool = False
@@ -176,12 +180,23 @@ class Instance(Message):
         )
 
 
+class NodeSetback(Message):
+    """How often a model's runners ended in a row on one node, until when that node does not get the
+    model (seconds since 1970), and what the last one said."""
+
+    node: NodeId
+    in_a_row: int = Field(ge=1)
+    until_s: float
+    why: str = Field(default="", max_length=MAX_WHY)
+
+
 class Setbacks(Message):
     """What each holder remembers of a model whose runners fail. `in_a_row` ended one after the
     other, the last one as this generation of an instance, at the last of the times `failed_at_s`,
     which are those of that instance within a minute. Until `again_at_s` the model is
     not tried again, until `replica_at_s` it gets no replica. `for_want_of` are the nodes of which
-    one that turns out lost was the reason. Times are the holder's clock, in seconds since 1970."""
+    one that turns out lost was the reason; `on` are the nodes on which its runners ended. Times are
+    the holder's clock, in seconds since 1970."""
 
     model: ModelId
     in_a_row: int = Field(default=0, ge=0)
@@ -191,6 +206,7 @@ class Setbacks(Message):
     again_at_s: float = 0.0
     replica_at_s: float = 0.0
     for_want_of: tuple[NodeId, ...] = ()
+    on: tuple[NodeSetback, ...] = ()
 
     @property
     def is_forgotten(self) -> bool:

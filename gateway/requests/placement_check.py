@@ -22,7 +22,10 @@ ANSWER_S = 10.0
 
 
 def is_final(refusal: Refusal) -> bool:
-    """Return whether waiting has no sense: what is missing is pinned, or there is none."""
+    """Return whether waiting has no sense: what is missing is pinned, there is none, or no node on
+    which the model could be can start a runner now."""
+    if refusal.facts.get("given_up"):
+        return True
     in_vain = refusal.reason == "no_capacity" and refusal.retry_after_s is None
     return refusal.reason in FINAL or in_vain
 

@@ -75,11 +75,12 @@ def ready_instances(
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
     """Return why the model will not be loaded now: the holder gave up on all its copies, and places
-    none of them under other conditions; or None. One that is to come back as it was is waiting: for
-    the end of a pause, because its runner kept failing, or for its node."""
+    none of them elsewhere or under other conditions; or None. One that is to come back as it was is
+    waiting: for the end of a pause, because its runner kept failing, or for its node."""
     mine = [one for one in instances if one.model == model]
     if not mine or any(
-        one.status != "failed" or one.place_again not in (None, one.conditions) for one in mine
+        one.status != "failed" or one.elsewhere or one.place_again not in (None, one.conditions)
+        for one in mine
     ):
         return None
     return mine[0].why or "its runner keeps failing"

@@ -122,6 +122,9 @@ def _chosen(
     if len({node.id for node in chosen}) != len(chosen):
         text = "each node takes part once; one is named twice"
         return Refusal(reason="bad_request", message=text, field="nodes")
+    broken = [f"{one.name} {one.card.cannot_run}" for one in chosen if one.card.cannot_run]
+    if broken:
+        return Refusal(reason="not_ready", message="; ".join(broken), retry_after_s=30.0)
     if len(chosen) < 2:
         there = f"there is {chosen[0].name}" if chosen else "no node has announced itself"
         return Refusal(

@@ -1,9 +1,13 @@
 """Models whose runners fail again and again: tried again after growing pauses, or given up.
 
 A copy is given up after three failures within a minute. A runner that says that its device may be
-wedged counts twice; one that says that its model cannot be loaded is not tried again at all.
+wedged counts twice; one that says that its model cannot be loaded, or MLX not be imported, is not
+tried again there.
 Slower ones are failures in a row, of any copy of the model, as long as none served for a while in
 between: the first two are made good at once, from then on each pause is twice the one before.
+Failures in a row are counted for each node: a node on which a copy was given up, or is to pause,
+does not get the model for so long, while others may (`barred`). A group whose ranks lost each other
+has failed on no node.
 A rank that ends because it lost another one, whose node is found lost soon after, says nothing of
 its model: that failure is taken back.
 Pure. What is remembered is in the state, too, where the next holder finds it (`told`, `recall`):
@@ -16,13 +20,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
-from bus.wire.instances import Instance, Setbacks
+from bus.wire.instances import MAX_WHY, Instance, NodeSetback, Setbacks
 
 LIMIT = 3
 WINDOW_S = 60.0
 WEDGED = 70
 LOAD_FAILED = 72
 GROUP_LOST = 76
+CANNOT_IMPORT = 77
 """Exit codes of `runner.lifecycle` that bear on trying again."""
 FREE_FAILURES = 2
 FIRST_PAUSE_S = 15.0
@@ -47,10 +52,21 @@ class Setback:
     gives_up: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """Failures in a row of a model on one node, until when the node does not get it, and what the
+    last runner said."""
+
+    count: int
+    until: float
+    why: str
+
+
 @dataclass(slots=True)
 class FailedRow:
     """Failures in a row of a model: how many, until when it waits, and of the last one when it was,
-    of which copy, and for want of which nodes, if it may have been for that."""
+    of which copy, and for want of which nodes, if it may have been for that. `on`: where known,
+    those of each node."""
 
     count: int
     waits_until: float
@@ -58,6 +74,7 @@ class FailedRow:
     instance: InstanceId
     generation: int
     for_want_of: frozenset[NodeId] = frozenset()
+    on: dict[NodeId, NodeRow] = field(default_factory=dict[NodeId, NodeRow])
 
 
 @dataclass(slots=True)
@@ -70,21 +87,38 @@ class CrashLoops:
     rows: dict[ModelId, FailedRow] = field(default_factory=dict[ModelId, FailedRow])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
 
-    def count_failure(self, instance: Instance, exit_code: int | None, now: float) -> Setback:
-        """Count one failure of an instance; return what follows from it."""
+    def count_failure(
+        self,
+        instance: Instance,
+        exit_code: int | None,
+        now: float,
+        *,
+        node: NodeId | None = None,
+        said: str = "",
+    ) -> Setback:
+        """Count one failure of an instance, whose runner on `node` ended with these words; return
+        what follows from it."""
         name, model = instance.instance, instance.model
         recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
         self.failures[name] = recent
         was_well = now - self.ready_at.pop(name, now) >= WELL_S
         before = self.rows.get(model)
-        count = 1 if was_well or before is None else before.count + 1
+        if was_well:
+            before = None
+        place, on = _place_of(instance, exit_code, node), {} if before is None else before.on
+        total = 0 if before is None else before.count
+        there = on.get(place) if place is not None else None
+        count = 1 + (there.count if there is not None else 0 if place is not None and on else total)
         doubled = count - FREE_FAILURES - 1
         pause_s = FIRST_PAUSE_S * 2.0 ** min(doubled, 30) if doubled >= 0 else 0.0
         pause_s = min(pause_s, self.longest_pause_s)
-        gives_up = exit_code == LOAD_FAILED or len(recent) >= LIMIT
+        gives_up = exit_code in (LOAD_FAILED, CANNOT_IMPORT) or len(recent) >= LIMIT
         waits_s = max(pause_s, RETRY_FAILED_S) if gives_up else pause_s
-        row = FailedRow(count, now + waits_s, now, name, instance.generation)
+        row = FailedRow(total + 1, now + waits_s, now, name, instance.generation)
+        row.on = dict(on)
+        if place is not None:
+            row.on[place] = NodeRow(count, now + waits_s, said[:MAX_WHY])
         if exit_code == GROUP_LOST:
             row.for_want_of = frozenset(shard.node for shard in instance.shards)
         self.rows[model] = row
@@ -97,7 +131,18 @@ class CrashLoops:
         if row is None or (row.instance, row.generation) != last:
             return None
         gives_up = len(self.failures.get(row.instance, [])) >= LIMIT
-        return Setback(row.count, max(0.0, row.waits_until - row.at), gives_up)
+        place = _place_of(instance, None, None)
+        there = None if place is None else row.on.get(place)
+        count = row.count if there is None else there.count
+        return Setback(count, max(0.0, row.waits_until - row.at), gives_up)
+
+    def barred(self, now: float) -> dict[ModelId, dict[NodeId, NodeRow]]:
+        """Return the nodes that do not get a model now, for its runners failed there, by model."""
+        found = {
+            model: {node: one for node, one in row.on.items() if one.until > now}
+            for model, row in self.rows.items()
+        }
+        return {model: nodes for model, nodes in found.items() if nodes}
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
         """Take back each model's last failure where it was for want of a rank on a lost node that
@@ -121,6 +166,13 @@ class CrashLoops:
     def note_ready(self, instance: InstanceId, now: float) -> None:
         """Note that a rank of an instance is ready."""
         self.ready_at[instance] = now
+
+    def note_serves(self, instance: Instance) -> None:
+        """Note that all ranks of an instance are ready: its model waits no longer for the pause
+        that another copy brought about."""
+        row = self.rows.get(instance.model)
+        if row is not None and row.instance != instance.instance:
+            row.waits_until = 0.0
 
     def forget(self, instance: Instance, now: float) -> None:
         """Drop the failures of an instance that is gone; of its model, too, if it was well."""
@@ -154,6 +206,15 @@ class CrashLoops:
                     "failed_at_s": tuple(when + wall_s for when in recent[-LIMIT:]),
                     "again_at_s": row.waits_until + wall_s if row.waits_until else 0.0,
                     "for_want_of": tuple(sorted(row.for_want_of)),
+                    "on": tuple(
+                        NodeSetback(
+                            node=node,
+                            in_a_row=there.count,
+                            until_s=there.until + wall_s,
+                            why=there.why,
+                        )
+                        for node, there in sorted(row.on.items())
+                    ),
                 }
                 one = one.model_copy(update=more)
             found[model] = one
@@ -172,7 +233,18 @@ class CrashLoops:
             self.rows[one.model] = FailedRow(
                 one.in_a_row, waits_until, failed[-1], one.instance, one.generation, nodes
             )
+            self.rows[one.model].on = {
+                there.node: NodeRow(there.in_a_row, min(longest, there.until_s - wall_s), there.why)
+                for there in one.on
+            }
             self.failures[one.instance] = failed
+
+
+def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) -> NodeId | None:
+    """Return the node on which an instance failed; None where it may have been any of a group's."""
+    if exit_code == GROUP_LOST:
+        return None
+    return instance.shards[0].node if len(instance.shards) == 1 else node
 
 
 def news_of(told: Mapping[ModelId, Setbacks], known: Mapping[str, Setbacks]) -> list[Setbacks]:
@@ -185,4 +257,5 @@ def _gist(one: Setbacks | None) -> tuple[object, ...]:
     """Return what makes a difference; a time differs by how two clocks drift."""
     if one is None:
         return ()
-    return one.in_a_row, one.replica_at_s > 0, one.instance, one.generation
+    nodes = tuple((there.node, there.in_a_row) for there in one.on)
+    return one.in_a_row, one.replica_at_s > 0, one.instance, one.generation, nodes

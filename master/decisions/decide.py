@@ -53,6 +53,7 @@ from bus.wire.messages.events import (
 from master import placement, pool
 from master.decisions.api_keys import decide_api_key
 from master.decisions.collective_tests import decide_test
+from master.decisions.crash_loop import NodeRow
 from master.decisions.derived import decide_derived
 from master.decisions.leasing import decide_lease, take_lease
 from master.decisions.nodes import decide_node
@@ -66,6 +67,7 @@ from master.decisions.pool_view import (
     is_kept,
     living,
     pinned_by_cards,
+    spec_of,
 )
 from master.decisions.quantizing import decide_quantizing
 
@@ -109,6 +111,7 @@ class Later:
 
 
 Decision = Decided | Known | Later | Refusal
+Barred = Mapping[ModelId, Mapping[NodeId, NodeRow]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,9 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
-    the pool has promised to others is not free, and the copies that leave for them are theirs."""
+    the pool has promised to others is not free, and the copies that leave for them are theirs. A
+    node that is `barred` for a model, whose runners failed there lately, does not get it, unless
+    who asks `insists` and no other node can hold it."""
 
     state: ClusterState
     observed: Observations
@@ -136,6 +141,8 @@ class Scene:
     tenure: pool.Tenure = field(default_factory=pool.Tenure)
     promises: tuple[pool.Promise, ...] = ()
     leases: pool.LeaseNotes = field(default_factory=pool.LeaseNotes)
+    barred: Barred = field(default_factory=dict[ModelId, Mapping[NodeId, NodeRow]])
+    insists: bool = False
 
     def nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work, without what others were promised."""
@@ -244,7 +251,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         for instance in living(scene.state, command.model):
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
-    spec = placement.PlacementSpec(command.model, **dict(conditions_of(command)))
+    spec = spec_of(scene, command.model, conditions_of(command))
     links = placement.Links(scene.observed.living_links(scene.now))
     if command.supposed is not None and not (command.dry_run and command.previews):
         text = "supposed: only a dry run that previews may suppose a model"
@@ -345,7 +352,7 @@ def _pin(command: PinModel, scene: Scene) -> Decision:
         return _said(decision, scene)
     if not living(scene.state, command.model):
         claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
-        never = choose(scene, placement.PlacementSpec(command.model), claim)
+        never = choose(scene, spec_of(scene, command.model), claim)
         if isinstance(never, Refusal) and never.retry_after_s is None:
             return _still_gathering(scene) or never
     return Decided((decision,), None)

@@ -8,6 +8,7 @@ votes or links; a stimulus is given only while its candidate holds the term.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -18,6 +19,7 @@ from bus.wire.messages.commands import Command, EndLease, PlaceModel, RenewLease
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
+    InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
     LeaseEnded,
@@ -121,6 +123,8 @@ class Holder:
         be changed now."""
         wished = command.model if isinstance(command, PlaceModel | TakeLease) else None
         scene = self._scene(log.state, now, self._book.promises_beside(wished, log.state))
+        is_meant = isinstance(command, PlaceModel) and not command.dry_run
+        scene = replace(scene, insists=is_meant)
         decision = self._decide(command, scene, self._new_instance())
         if isinstance(command, PlaceModel):
             self._pin_placed(command, decision, log, now)
@@ -212,6 +216,7 @@ class Holder:
             tenure=tenure,
             promises=promises,
             leases=self._memory.leases,
+            barred=self._memory.crash_loops.barred(now),
         )
 
     def _pin_placed(
@@ -252,6 +257,8 @@ class Holder:
         self._book.begin()
         for wish in wishes:
             scene = self._scene(log.state, now, self._book.promises_beside(None, log.state))
+            asked = self._asked.get(wish.model)
+            scene = replace(scene, insists=asked is not None and asked[0] == wish)
             decide = partial(self._decide, wish, fresh=self._new_instance())
             plan = plans.get(wish.model)
             decision = None if plan is None else planner.stayed(wish, scene, plan, decide)
@@ -285,6 +292,9 @@ class Holder:
             follows = planner.follow_up(known, body, self._memory.crash_loops, now)
             self._keep_setbacks(log, now)
             for more in follows:
+                if isinstance(more, InstanceFailed) and isinstance(body, RunnerEnded) and known:
+                    decide = partial(self._decide, fresh=InstanceId(""))
+                    more = planner.moved(known, more, self._scene(log.state, now), decide)
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,

@@ -34,6 +34,7 @@ from master.decisions.crash_loop import RETRY_FAILED_S, CrashLoops, Setback
 from master.decisions.decide import (
     Decided,
     Decision,
+    Known,
     Later,
     Scene,
 )
@@ -191,7 +192,9 @@ def follow_up(
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     if news.found_gone:
         return [_reopen(before, news.message)]  # a node's restart says nothing of its models
-    setback = crash_loops.count_failure(before, news.exit_code, now)
+    setback = crash_loops.count_failure(
+        before, news.exit_code, now, node=news.node, said=news.message
+    )
     return [_after_failure(before, setback, news.message)]
 
 
@@ -207,6 +210,39 @@ def _after_failure(
         again = before.conditions
         return InstanceFailed(instance=before.instance, why=why, place_again=again)
     return _reopen(before, said)
+
+
+def moved(
+    known: Instance,
+    failed: InstanceFailed,
+    scene: Scene,
+    decide: Callable[[PlaceModel, Scene], Decision],
+) -> InstanceFailed:
+    """Return the failure of a copy as one that is made good at once on other nodes, where they can
+    hold it; as it is where they cannot, with what its model did on those that could."""
+    barred = scene.barred.get(known.model, {})
+    if not barred or known.conditions.layers:
+        return failed
+    rest = {name: one for name, one in scene.state.instances.items() if name != known.instance}
+    without = replace(scene, state=scene.state.model_copy(update={"instances": rest}))
+    command = placement_again(known, known.conditions, "again")
+    decision = decide(command.model_copy(update={"if_absent": False, "dry_run": True}), without)
+    seats = {shard.node for shard in known.shards}
+    names = {NodeId(node): seat.name for node, seat in scene.state.nodes.items()}
+    if isinstance(decision, Known):
+        there = ", ".join(names.get(node, node) for node in sorted(seats & barred.keys()))
+        update = {
+            "why": f"{failed.why}; it failed on {there}, and is placed elsewhere",
+            "place_again": known.conditions,
+            "elsewhere": True,
+        }
+        return failed.model_copy(update=update)
+    others = sorted(barred.keys() - seats)
+    if not others:
+        return failed
+    here = ", ".join(names.get(node, node) for node in sorted(seats))
+    words = [f"on {names.get(node, node)}: {barred[node].why}" for node in others]
+    return failed.model_copy(update={"why": "; ".join([f"on {here}: {failed.why}", *words])})
 
 
 def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
@@ -291,14 +327,15 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
     """Return the placements of copies that a worker refused to load, that were lost with their
-    nodes, or whose runners failed and had their pause, each until it is placed (which removes the
-    failed one). One that is not pinned is not tried for longer than `RETRY_FAILED_S`."""
+    nodes, or whose runners failed, and had their pause or can be elsewhere, each until it is placed
+    (which removes the failed one). One that is not pinned is not tried for longer than
+    `RETRY_FAILED_S`."""
     found: list[PlaceModel] = []
     for one in scene.state.instances.values():
         if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
             continue
         failed_at = notes.failed_at.setdefault(one.instance, scene.now)
-        since_at = max(failed_at, notes.crash_loops.next_at(one.model))
+        since_at = max(failed_at, 0.0 if one.elsewhere else notes.crash_loops.next_at(one.model))
         is_pinned = pinned_by(one, scene.state) is not None
         if since_at <= scene.now and (is_pinned or scene.now - since_at < RETRY_FAILED_S):
             found.append(placement_again(one, one.place_again, "again"))
@@ -319,7 +356,7 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
-        _note_ready(notes.tenure, body, before, now)
+        _note_ready(notes, body, before, now)
         notes.crash_loops.note_ready(body.instance, now)
     elif isinstance(body, InstanceRemoved):
         notes.failed_at.pop(body.instance, None)
@@ -343,10 +380,11 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
         notes.tenure.yields_at[body.instance] = now
 
 
-def _note_ready(tenure: Tenure, body: RunnerReady, before: ClusterState, now: float) -> None:
+def _note_ready(notes: PlannerNotes, body: RunnerReady, before: ClusterState, now: float) -> None:
     """Note that a copy is ready, with its last rank."""
     known = before.instances.get(body.instance)
     if known is not None and known.generation == body.generation:
         ranks = {rank.rank for rank in known.ready} | {body.rank}
         if len(ranks) == len(known.shards):
-            tenure.ready(known.instance, known.model, now)
+            notes.tenure.ready(known.instance, known.model, now)
+            notes.crash_loops.note_serves(known)

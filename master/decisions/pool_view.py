@@ -69,7 +69,36 @@ def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
 def choose(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> pool.PoolChoice | Refusal:
-    """Return where a model goes, and who leaves for it; or why it cannot go anywhere."""
+    """Return where a model goes, and who leaves for it; or why it cannot go anywhere. On nodes on
+    which its runners failed lately it goes later, or where who asks insists."""
+    found = _chosen(scene, spec, claim)
+    if not spec.barred or not isinstance(found, Refusal) or found.retry_after_s is not None:
+        return found
+    anywhere = _chosen(scene, replace(spec, barred={}), claim)
+    if isinstance(anywhere, Refusal):
+        return anywhere
+    if scene.insists:
+        return anywhere
+    again_s = min(row.until for row in scene.barred[spec.model].values()) - scene.now
+    facts = {**found.facts, "given_up": True}
+    update = {"reason": "not_ready", "field": None, "retry_after_s": again_s, "facts": facts}
+    return found.model_copy(update=update)
+
+
+def spec_of(
+    scene: Scene, model: ModelId, conditions: Conditions | None = None
+) -> placement.PlacementSpec:
+    """Return what is asked of a placement, and which nodes the model's runners failed on lately."""
+    barred = {
+        node: f"gets it again in {row.until - scene.now:.0f} s, for its runner failed: {row.why}"
+        for node, row in scene.barred.get(model, {}).items()
+    }
+    return placement.PlacementSpec(model, **dict(conditions or Conditions()), barred=barred)
+
+
+def _chosen(
+    scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
+) -> pool.PoolChoice | Refusal:
     everyone, candidates = _victims(scene, claim)
     found = pool.choose(
         spec,

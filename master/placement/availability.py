@@ -39,7 +39,7 @@ RoomOf = Callable[[NodeCapacity], int]
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
     """The model to place, and its conditions. `layers` by node (id or name), in stage order. `kv`
-    None: as its card has it."""
+    None: as its card has it. `barred`: nodes that do not get it now, and why."""
 
     model: ModelId
     context_tokens: int | None = None
@@ -48,6 +48,7 @@ class PlacementSpec:
     sharding: Kind | None = None
     layers: Mapping[str, int] = field(default_factory=dict[str, int])
     kv: KvKind | None = None
+    barred: Mapping[NodeId, str] = field(default_factory=dict[NodeId, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,10 @@ def find_copies(
     blocked: dict[str, str] = {}
     costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
     for node in allowed:
+        why = node.card.cannot_run or spec.barred.get(node.id)
+        if why:
+            blocked[node.name] = why
+            continue
         own = node.card_of(spec.model)
         donor = own or donors[0]
         backend = resolve_backend(donor, node.card.backends)

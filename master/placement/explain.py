@@ -27,6 +27,7 @@ from master.placement.search import Placement, PlacementProblem, why_unshardable
 
 PENDING_RETRY_S = 2.0
 BUSY_RETRY_S = 5.0
+MENDED_RETRY_S = 30.0
 _TOLD = ("usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes")
 """Figures of a node that the facts of a refusal have."""
 
@@ -121,6 +122,24 @@ def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
         message=f"no node can run {model}: {why}",
         field="model",
         facts={"nodes": dict(blocked)},
+    )
+
+
+def mended_later(refusal: Refusal, nodes: Sequence[NodeCapacity]) -> Refusal:
+    """Return a refusal with the nodes named on which no runner starts, or not this model's: when
+    they are mended it may be another one."""
+    broken = {node.name: node.card.cannot_run for node in nodes if node.card.cannot_run}
+    if not broken:
+        return refusal
+    untold = [f"{name} {why}" for name, why in sorted(broken.items()) if why not in refusal.message]
+    return refusal.model_copy(
+        update={
+            "reason": "not_ready",
+            "message": "; ".join([refusal.message, *untold]),
+            "field": None,
+            "retry_after_s": MENDED_RETRY_S,
+            "facts": {**refusal.facts, "given_up": True},
+        }
     )
 
 

@@ -54,7 +54,7 @@ def place(
         found = search.fastest_of(_of_size(problem, size, availability.room_now))
         if found is not None:
             return found
-    return _crowded(problem) or _never_fits(problem)
+    return _crowded(problem) or explain.mended_later(_never_fits(problem), nodes)
 
 
 def placement_problem(
@@ -71,7 +71,7 @@ def placement_problem(
         return early
     copies, blocked = availability.find_copies(spec, allowed, nodes)
     if not copies:
-        return explain.no_node_can_run(spec.model, blocked)
+        return explain.mended_later(explain.no_node_can_run(spec.model, blocked), allowed)
     return PlacementProblem(spec, copies, blocked, sizing, links)
 
 

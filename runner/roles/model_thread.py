@@ -43,10 +43,12 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """`EngineLoop.load` raised; the thread has ended. `story` is the traceback, for the log."""
+    """`EngineLoop.load` raised; the thread has ended. `story` is the traceback, for the log.
+    `imports`: whether the libraries could be imported; where not, no model loads here."""
 
     message: str
     story: str = field(default="", compare=False)
+    imports: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class ModelThread:
             self._loop.load()
         except Exception as error:
             traceback.print_exc()
-            self._post(LoadFailed(_said(error), traceback.format_exc()))
+            imports = not isinstance(error, ImportError)
+            self._post(LoadFailed(_said(error), traceback.format_exc(), imports))
             return
         self._post(Loaded())
         try:

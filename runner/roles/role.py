@@ -212,10 +212,11 @@ class Role:
                     if self._channel is not None:
                         self._channel.ready = True
                     self._loaded()
-            case model_thread.LoadFailed(message):
+            case model_thread.LoadFailed(message, _, imports):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.error("loading failed", error=message)
-                code = _code_of(message, lifecycle.LOAD_FAILED)
+                own = lifecycle.LOAD_FAILED if imports else lifecycle.CANNOT_IMPORT
+                code = _code_of(message, own)
                 self._host.leave(code, "model_unavailable", message)
             case model_thread.Broken(message, _, story):
                 self._recorder.note(wall(), "error", message=message)

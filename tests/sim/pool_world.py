@@ -138,6 +138,8 @@ class PoolWorld:
         """When a model's `card.toml` on a node was written, and whether that pins it."""
         self.chips: dict[NodeId, str] = {}
         """What nodes say that they are, by which they are faster or slower."""
+        self.broken: dict[NodeId, str] = {}
+        """Why no runner starts on a node, as its card says."""
         self.begin_term()
         for node in self.nodes:
             self._tell(NodeJoined(node=node, name=node), node)
@@ -363,6 +365,7 @@ class PoolWorld:
             memory_bytes=int(gigabytes / 0.75 * GB), backends=("mlx-cpu",), mlx_version="",
             shoal_version="", chip=self.chips.get(node, ""), slots=slots, models=models,
             announced_at_s=1.0, ttl_s=1e9,
+            **({"cannot_run": self.broken[node]} if node in self.broken else {}),
         )  # fmt: skip
 
     def _reading(self, node: NodeId) -> NodeReading:

@@ -1,7 +1,7 @@
 """Talks to the GPU's tools and to the installed packages: what this node's runners compute on.
 
 MLX computes on a GPU of NVIDIA's where there is one and MLX's build for CUDA is installed; the
-worker loads no MLX, and asks the driver's tool instead.
+worker loads no MLX: it looks for MLX's files, and asks the driver's tool.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import functools
 import platform
 import sys
 from collections.abc import Callable
-from importlib import metadata
+from importlib import invalidate_caches, metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
 
 from bus.process.tools import asked
 
@@ -33,8 +36,29 @@ def has_cuda() -> bool:
     return bool(nvidia_bytes()) and any(_is_installed(name) for name in CUDA_BUILDS)
 
 
+def folders_of(package: str) -> list[Path]:
+    """Return the folders in which a package's files lie; none where it is not installed."""
+    invalidate_caches()
+    spec = find_spec(package)
+    found = None if spec is None else spec.submodule_search_locations
+    return [Path(one) for one in found or ()]
+
+
+def missing(folders_of: Callable[[str], list[Path]] = folders_of) -> str:
+    """Return what of MLX is not installed here, so that no runner can start; empty where all is.
+    Nothing is imported: a package's files are looked for."""
+    mlx = folders_of("mlx")
+    if not any((one / f"core{suffix}").exists() for one in mlx for suffix in EXTENSION_SUFFIXES):
+        return "mlx"
+    if not any(any(one.glob("lib/libmlx.*")) for one in mlx):
+        return "mlx-metal" if has_metal() else "mlx-cpu"  # or a build for CUDA
+    return "" if folders_of("mlx_lm") else "mlx-lm"
+
+
 def backends() -> tuple[str, ...]:
-    """Return the tags of what runners compute on here, best first."""
+    """Return the tags of what runners compute on here, best first; none where MLX is missing."""
+    if missing():
+        return ()
     if has_metal():
         return ("mlx-metal",)
     return ("mlx-cuda",) if has_cuda() else ("mlx-cpu",)

@@ -38,6 +38,7 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
         "cores": psutil.cpu_count() or 1,
         "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
         "backends": gpu.backends(),
+        "cannot_run": cannot_run(gpu.missing()),
         "mlx_version": _version("mlx"),
         "shoal_version": version,
         "tree": tree,
@@ -50,6 +51,15 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
         "python_version": platform.python_version(),
         "mlx_lm_version": _version("mlx-lm"),
     }
+
+
+def cannot_run(missing: str) -> str:
+    """Return why no runner can start where a package is missing; empty where none is."""
+    if not missing:
+        return ""
+    return f"cannot run any: {missing} is not installed there ({sys.executable} -m pip install " + (
+        f"{missing}); `shoal doctor` there tells more"
+    )
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from worker.machine.ability import Ability
 from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
@@ -66,6 +67,7 @@ class SlotControl:
         self.log = self.client.log
         self._reactor = self.client.reactor
         self._reported = Reported()
+        self.ability = Ability()
         self._questions = OpenQuestions()
         self._stacks = SuspectStacks(self.client)
         self._ended = deque[RunnerReport](maxlen=ENDED_KEPT)
@@ -141,6 +143,7 @@ class SlotControl:
         if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
             return
         instance = self.client.state.instances.get(slot.task.instance)
+        self.ability.note_ready()
         if instance is not None and instance.serves and len(instance.shards) == 1:
             self.notes.loaded(instance.model, now - before.since_at)
 
@@ -206,6 +209,7 @@ class SlotControl:
         """Take supervisord's list in, tell of processes that are gone, and reconcile."""
         self._listed_at = self._reactor.now()
         seen = self.processes.listed()
+        self.ability.note_supervisor(self.processes.trouble, self._listed_at)
         if seen is None:
             return
         now = self._reactor.now()
@@ -226,6 +230,9 @@ class SlotControl:
         self.log.info("a slot is free", slot=slot.name, pid=slot.pid, exit_code=gone.exit_code)
         for tell in facts:
             self._do(tell, now)
+        word = slot.last_word
+        said = gone.exit_code if word is None else word.exit_code
+        self.ability.note_ended(said, "" if word is None else word.message, now)
         recorder = self.processes.take_flight(slot.name, slot.pid)
         self._reported.note_gone(gone, now)
         self.notes.sweep()

@@ -178,12 +178,14 @@ class InstanceYields(Message):
 
 class InstanceFailed(Message):
     """Given up (crash breaker, refusal of a worker). `place_again`: under which conditions it
-    is to be placed elsewhere; None when that has no sense."""
+    is to be placed again; None when that has no sense. `elsewhere`: at once, on nodes where it has
+    not failed."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     instance: InstanceId
     why: str
     place_again: Conditions | None = None
+    elsewhere: bool = False
 
 
 class InstanceRemoved(Message):

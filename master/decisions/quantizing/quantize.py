@@ -124,6 +124,9 @@ def _fitting(
 
 def _no_room(command: QuantizeModel, node: NodeCapacity, card: ModelCard) -> Refusal | None:
     order = command.quantizing
+    if node.card.cannot_run:
+        text = f"{node.name} {node.card.cannot_run}"
+        return Refusal(reason="not_ready", message=text, retry_after_s=RETRY_S)
     if node.reading is None or node.free_bytes is None:
         text = f"the memory of {node.name} is not measured yet"
         return Refusal(reason="pending", message=text, retry_after_s=2.0)

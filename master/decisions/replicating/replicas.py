@@ -23,9 +23,10 @@ from master.decisions.pool_view import (
     instance_of,
     living,
     placement_again,
+    spec_of,
 )
 from master.decisions.stand_ins import lost_copies
-from master.placement import Placement, PlacementSpec, read_s_per_byte
+from master.placement import Placement, read_s_per_byte
 
 if TYPE_CHECKING:
     from master.decisions.decide import Scene
@@ -91,7 +92,7 @@ def _placed(
     alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
     single = first.conditions.model_copy(update={**alike, **alone})
     command = placement_again(first, single, "replica").model_copy(update={"pinned": False})
-    spec = PlacementSpec(model, **dict(single))
+    spec = spec_of(scene, model, single)
     free = replace(scene, avoided=scene.avoided | _busy_nodes(model, scene))
     found = choose(free, spec, claim_of(free, command))
     if not isinstance(found, pool.PoolChoice) or found.placement is None or len(found.needs) > 1:

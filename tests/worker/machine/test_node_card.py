@@ -14,6 +14,7 @@ from worker.machine import gpu
 from worker.machine.gpu import ASK_METAL, working_set_in
 from worker.machine.node_card import (
     addresses,
+    cannot_run,
     chip_in,
     lowest_address,
     mac_id_in,
@@ -85,6 +86,28 @@ def test_runners_compute_on_a_gpu_where_there_is_one_and_mlx_is_built_for_it(
     monkeypatch.setattr(gpu, "nvidia_bytes", lambda: memory_bytes)
     monkeypatch.setattr(gpu, "_is_installed", installed.__contains__)
     assert gpu.backends() == (tags,)
+
+
+@pytest.mark.parametrize(
+    ("files", "lacks"),
+    [
+        ((), "mlx"),
+        (("mlx/nn/layers.py", "mlx/lib/libmlx.so", "mlx_lm/load.py"), "mlx"),
+        (("mlx/core.abi3.so", "mlx_lm/load.py"), "mlx-cpu"),
+        (("mlx/core.abi3.so", "mlx/lib/libmlx.so"), "mlx-lm"),
+        (("mlx/core.abi3.so", "mlx/lib/libmlx.so", "mlx_lm/load.py"), ""),
+    ],
+)
+def test_what_of_mlx_is_missing_is_seen_without_an_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], lacks: str
+) -> None:
+    monkeypatch.setattr(gpu, "has_metal", lambda: False)
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert gpu.missing(lambda name: list(tmp_path.glob(name))) == lacks
+    assert gpu.missing() == "" and gpu.backends(), "it is installed where tests run"
+    assert (lacks in cannot_run(lacks)) and bool(cannot_run(lacks)) == bool(lacks)
 
 
 def test_a_macs_working_set_is_its_operators_limit_or_else_what_metal_says() -> None:
