@@ -99,8 +99,11 @@ class CandidateShell:
         self._wire.listen(self.heard, self._switchboard)
 
     def close(self) -> None:
-        """Stop; what was journalled is on the disk."""
+        """Stop; what was journalled is on the disk, and so is what was only counted, if there is
+        room by now and this log is the one that counts."""
         self._wire.close()
+        if self.candidate.holding:
+            self._journal.keep_whole(self.candidate.state)
         self._journal.close()
 
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
@@ -173,6 +176,7 @@ class CandidateShell:
 
     def _announce(self) -> None:
         self._wire.look_after()
+        self._journal.look()
         self._do([types.Spread(self._candidacy())])
 
     def _candidacy(self) -> Candidacy:

@@ -6,7 +6,8 @@ damaged is kept aside, one that begins with what precedes the damage takes its p
 counts as `lost` until it is whole again, over restarts too. When the log passes its bound, a new
 file that begins with a snapshot takes its place (written aside, fsynced, renamed), and the old one
 goes to the archives. With the disk full or nearly so the journal degrades to counting only until
-the next start: it says so once, nothing crashes, and what is acknowledged then is `volatile`.
+the next start: it says so once, nothing crashes, and what is acknowledged then is `volatile`. Once
+there is room it says that, too, and a leader that ends in order writes its log whole.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Journal:
         archives: Archives | None = None,
     ) -> None:
         self.folder = folder
-        self.degraded = self.lost = False
+        self.degraded = self.lost = self._told_room = False
         self.appended = 0
         self._log = log
         self._max_records = max_records
@@ -139,6 +140,23 @@ class Journal:
         except OSError as error:
             self._degrade(str(error))
 
+    def look(self) -> None:
+        """Say once that there is room again, where appends are only counted."""
+        if self.degraded and not self._told_room and self._has_room():
+            self._told_room = True
+            self._log.critical(
+                "there is room again for the journal: take this node down in order (`shoal down`, "
+                "then `shoal up`); its journal is written whole then",
+                folder=str(self.folder),
+            )
+
+    def keep_whole(self, state: ClusterState) -> None:
+        """Begin a new file with `state`, the end of the log, where appends were only counted: then
+        a node that ends in order loses nothing, if there is room."""
+        if self.degraded and self._has_room():
+            self.degraded = False
+            self.compact(state)
+
     def close(self) -> None:
         """Sync and close."""
         self.archives.finish()
@@ -167,8 +185,10 @@ class Journal:
     def _degrade(self, why: str) -> None:
         if not self.degraded:
             self.degraded = True
+            self._told_room = False
             self._log.critical(
-                "the journal only counts from here on: free some disk space and restart `master`",
+                "the journal only counts from here on, and changes are in memory alone: free some "
+                "disk space, and do not restart `master` before the log says that there is room",
                 folder=str(self.folder),
                 why=why,
             )
@@ -177,6 +197,11 @@ class Journal:
         free = self.files.free_bytes(self.folder)
         if free < self._low_disk_bytes:
             self._degrade(f"{free >> 20} MiB free, {self._low_disk_bytes >> 20} MiB wanted")
+
+    def _has_room(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.files.free_bytes(self.folder) >= self._low_disk_bytes
+        return False
 
     def _content(self) -> bytes:
         try:

@@ -350,3 +350,25 @@ def test_a_file_of_an_earlier_version_is_begun_anew_so_that_it_names_ours(tmp_pa
     assert read_records(path.read_bytes()).protocol == PROTOCOL_MAX
     assert replayed(tmp_path) == state
     assert len(list((tmp_path / "archives").iterdir())) == 1
+
+
+def test_a_journal_that_only_counts_says_when_there_is_room_and_how_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    disk, (log, said) = Disk(), quiet()
+    journal = Journal(tmp_path, log, low_disk_bytes=1, files=disk)  # pyright: ignore[reportArgumentType]
+    state = fill(journal, journal.open()[0], 2)
+    disk.full = True
+    state = fill(journal, state, 3)
+    assert journal.degraded and said.getvalue().count("do not restart `master`") == 1
+    journal.look()
+    assert "there is room again" not in said.getvalue()
+    disk.full = False
+    journal.look()
+    journal.look()
+    assert said.getvalue().count("there is room again") == 1 and journal.degraded
+    journal.keep_whole(state)
+    journal.close()
+    again = Journal(tmp_path, log, low_disk_bytes=1, files=disk)  # pyright: ignore[reportArgumentType]
+    found, events = again.open()
+    assert (found, events) == (state, []), "what was acknowledged meanwhile is there"
