@@ -18,7 +18,7 @@ from falcon.asgi import Request
 
 from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
-from gateway.cluster.own_peers import user_of_end
+from gateway.cluster.own_peers import End, user_of_end
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.auth import STRANGER, Caller, client_address
 from gateway.http.connection import CONNECTION
@@ -98,6 +98,11 @@ async def _user_of(req: Request) -> int | None:
     """Return the user at the other end, found once for each connection."""
     noted = cast(MutableMapping[str, Any], req.scope.setdefault(CONNECTION, {}))
     if _USER not in noted:
-        client, server = (req.scope.get(end) or ("", 0) for end in ("client", "server"))
-        noted[_USER] = await asyncio.to_thread(user_of_end, tuple(client), tuple(server))
+        client, server = _end(req, "client"), _end(req, "server")
+        noted[_USER] = await asyncio.to_thread(user_of_end, client, server)
     return noted[_USER]
+
+
+def _end(req: Request, which: str) -> End:
+    host, port = req.scope.get(which) or ("", 0)
+    return str(host), int(port)

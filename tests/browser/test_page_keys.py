@@ -86,3 +86,21 @@ def test_a_key_for_inference_opens_the_chat_alone(tab: Tab, locked: Node) -> Non
     expect(page.locator("article.answer p").first).to_contain_text("language models")
     tab.view("cluster")
     expect(page.locator("main")).to_contain_text("This key")
+
+
+def test_who_is_not_the_owner_has_the_chat_and_the_rest_by_the_owner_s_token(
+    browser: Browser, node: Node
+) -> None:
+    token = (node.home / "state" / "http-token").read_text().strip()
+    with opened(browser, node.url, expects=EXPECTED) as tab:
+        page = tab.page
+        page.set_extra_http_headers({"x-forwarded-for": "192.0.2.7"})
+        tab.open()
+        expect(page.locator(".pulse")).to_contain_text("the chat alone")
+        tab.view("cluster")
+        expect(page.locator("main")).to_contain_text("for the user who runs this node")
+        page.get_by_role("button", name="I have a key").click()
+        enter(tab, token)
+        page.wait_for_selector(".pulse.good")
+        page.wait_for_selector(".node-card")
+        tab.check()

@@ -65,7 +65,7 @@ function open() {
   document.title = `${T.views[name]} · ${T.name}`;
   if (isClosed) {
     main.classList.add("closed");
-    main.replaceChildren(h("header", { class: "head" }, h("h1", {}, T.views[name])), h("div", { class: "body" }, h("p", {}, words(T.status.closed))));
+    main.replaceChildren(h("header", { class: "head" }, h("h1", {}, T.views[name])), h("div", { class: "body" }, h("p", {}, words(hasKey() ? T.status.closed : T.status.strange))));
   } else VIEWS[name].open(main);
   frame();
 }
