@@ -84,10 +84,13 @@ def _template(folder: Path) -> str:
     found = _text(folder, "chat_template.jinja", TEXT_BYTES)
     if found:
         return found
-    with contextlib.suppress(orjson.JSONDecodeError):
-        said = _object(orjson.loads(_bytes(folder, "tokenizer_config.json", TOKENIZER_BYTES)))
-        template = said.get("chat_template")
-        return template if isinstance(template, str) else ""
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            template = _object(orjson.loads(_bytes(folder, name, TOKENIZER_BYTES))).get(
+                "chat_template"
+            )
+            if isinstance(template, str) and template:
+                return template
     return ""
 
 

@@ -106,17 +106,21 @@ class Text:
         self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)
         self._constrain_tools = constrain_tools
         self._grammars: Grammars | None = None
+        self._facts: dict[str, str] = {}
+        self._lacks_grammars = False
         try:
             self._prepare(_FIRST, context_tokens=1024)
         except StoppedTemplate as problem:
             raise TokenizerError(problem.message) from problem
-        except (BadRequest, ContextOverflow):
-            pass  # what the model cannot do is said to who asks for it
+        except (BadRequest, ContextOverflow) as problem:
+            # what the model cannot do is said to who asks for it
+            if self._lacks_grammars:
+                self._facts["grammars"] = str(problem)
 
     @property
     def facts(self) -> Mapping[str, str]:
         """Return what was found out of the model's files, in words, by what it is about."""
-        return {**self._tokenizer.facts, **self._conversations.facts}
+        return {**self._tokenizer.facts, **self._conversations.facts, **self._facts}
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to
@@ -286,7 +290,7 @@ class Text:
 
     def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
         if prompt.suffix is None:
-            return self._encode(prompt.text, field="prompt", special=special)
+            return self._encode(prompt.text, field="prompt", special=special, once=special)
         around = fill_in_tokens(self._tokenizer.token_id)
         if around is None:
             text = "it cannot fill in between a prompt and a suffix"
@@ -322,6 +326,7 @@ class Text:
             try:
                 guide = self._tokenizer.guide
             except TokenizerError as problem:
+                self._lacks_grammars = True
                 raise Unsupported(str(problem), field=field) from problem
             self._grammars = Grammars(guide, self._tokenizer.added_ids)
         return self._grammars

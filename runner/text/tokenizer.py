@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from llguidance import LLTokenizer
+from tokenizers import decoders
 
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
 from runner.text.families import (
@@ -28,11 +29,13 @@ from runner.text.families import (
     effort_levels,
     family_of,
 )
-from runner.text.opening import TokenizerError, open_tokenizer, template_for
+from runner.text.opening import SIDECAR, TokenizerError, open_tokenizer, template_for
 from runner.text.rendering import Renderer
 from runner.text.template import marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
+_TRIED = "to be\nor not"
+"""A text of which byte-level tokens that are not decoded show another."""
 
 
 class ModelTokenizer:
@@ -47,13 +50,23 @@ class ModelTokenizer:
         TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
-        files = [path / "chat_template.jinja", *path.glob("additional_chat_templates/*.jinja")]
+        files = [
+            path / "chat_template.jinja",
+            path / SIDECAR,
+            *path.glob("additional_chat_templates/*.jinja"),
+        ]
         _check_templates(sum(file.stat().st_size for file in files if file.is_file()) // 4, path)
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
-        eos = generation.get("eos_token_id", config.get("eos_token_id"))
-        self._opened = open_tokenizer(path, _told(parsers), _ids(eos))
+        ends = [
+            one for said in (generation, config, config.get("text_config")) for one in _ends(said)
+        ]
+        self._opened = open_tokenizer(path, _told(parsers), list(dict.fromkeys(ends)))
         self._backend: Any = self._opened.backend
+        self.facts: dict[str, str] = {}
+        """What was found out of the files, in words, by what it is about."""
+        if _mend_decoder(self._backend):
+            self.facts["decoder"] = "byte-level, though the files name none or another"
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
         self._contents = {index: str(token.content) for index, token in self._added.items()}
         self.added_ids = {text: index for index, text in self._contents.items()}
@@ -62,6 +75,9 @@ class ModelTokenizer:
         self.vocabulary: int = stated or self._tokens
         self.eos_token_ids: frozenset[int] = frozenset(
             index for index in self._opened.end_ids if 0 <= index < self.vocabulary
+        )
+        self.facts["ends"] = ", ".join(
+            f"{index} ({self._backend.id_to_token(index)})" for index in sorted(self.eos_token_ids)
         )
         self.has_template = self._opened.has_template
         self._renderer = Renderer()
@@ -76,11 +92,6 @@ class ModelTokenizer:
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
         """No token stands for more characters than this: its name's length, and some room for
         normalisers that shorten text."""
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return what was found out of the files, in words, by what it is about."""
-        return {}
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Return the token ids of `text`; markup of added tokens in it becomes those tokens.
@@ -171,7 +182,9 @@ class ModelTokenizer:
                 n_vocab=self.vocabulary,
                 eos_token=sorted(self.eos_token_ids) or None,
             )
-        except Exception as problem:
+        except BaseException as problem:  # a panic of Rust's is no Exception
+            if isinstance(problem, KeyboardInterrupt | SystemExit | GeneratorExit):
+                raise
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
 
     def _hidden(self) -> frozenset[int]:
@@ -215,10 +228,26 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _ids(value: object) -> list[int]:
-    if isinstance(value, int):
-        return [value]
-    return [item for item in cast(list[object], value or []) if isinstance(item, int)]
+def _ends(said: object) -> list[int]:
+    """Return the end tokens that a configuration names."""
+    value = cast(Mapping[str, object], said).get("eos_token_id") if isinstance(said, dict) else None
+    found = cast(list[object], value) if isinstance(value, list) else [value]
+    return [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
+
+
+def _mend_decoder(backend: Any) -> bool:
+    """Give a byte-level tokenizer whose decoder is missing, or is another, its own; return whether
+    that was needed: then a text that was encoded does not come back."""
+    tokens: list[int] = backend.encode(_TRIED, add_special_tokens=False).ids
+    if backend.decode(tokens).strip() == _TRIED:
+        return False
+    found: Any = backend.decoder
+    backend.decoder = decoders.ByteLevel()
+    if backend.decode(tokens).strip() == _TRIED:
+        return True
+    if found is not None:
+        backend.decoder = found
+    return False
 
 
 def _vocabulary(config: Mapping[str, Any]) -> int | None:

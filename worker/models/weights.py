@@ -73,7 +73,7 @@ MAX_SETTINGS_BYTES = 16 << 20
 MOST_LYING = 5_000
 """Folders and files that one look takes in."""
 TEMPLATE_CHARACTERS = 1 << 20
-TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 NOT_EMBEDDED = "take an embedding model of another kind: BERT and RoBERTa run, and decoders"
 NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json anew"
 
@@ -360,10 +360,13 @@ def _template(folder: Path) -> str:
     """Return the chat template's text, "" without one."""
     with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
         return file.read(TEMPLATE_CHARACTERS)
-    try:
-        found: object = json_object(folder / TEMPLATE_FILES[1]).get("chat_template", "")
-    except (OSError, ValueError):
-        return ""
-    if isinstance(found, str):
-        return found
-    return json.dumps(found) if isinstance(found, list) else ""
+    for name in TEMPLATE_FILES[1:]:
+        try:
+            found: object = json_object(folder / name).get("chat_template")
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, list):
+            return json.dumps(found)
+        if isinstance(found, str) and found:
+            return found
+    return ""

@@ -81,8 +81,7 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return a parser that takes for a call all that opens as one, in forms with tags; what does
-    not is the library's to read."""
+    """Return a parser that reads what opens as a call with tags; the library reads the rest."""
     tagged = TAGGED.get(form or "")
     if tagged is None or parse is None:
         return parse

@@ -9,8 +9,10 @@ from pathlib import Path
 from runner.text.opening.alone import open_alone
 from runner.text.opening.bounds import check_file
 from runner.text.opening.opened import OpenedTokenizer, TokenizerError, panics_told, template_for
+from runner.text.opening.sidecar import SIDECAR
 
 __all__ = [
+    "SIDECAR",
     "OpenedTokenizer",
     "TokenizerError",
     "check_file",

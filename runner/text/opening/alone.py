@@ -29,6 +29,7 @@ from runner.text.opening.settings import (
     templates_of,
     tokens_to_add,
 )
+from runner.text.opening.sidecar import sidecar_template
 
 OTHER_FILES = ("tekken.json",)
 """Files with which transformers may take another class."""
@@ -148,7 +149,7 @@ def _templates(path: Path, settings: TokenizerSettings) -> Templates:
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if texts.keys() == {"default"}:
         return texts["default"]
-    return texts or templates_of(settings.chat_template)
+    return texts or templates_of(settings.chat_template) or sidecar_template(path)
 
 
 def _marks(plain: _Plain, form: str | None) -> LibraryMarks:

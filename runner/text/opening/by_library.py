@@ -15,12 +15,16 @@ from typing import Any
 from runner.library import load_tokenizer, load_transformers
 from runner.text.families import LibraryMarks
 from runner.text.opening.opened import OpenedTokenizer, TokenizerError, marks
+from runner.text.opening.sidecar import sidecar_template
 
 
 def open_by_library(path: Path, told: dict[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
     """Return what the files in `path` say. `told` goes before what they say of mlx-lm's parsers.
     Raises TokenizerError."""
     try:
+        sidecar = sidecar_template(path)
+        if sidecar is not None:
+            told = {**told, "chat_template": sidecar}
         base = load_transformers().PreTrainedTokenizerBase
         wrapper: Any = load_tokenizer(
             path,

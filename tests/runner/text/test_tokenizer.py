@@ -38,10 +38,10 @@ def test_a_token_alone_goes_by_its_text_or_its_name() -> None:
     assert tokenizer.token_text(VOCABULARY - 1) == ""
 
 
-def test_generation_settings_decide_the_ends_before_the_models_config(tmp_path: Path) -> None:
+def test_the_ends_of_all_files_count(tmp_path: Path) -> None:
     save_toy(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9999]}))
-    assert ModelTokenizer(tmp_path).eos_token_ids == {1, 2}  # 2 is the tokenizer's own
+    assert ModelTokenizer(tmp_path).eos_token_ids == {0, 1, 2}
 
 
 def test_the_width_may_be_stated_by_who_has_seen_the_logits(tmp_path: Path) -> None:
