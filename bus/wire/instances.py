@@ -111,8 +111,9 @@ class Instance(Message):
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
     `collectives` is what joins the ranks. `kv`, how what grows of its KV is held, was decided at
     placement, too. `place_again`: it was given up, and is to be placed
-    anew under these conditions; `elsewhere`: at once, on nodes where it has not failed. `test`: it
-    holds no model, its ranks test their collectives.
+    anew under these conditions; `elsewhere`: at once, on nodes where it has not failed. `unmet`
+    says which of its conditions it does not meet, and why: it was placed anew for a lost node.
+    `test`: it holds no model, its ranks test their collectives.
     `quantizes`: it makes `model`, which is not there before it has ended, of another.
     `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
     when those that it has are done, unless that is withdrawn; `yields_urgently`: gateways take back
@@ -141,6 +142,7 @@ class Instance(Message):
     conditions: Conditions = Conditions()
     place_again: Conditions | None = None
     elsewhere: bool = False
+    unmet: str = ""
     test: CollectiveTest | None = None
     yields_to: str = ""
     yields_urgently: bool = False

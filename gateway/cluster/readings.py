@@ -8,7 +8,7 @@ not move by themselves.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -87,6 +87,7 @@ class ClusterReadings:
 
     def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self._left: set[NodeId] = set()
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
@@ -98,6 +99,8 @@ class ClusterReadings:
                 self._cards[card.node] = (card, now)
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)
+            if isinstance(message, PeersReading):
+                self._left = left_in(self.peers(now))
 
     @property
     def has_cards(self) -> bool:
@@ -105,8 +108,13 @@ class ClusterReadings:
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes, by node id."""
-        fresh = [card for card, at in self._cards.values() if now - at < CARD_TTL_S]
+        """Return the cards of nodes, by node id. Those of a node that said goodbye are gone with
+        it; what lies on one that fell silent is there when it comes back."""
+        fresh = [
+            card
+            for card, at in self._cards.values()
+            if now - at < CARD_TTL_S and card.node not in self._left
+        ]
         return sorted(fresh, key=lambda card: str(card.node))
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
@@ -210,3 +218,10 @@ def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait |
     """Return what a model waits for, as the holder says; None where it does not wait."""
     told = pool_of(readings, now)
     return next((one for one in told.waits if one.model == model), None) if told else None
+
+
+def left_in(readings: Collection[PeersReading]) -> set[NodeId]:
+    """Return the nodes that said goodbye: to one that tells of it, and none is linked with them."""
+    told = [(peer.node, peer.status) for one in readings for peer in one.peers]
+    alive = {one.node for one in readings} | {node for node, status in told if status == "linked"}
+    return {node for node, status in told if status == "left"} - alive

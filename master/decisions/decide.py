@@ -60,12 +60,14 @@ from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
 from master.decisions.pool_view import (
     choose,
+    choose_as_it_can_be,
     claim_of,
     conditions_of,
     decide_pin,
     instance_of,
     is_kept,
     living,
+    on_lost_nodes,
     pinned_by_cards,
     spec_of,
 )
@@ -131,7 +133,8 @@ class Scene:
     """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
     the pool has promised to others is not free, and the copies that leave for them are theirs. A
     node that is `barred` for a model, whose runners failed there lately, does not get it, unless
-    who asks `insists` and no other node can hold it."""
+    who asks `insists` and no other node can hold it. `relaxes`: a placement that cannot be as it is
+    asked for is made without conditions on the number of nodes and how they share it."""
 
     state: ClusterState
     observed: Observations
@@ -143,6 +146,7 @@ class Scene:
     leases: pool.LeaseNotes = field(default_factory=pool.LeaseNotes)
     barred: Barred = field(default_factory=dict[ModelId, Mapping[NodeId, NodeRow]])
     insists: bool = False
+    relaxes: bool = False
 
     def nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work, without what others were promised."""
@@ -259,15 +263,16 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if command.dry_run and command.previews:
         return _preview(command, spec, scene, links)
     claim = claim_of(scene, command)
-    chosen = choose(scene, spec, claim)
+    chosen, unmet = choose_as_it_can_be(scene, spec, claim)
     if isinstance(chosen, Refusal):
-        return _still_gathering(scene) or chosen
+        return _still_gathering(scene) or on_lost_nodes(command.model, chosen, scene)
     if chosen.placement is None:
         later = Later(claim, chosen)
         return Known(scene.state.index, plan=_eviction(later)) if command.dry_run else later
     if command.dry_run:
         return Known(scene.state.index, plan=placement.plan_of(chosen.placement, links))
     instance = instance_of(command, chosen.placement, scene.policy, fresh)
+    instance = instance.model_copy(update={"unmet": unmet}) if unmet else instance
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
         for old in scene.state.instances.values()
@@ -297,7 +302,8 @@ def _preview(
 def _still_gathering(scene: Scene) -> Refusal | None:
     """Return the refusal of a young holder that has not heard from all nodes yet, or None."""
     cards = scene.observed.living_cards(scene.now)
-    missing = [known.name for node, known in scene.state.nodes.items() if NodeId(node) not in cards]
+    there = {*cards, *scene.observed.left_nodes(scene.now)}
+    missing = [known.name for node, known in scene.state.nodes.items() if NodeId(node) not in there]
     if not missing or not scene.observed.gathering(scene.now):
         return None
     return Refusal(
@@ -312,7 +318,8 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
-    asked, same = list(command.layers.items()), instance.conditions.layers
+    asked = list(command.layers.items())
+    same = {} if instance.unmet else instance.conditions.layers
     return (
         instance.context_tokens >= (command.context_tokens or 0)
         and len(instance.shards) >= command.min_nodes

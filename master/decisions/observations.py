@@ -39,6 +39,8 @@ QUIET_S = 2.5
 APART = ("left", "refused")
 """What our switchboard says of peers with which it has nothing to do, however lately they spoke."""
 LINK_READING_S = 600.0
+REMEMBERED_S = 600.0
+"""What lies on the disk of a node that fell silent is known so long, here as at gateways."""
 TEST_S = 600.0
 GATHER_S = 15.0
 """A young holder waits this long for the cards of nodes that have joined."""
@@ -98,8 +100,30 @@ class Observations:
                 return False
 
     def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
-        """Return the cards that have not expired."""
-        return {n: card for n, (card, at) in self.cards.items() if now - at <= card.ttl_s}
+        """Return the cards that have not expired, of nodes that have not said goodbye."""
+        left = self.left_nodes(now)
+        return {
+            node: card
+            for node, (card, at) in self.cards.items()
+            if now - at <= card.ttl_s and node not in left
+        }
+
+    def unheard_cards(self, now: float) -> list[NodeCard]:
+        """Return the cards of nodes that are lost and may come back, for weights do not move."""
+        left = self.left_nodes(now)
+        lost = self.lost_nodes(now)
+        return [
+            card
+            for node, (card, at) in sorted(self.cards.items())
+            if node not in left and (node in lost or now - at > card.ttl_s)
+            if now - at <= REMEMBERED_S
+        ]
+
+    def left_nodes(self, now: float) -> frozenset[NodeId]:
+        """Return the nodes that said goodbye, as our switchboard has it."""
+        if self.peers is None or now - self.peers[1] > PEERS_READING_S:
+            return frozenset()
+        return frozenset(peer.node for peer in self.peers[0].peers if peer.status == "left")
 
     def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
         """Return the node readings of the last 15 s."""

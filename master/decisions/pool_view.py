@@ -24,6 +24,7 @@ from master import placement, pool
 if TYPE_CHECKING:
     from master.decisions.decide import Policy, Scene
 
+UNHEARD_RETRY_S = 30.0
 LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 """What loading a model is taken to cost before it was measured."""
 LIVING = ("placed", "ready")
@@ -112,6 +113,57 @@ def _chosen(
     if isinstance(found, pool.PoolChoice):
         return replace(found, load_s=_load_s(scene, spec.model, sum(found.needs.values())))
     return _refusal(found, scene)
+
+
+def choose_as_it_can_be(
+    scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
+) -> tuple[pool.PoolChoice | Refusal, str]:
+    """Return where a model goes, or why it cannot go anywhere, and which conditions that does not
+    meet, where they may be let go."""
+    chosen = choose(scene, spec, claim)
+    if not scene.relaxes or not _is_bound(spec) or _is_placed(chosen):
+        return chosen, ""
+    anyhow = choose(scene, replace(spec, min_nodes=1, sharding=None, layers={}), claim)
+    return (anyhow, _unmet(spec, chosen)) if _is_placed(anyhow) else (chosen, "")
+
+
+def on_lost_nodes(model: ModelId, refusal: Refusal, scene: Scene) -> Refusal:
+    """Return the refusal of a model that is on no node's disk as one that names the nodes which
+    have it and are not heard, where there are any."""
+    names = [
+        card.name
+        for card in scene.observed.unheard_cards(scene.now)
+        if any(one.model == model for one in card.models)
+    ]
+    if refusal.reason != "unknown_model" or not names:
+        return refusal
+    text = f"{model} lies on {', '.join(names)} alone, of which nothing is heard"
+    return Refusal(
+        reason="not_ready", message=text, retry_after_s=UNHEARD_RETRY_S, facts={"given_up": True}
+    )
+
+
+def _is_bound(spec: placement.PlacementSpec) -> bool:
+    return spec.min_nodes > 1 or spec.sharding is not None or bool(spec.layers)
+
+
+def _is_placed(chosen: pool.PoolChoice | Refusal) -> bool:
+    return isinstance(chosen, pool.PoolChoice) and chosen.placement is not None
+
+
+def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> str:
+    """Return which conditions are not met, and why."""
+    asked = [
+        *([f"min_nodes {spec.min_nodes}"] if spec.min_nodes > 1 else []),
+        *([f"sharding {spec.sharding}"] if spec.sharding is not None else []),
+        *(
+            [f"layers {', '.join(f'{n} on {k}' for k, n in spec.layers.items())}"]
+            * bool(spec.layers)
+        ),
+    ]
+    refusal = chosen if isinstance(chosen, Refusal) else chosen.refusal
+    why = "others would have to make way" if refusal is None else refusal.message
+    return f"{', '.join(asked)} cannot be met since a node was lost: {why}"
 
 
 def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:

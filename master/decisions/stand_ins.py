@@ -6,7 +6,9 @@ A copy all of whose nodes are lost may still serve clients on their side of a cu
 the grace, and unless the model has a copy elsewhere, or had one that failed, another one *stands
 in* for it, which leaves in good order when the first is back and ready. A group that is ready, and
 of which some ranks are lost, is waited for: its other ranks say within seconds whether it is
-broken. Nothing is done where fewer than half of the nodes are heard: then it may be we who are cut
+broken. Where the other nodes cannot meet what was asked of the copy (a number of nodes, a kind of
+sharding, a split by hand), it is placed without that, and says so (`unmet`). Nothing is done where
+fewer than half of the nodes that have not said goodbye are heard: then it may be we who are cut
 off.
 """
 
@@ -49,9 +51,10 @@ def lost_copies(scene: Scene) -> list[Lost]:
     """Return the copies that a lost node has taken away, for which none stands in yet."""
     lost = scene.observed.lost_nodes(scene.now)
     silent = scene.observed.lost_nodes(scene.now, BROKEN_S)
-    known = scene.state.nodes
-    if not silent or 2 * len(lost & set(known)) > len(known):
+    present = scene.state.nodes.keys() - scene.observed.left_nodes(scene.now)
+    if not silent or 2 * len(lost & present) > len(present):
         return []
+    scene = replace(scene, relaxes=True)
     failed = {one.model for one in scene.state.instances.values() if one.status == "failed"}
     found: list[Lost] = []
     for instance in scene.state.instances.values():

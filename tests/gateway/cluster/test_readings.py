@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
+from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance
+from bus.wire.messages.peers import PeerReading, PeersReading, PeerStatus
+from bus.wire.messages.readings import CardReading
 from gateway.cluster.readings import ClusterReadings
 from tests.harness import node_server
 from tests.harness.node_server import instance, reading
@@ -27,6 +32,29 @@ def test_requests_are_the_leads_to_tell_and_memory_is_every_ranks() -> None:
     assert known.memory_of(one, 1.0) == 3 + 40
     found = known.runner_of(one, 1.0)
     assert found is not None and found.rank == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "there"),
+    [
+        ({"a": "left"}, {"b"}),
+        ({"a": "silent"}, {"a", "b"}),
+        ({"a": "linked"}, {"a", "b"}),
+    ],
+)
+def test_the_cards_of_a_node_go_when_it_says_goodbye_and_stay_when_it_is_silent(
+    told: dict[str, PeerStatus], there: set[str]
+) -> None:
+    known = ClusterReadings()
+    for name in ("a", "b"):
+        card = NodeCard(
+            node=NodeId(name), name=name, platform="linux", cores=1, memory_bytes=1,
+            backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=1, announced_at_s=1.0,
+        )  # fmt: skip
+        known.heard(CardReading(card=card), 0.0)
+    peers = tuple(PeerReading(node=NodeId(n), name=n, status=s) for n, s in told.items())
+    known.heard(PeersReading(node=NodeId("b"), peers=peers), 100.0)
+    assert {card.node for card in known.cards(101.0)} == there
 
 
 def test_what_no_instance_has_is_no_rank_of_it() -> None:

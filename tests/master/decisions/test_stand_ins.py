@@ -6,6 +6,7 @@ import pytest
 
 from bus.replica.state import ClusterState, NodeSeat
 from bus.wire.cards import NodeCard
+from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.instances import Conditions
 from bus.wire.messages.commands import PlaceModel
@@ -39,6 +40,7 @@ class Stage:
         self.now = 100.0
         self.silent: dict[NodeId, float] = {}
         self.parted: PeerStatus | None = None
+        self.left: set[str] = set()
         self.placed = 0
         seats = {card.node: NodeSeat(node=card.node, name=card.name) for card in self.nodes}
         self.state = ClusterState(nodes=seats, index=1, term=1, holder=ME)
@@ -135,6 +137,8 @@ class Stage:
     def _peer(self, card: NodeCard) -> PeerReading:
         if self.parted is not None and card.node in self.silent:
             return PeerReading(node=card.node, name=card.name, status=self.parted, silent_s=0.0)
+        if card.node in self.left:
+            return PeerReading(node=card.node, name=card.name, status="left")
         silent_s = self.now - self.silent.get(card.node, self.now)
         return PeerReading(node=card.node, name=card.name, status="linked", silent_s=silent_s)
 
@@ -229,7 +233,7 @@ def test_a_broken_group_is_believed_before_the_node_counts_as_lost(
 
 
 def test_what_the_others_cannot_hold_waits_for_its_node_and_says_why_once() -> None:
-    stage = Stage(2)
+    stage = Stage(2, usable=7 * GB)
     first = stage.place(min_nodes=2)
     stage.lose(next(name for name in stage.where()[first] if name != ME))
     stage.end(first, 0)
@@ -240,6 +244,61 @@ def test_what_the_others_cannot_hold_waits_for_its_node_and_says_why_once() -> N
     assert len(said) == 1 and "waits for its node" in str(said[0]["outcome"])
     stage.run(15.0)
     assert stage.where() == {}, "after the grace it is over"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"min_nodes": 3}, "min_nodes 3"),
+        ({"min_nodes": 3, "sharding": "pipeline"}, "sharding pipeline"),
+        ({"layers": {"n0": 3, "n1": 3, "n2": 2}}, "2 on n2"),
+    ],
+)
+def test_what_cannot_be_as_it_was_asked_for_serves_where_it_fits_and_says_so(
+    asked: dict[str, object], said: str
+) -> None:
+    stage = Stage(3)
+    first = stage.place(context_tokens=2_000, **asked)
+    stage.lose("n2")
+    stage.end(first, 0)
+    stage.run(LOST_S + 0.5)
+    ((other, nodes),) = stage.where().items()
+    assert other != first and "n2" not in nodes
+    one = stage.state.instances[InstanceId(other)]
+    assert said in one.unmet and "cannot be met since a node was lost" in one.unmet
+    meant = {"context_tokens": 2_000, **asked}
+    assert one.conditions == Conditions.model_validate(meant), "the next time it is tried again"
+
+
+def test_who_said_goodbye_does_not_count_as_unheard() -> None:
+    stage = Stage(3)
+    first = stage.place(excluded_nodes=(ME, "n2"))
+    assert stage.where()[first] == ["n1"]
+    stage.left = {"n2"}
+    stage.lose("n1", "n2")
+    stage.state = stage.state.model_copy(
+        update={"instances": {k: v.model_copy(update={"conditions": Conditions()}) for k, v in
+                              stage.state.instances.items()}}
+    )  # fmt: skip
+    stage.run(LOST_S + 1.0)
+    assert [nodes for name, nodes in stage.where().items() if name != first] == [[ME]]
+
+
+@pytest.mark.parametrize("says_goodbye", [True, False])
+def test_a_model_that_no_node_here_has_is_unknown_or_away(says_goodbye: bool) -> None:
+    stage = Stage(2)
+    stage.nodes[0] = stage.nodes[0].model_copy(update={"models": (), "announced_at_s": 2.0})
+    stage.run(1.0)
+    stage.left = {"n1"} if says_goodbye else set()
+    stage.lose("n1")
+    stage.run(LOST_S + 1.0)
+    command = PlaceModel(command_id=CommandId("c"), model=MODEL, dry_run=True)
+    answer = stage.holder.asked(command, stage._draft(), stage.now, unsettled=None)
+    assert isinstance(answer, Refusal)
+    if says_goodbye:
+        assert answer.reason == "unknown_model"
+    else:
+        assert answer.reason == "not_ready" and "box1 alone" in answer.message
 
 
 def test_who_hears_fewer_than_half_decides_nothing() -> None:

@@ -96,6 +96,8 @@ def ps(invocation: Invocation) -> None:
             output.say(f"{one.model} failed: {one.reason}")
         elif (said := _kept_in_full(state, one)) is not None:
             output.say(said)
+        if one.unmet:
+            output.say(f"{one.model} is not as it was asked for: {one.unmet}")
         for line in _rank_lines(state, one):
             output.say(line)
     for node, one in pulls:
