@@ -23,6 +23,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.logs import SENT_FILE
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
+from bus.wire.cards import NodeCard
 from bus.wire.codec import Envelope, encode
 from bus.wire.ids import Boot
 from bus.wire.messages.collectives import CollectiveReading
@@ -148,7 +149,7 @@ def readings() -> list[tuple[str, Message]]:
     """List a reading of every sort that a gateway hears."""
     runner = of(RunnerReading, N1, process="runner:00", instance=WHOLE, generation=1, rank=0)
     return [
-        ("card." + N1, full(CardReading)),
+        ("card." + N1, CardReading(card=of(NodeCard, N1))),
         ("reading.node." + N1, of(NodeReading, N1)),
         ("reading.node." + N2, of(NodeReading, N2, findings=())),
         ("reading.hardware." + N1, of(HardwareReading, N1)),
