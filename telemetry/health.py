@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "thread_ended": "a thread of a service ended by an error, and its work with it",
     "download_failed": "a model could not be fetched",
     "model_failed": "a model was given up after repeated failures",
+    "supervisor_silent": "supervisord does not answer, so nothing can be started or ended",
     "process_down": "a supervised process is not running",
     "process_restarting": "a supervised process keeps ending",
     "port_taken": "another program has a port at which this node has to listen",
@@ -46,6 +47,7 @@ ERRORS = frozenset(
         "download_failed",
         "journal_damaged",
         "keys_lost",
+        "supervisor_silent",
         "process_down",
         "port_taken",
         "state_damaged",
@@ -78,12 +80,13 @@ class ClosedPort:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
-    `failed_models` are (model, why); `holds_model`: a runner of this node has one, or loads it;
-    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too; `damaged_files`
-    are the paths of files of the state that were kept aside; `dead_threads` are (process, thread)
-    of those that ended by an error; `keys_lost`: the cluster's API keys may be; `pair_trouble`
-    is what is wrong with the files of HTTPS, `certificate_standing` what is to be said of the
-    certificate that it serves with."""
+    `failed_models` are (model, why); `supervisor_trouble` is why supervisord did not answer;
+    `holds_model`: a runner of this node has one, or loads it; `bridge_loops` are rings of
+    Thunderbolt bridges, those of other nodes too; `damaged_files` are the paths of files of the
+    state that were kept aside; `dead_threads` are (process, thread) of those that ended by an
+    error; `keys_lost`: the cluster's API keys may be; `pair_trouble` is what is wrong with the
+    files of HTTPS, `certificate_standing` what is to be said of the certificate that it serves
+    with."""
 
     measured: NodeReading
     holds_model: bool = False
@@ -93,6 +96,7 @@ class NodeFacts:
     dead_threads: tuple[tuple[str, str], ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
+    supervisor_trouble: str = ""
     silent_peers: tuple[SilentPeer, ...] = ()
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
     pair_trouble: str = ""
@@ -143,6 +147,16 @@ def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
             "download_failed",
             f"{model} could not be fetched: {why}",
             "see to the cause and ask for the model again; what was fetched is kept",
+        )
+
+
+def _supervisor(facts: NodeFacts) -> Iterable[HealthFinding]:
+    if facts.supervisor_trouble:
+        yield _finding(
+            facts,
+            "supervisor_silent",
+            facts.supervisor_trouble,
+            "models that are loaded go on serving; end supervisord by its pid, then `shoal up`",
         )
 
 
@@ -268,6 +282,7 @@ _RULES = (
     _threads,
     _disk,
     _downloads,
+    _supervisor,
     _processes,
     _ports,
     _certificates,

@@ -308,6 +308,7 @@ class Telemetry:
             ),
             failed_models=failed,
             keys_lost=keys_were_lost(self.client.state.api_keys),
+            supervisor_trouble=self._complaint or "",
             holds_model=any(
                 shard.node == self.node
                 for instance in self.client.state.instances.values()

@@ -156,6 +156,7 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         bridge_loops=((NodeId("n1"), NodeId("n2"), NodeId("n3")),),
         pair_trouble="the key is another's",
         certificate_standing="expires soon",
+        supervisor_trouble="supervisord at /run/s.sock: no such file",
     )
     found = findings(facts)
     assert {f.code for f in found} == set(CODES) - {"disk_low"}

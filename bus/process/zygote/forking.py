@@ -1,10 +1,11 @@
 """Talks to supervisord: where it would execute the command of a service, the child that it forked
 becomes that service.
 
-supervisord's options are its door to the system: `fork` and `execve` of them are replaced, and
-nothing else. What is not exactly the command of a loaded package is executed as ever: a runner's
-slot, a package whose code has changed on the disk, one whose environment would make another
-interpreter.
+supervisord's options are its door to the system: `fork` and `execve` of them are replaced. It also
+opens its socket anew where the file was removed, by what sweeps temporary folders: without it a
+node can neither be seen nor ended. What is not exactly the command of a loaded package is executed
+as ever: a runner's slot, a package whose code has changed on the disk, one whose environment would
+make another interpreter.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -17,9 +18,10 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from supervisor.options import ServerOptions
+from supervisor.states import SupervisorStates
 
 from bus.process.logs import Log
 from bus.process.zygote.loaded import LoadedCode
@@ -27,6 +29,7 @@ from bus.process.zygote.service import become, reset_signals
 
 INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that an interpreter, its loader or its C library reads when it starts."""
+RUNNING: int = SupervisorStates.RUNNING
 HEEDED = frozenset({"PYTHONUNBUFFERED"})
 """Those of them that a forked service heeds."""
 
@@ -65,8 +68,40 @@ class ForkingOptions(ServerOptions):
     """supervisord's options, with the services of `loaded` forked."""
 
     loaded: ClassVar[LoadedCode] = LoadedCode()
+    _supervisord: Any = None
+    _trouble = ""
     _mask: set[signal.Signals]
     _threads = 0
+
+    def openhttpservers(self, supervisord: Any) -> None:
+        """Open the socket, and remember for whom."""
+        self._supervisord = supervisord
+        super().openhttpservers(supervisord)
+
+    def get_signal(self) -> Any:
+        """Return the next signal. supervisord asks once a second at least, and so its socket is
+        looked for as often."""
+        self._reopen()
+        return super().get_signal()
+
+    def _reopen(self) -> None:
+        """Open the socket anew where its file is gone and its folder is not."""
+        servers = cast(list[tuple[dict[str, str], Any]], self.httpservers)
+        files = [config["file"] for config, _ in servers if "file" in config]
+        if self.mood < RUNNING or all(os.path.exists(file) for file in files):
+            return
+        try:
+            for _, server in servers:
+                self.poller.unregister_readable(server.fileno())
+            self.close_httpservers()
+            self.httpservers = self.make_http_servers(self._supervisord)
+        except (OSError, ValueError) as error:
+            if str(error) != self._trouble:
+                self.logger.error(f"the socket could not be opened anew: {error}")
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+            self.logger.warn("the socket's file was gone; it is opened anew")
 
     def fork(self) -> int:
         """Fork; the child has all signals blocked, so that none is lost before it is ready."""

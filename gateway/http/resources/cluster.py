@@ -258,4 +258,8 @@ def _problems(service: HttpService) -> list[str]:
         problems.append("the cluster's state is not known yet (is `master` running?)")
     elif service.options.asks_for_keys and not (service.options.keys or service.api_keys.book.keys):
         problems.append(NO_KEY)
+    cards, own = service.readings.cards(service.reactor.now()), service.options.node
+    problems += [
+        f"this node {one.cannot_run}" for one in cards if one.node == own and one.cannot_run
+    ]
     return problems

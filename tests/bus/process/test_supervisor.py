@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from bus.process.supervisor import ProcessRefused, SupervisedProcess, Supervisor
 from bus.wire.errors import Unavailable
 
+ROOT = Path(__file__).resolve().parents[3]
 CONF = """
 [unix_http_server]
 file={folder}/s.sock
@@ -43,15 +45,31 @@ autostart=false
 """
 
 
+STOCK = "from supervisor import supervisord"
+OURS = f"""{STOCK}
+from bus.process.zygote.forking import ForkingOptions
+supervisord.ServerOptions = ForkingOptions"""
+
+
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    with running(tmp_path, STOCK) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def running(tmp_path: Path, made_by: str) -> Generator[Supervisor]:
+    """supervisord, as what these lines import has it."""
     import pwd
 
     conf = tmp_path / "s.conf"
     user = pwd.getpwuid(os.getuid()).pw_name
     conf.write_text(CONF.format(folder=tmp_path, python=sys.executable, user=user))
-    command = [sys.executable, "-P", "-m", "supervisor.supervisord", "-n", "-c", str(conf)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ["-n", "-c", str(conf)]
+    command = [sys.executable, "-c", f"{made_by}\nsupervisord.main({words})"]
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
+    )
     client = Supervisor(str(tmp_path / "s.sock"))
     try:
         eventually(client.is_up)
@@ -121,6 +139,20 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere supervisord runs as it comes")
+def test_a_socket_whose_file_was_swept_away_is_opened_anew(tmp_path: Path) -> None:
+    with running(tmp_path, OURS) as supervisor:
+        pid = named(supervisor, "steady").pid
+        for _ in range(2):
+            (tmp_path / "s.sock").unlink()
+            with pytest.raises(Unavailable):
+                supervisor.pid()
+            eventually(supervisor.is_up)
+        assert named(supervisor, "steady").pid == pid, "nothing was restarted"
+        supervisor.shutdown(first=())
+        eventually(lambda: not (tmp_path / "s.sock").exists())
 
 
 def test_faults_are_refusals_with_a_reason(supervisor: Supervisor) -> None:
