@@ -149,7 +149,7 @@ def readings() -> list[tuple[str, Message]]:
     """List a reading of every sort that a gateway hears."""
     runner = of(RunnerReading, N1, process="runner:00", instance=WHOLE, generation=1, rank=0)
     return [
-        ("card." + N1, CardReading(card=of(NodeCard, N1))),
+        ("card." + N1, CardReading(card=of(NodeCard, N1, cannot_run=""))),
         ("reading.node." + N1, of(NodeReading, N1)),
         ("reading.node." + N2, of(NodeReading, N2, findings=())),
         ("reading.hardware." + N1, of(HardwareReading, N1)),
