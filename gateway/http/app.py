@@ -15,6 +15,7 @@ from bus.process.logs import stray_of_loop
 from gateway.cluster.options import Options
 from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import (
+    CUT,
     LEAVE,
     RECEIVE,
     AccessControl,
@@ -54,7 +55,9 @@ def _check_calls(service: HttpService) -> None:
 
 class ReceiveTap:
     """The ASGI application, with `receive` left where a watcher finds it. What a key was counted
-    for ends with the answer's last byte.
+    for ends with the answer's last byte. The framework asks for a first piece of the body before it
+    looks at anything: it is given an empty one, so that who may not ask is told so at once, and
+    a body that does not come has the deadline of what reads it.
 
     HEAD is asked as GET, and the body of the answer is left out.
     """
@@ -65,6 +68,7 @@ class ReceiveTap:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
         if scope["type"] == "http":
             scope[RECEIVE] = receive
+            receive = _Opened(scope, receive) if _has_body(scope) else receive
             if not scope["path"].startswith("/"):
                 _make_relative(scope)
             if scope["method"] == "HEAD":
@@ -75,6 +79,33 @@ class ReceiveTap:
         finally:
             if (leave := scope.pop(LEAVE, None)) is not None:
                 leave()
+
+
+class _Opened:
+    """A `receive` that begins with an empty piece of the body, and notes where the body was cut."""
+
+    def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._is_open = False
+
+    async def __call__(self) -> dict[str, Any]:
+        """Return the next piece."""
+        if not self._is_open:
+            self._is_open = True
+            return {"type": "http.request", "body": b"", "more_body": True}
+        event = await self._receive()
+        if event["type"] == "http.disconnect":
+            self._scope[CUT] = True
+        return event
+
+
+def _has_body(scope: dict[str, Any]) -> bool:
+    """Return whether the head of a request announces a body."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
 
 
 def _bodiless(send: Send) -> Send:

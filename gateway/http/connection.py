@@ -1,9 +1,9 @@
 """Talks to gunicorn: a client's connection, from its first byte to complete headers.
 
 What stock gunicorn lacks (27.0): a deadline for headers, a limit on connections, an answer to a
-Content-Length of thousands of digits, the names of a few statuses; lines of JSON as chunks of their
-own in one write. None of the first three asks who is there, for all of them come before a key can
-be read.
+client that will say no more, or to a Content-Length of thousands of digits, the names of a few
+statuses; lines of JSON as chunks of their own in one write. No limit asks who is there, for all of
+them come before a key can be read.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -23,6 +23,9 @@ from bus.process.clock import now
 from gateway.cluster.options import Options
 
 LINES = b"application/x-ndjson"
+LAST_WORD_S = 1.0
+"""What was asked for has so long to answer a client that will say no more, as one that has gone."""
+BODY_TAKEN_S = 0.02
 CAME_AT = "shoal.came_at"
 """Where a request's scope has when its first byte was read, by `bus.process.clock.now`."""
 
@@ -49,6 +52,9 @@ class Connection(protocol.ASGIProtocol):
         self._began_at = 0.0
         """When that of the last one came whose headers are complete."""
         self._noted: dict[str, Any] = {}
+        self._is_answering = False
+        """An answer to the request that was read last has begun."""
+        self._last_word: Any = None
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or refuse it where `max_connections` are open."""
@@ -65,12 +71,49 @@ class Connection(protocol.ASGIProtocol):
         """Forget the connection."""
         self.worker.connections.discard(self)
         self._headers_came()
+        if self._last_word is not None:
+            self._last_word.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and note when the first of a request came."""
         self._came_at = self._came_at or now()
         super().data_received(data)
+
+    def eof_received(self) -> bool:
+        """Answer a client that will say no more, whether it still reads or has gone: what it asks
+        for knows of its end as of a lost connection. Return whether the connection stays for that.
+        """
+        request = self._current_request
+        is_of_tls = self.transport.get_extra_info("ssl_object") is not None
+        if self._closed or is_of_tls:
+            return False
+        if request is None:
+            if self._came_at:
+                self._refuse(400, "the connection ended before the request's headers were complete")
+            return False
+        self._keepalive = False
+        self._last_word = self.worker.loop.call_later(LAST_WORD_S, self._last_word_overdue)
+        self._tell_of_end()
+        return True
+
+    def _tell_of_end(self) -> None:
+        """Have the application know of the end, once it has taken all of the body that came."""
+        receiver = self._body_receiver
+        if self._closed or receiver is None:
+            return
+        if receiver.buffered or (receiver._complete and not receiver._body_finished):
+            self.worker.loop.call_later(BODY_TAKEN_S, self._tell_of_end)
+        else:
+            receiver.signal_disconnect()
+
+    def _last_word_overdue(self) -> None:
+        if self._is_answering:
+            self.close()
+        elif not self._closed:
+            self._refuse(
+                400, "the client's side of the connection ended before there was an answer"
+            )
 
     def close(self) -> None:
         """Close the connection once what was written to it is sent; no further request is read."""
@@ -80,6 +123,7 @@ class Connection(protocol.ASGIProtocol):
     def _send_response_start(
         self, status: Any, headers: Any, request: Any, close: bool = False
     ) -> None:
+        self._is_answering = True
         kinds = [value for name, value in headers if name.lower() == b"content-type"]
         self._is_of_lines = any(kind.startswith(LINES) for kind in kinds)
         super()._send_response_start(status, headers, request, close)
@@ -105,6 +149,7 @@ class Connection(protocol.ASGIProtocol):
     def _on_headers_complete(self) -> Any:
         self._headers_came()
         self._began_at = self._came_at
+        self._is_answering = False
         return super()._on_headers_complete()
 
     def _on_message_complete(self) -> Any:

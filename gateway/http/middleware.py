@@ -55,6 +55,8 @@ NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
 """Where a scope has its connection's `receive`, what ends it, and a body that was read already."""
+CUT = "shoal.cut"
+"""Where it has that the connection ended before the body was whole."""
 _READ = "shoal.read"
 _PULLS = "; with `http_anyone_pulls = true` in that user's shoal.toml all of this machine may pull"
 ASIDE_BYTES = 128 << 10
@@ -146,8 +148,8 @@ async def read_body(
     """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
 
     Raises HttpFaultRaised as soon as it is known to be too large (413), when it is packed (415),
-    when nothing more of it comes (408), or when the budget has no room (503); then nothing stays
-    taken.
+    when nothing more of it comes (408), when its connection ends before it does (400), or when the
+    budget has no room (503); then nothing stays taken.
     """
     if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
         return ahead
@@ -162,7 +164,7 @@ async def read_body(
     loop = asyncio.get_running_loop()
     end_at = loop.time() + whole_s
     try:
-        async with asyncio.timeout(BODY_SILENCE_S) as patience:
+        async with asyncio.timeout(min(BODY_SILENCE_S, whole_s)) as patience:
             async for piece in req.stream:
                 if size + len(piece) > limit_bytes:
                     raise HttpFaultRaised(faults.too_large(limit_bytes))
@@ -173,6 +175,9 @@ async def read_body(
                 if patience.expired():  # 3.11's `wait_for` returns what came in that very turn
                     raise TimeoutError
                 patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
+        if CUT in req.scope:
+            text = "the connection ended before the request body was complete"
+            raise HttpFaultRaised(HttpFault(400, "body_incomplete", text))
     except BaseException as error:
         if budget is not None:
             budget.give_back(size)

@@ -33,6 +33,7 @@ from gateway.fetching import AT_ONCE, ReadLimits, content, dialling, fetcher, po
 from gateway.fetching.places import shares
 from gateway.fetching.reading import reader
 from gateway.http import diagnostics, middleware
+from gateway.http.connection import LAST_WORD_S
 from gateway.http.resources import instances, requests
 from gateway.http.resources.figures.events import MOST as MOST_LISTED
 from gateway.http.resources.jobs import found, submit
@@ -81,6 +82,8 @@ def http_rows(options: Options, limits: Limits) -> Iterator[Row]:
     """Give what holds before a request is understood."""
     yield "connections", f"{options.max_connections:,}", "", "503, closed"
     yield "connection to complete headers", f"{options.headers_s:g} s", "", "408, closed"
+    gone = "400 or 499 in words, closed"
+    yield "an answer to a client that ended its side", f"{LAST_WORD_S:g} s", "", gone
     yield "TLS handshakes at once", f"{options.max_connections:,}", "", "closed"
     yield "first byte and TLS handshake", f"{options.headers_s:g} s", "", "closed"
     yield "a request's body, without a byte", f"{middleware.BODY_SILENCE_S:g} s", "", "408, closed"

@@ -7,7 +7,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -587,6 +587,74 @@ def test_a_body_that_trickles_ends_in_a_timeout_of_its_own(strict: GatewayTestbe
                 break
         said = _until_closed(connection)
     assert said.startswith(b"HTTP/1.1 408 ") and b"not complete after 1 s" in said
+
+
+NO_BYTE: Mapping[bytes, tuple[bytes, bytes]] = {
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99": (
+        b"408", b"not complete after 1 s"
+    ),
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked": (
+        b"408", b"not complete after 1 s"
+    ),
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 99": (
+        b"403", b"is not ours"
+    ),
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999": (
+        b"413", b"body_too_large"
+    ),
+    b"POST /apikeys HTTP/1.1\r\nHost: localhost\r\nVia: 1.1 a\r\nContent-Length: 999999": (
+        b"403", b"owner_only"
+    ),
+    b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999": (b"404", b"/nowhere"),
+}  # fmt: skip
+"""Heads of requests whose bodies never come, with what is to be answered."""
+
+
+@pytest.mark.parametrize("head", NO_BYTE, ids=lambda head: head.split(b"\r\n")[-1].decode())
+def test_a_body_of_which_no_byte_comes_has_our_deadline_and_what_needs_none_is_told_at_once(
+    strict: GatewayTestbed, head: bytes
+) -> None:
+    status, words = NO_BYTE[head]
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=20) as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        said = _until_closed(connection)
+    assert said.startswith(b"HTTP/1.1 %b " % status), said
+    assert words in said and b"application/json" in said, said
+
+
+HALF: Mapping[bytes, tuple[bytes, bytes]] = {
+    b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n": (b"200", b""),
+    b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n{": (b"400", b"JSON"),
+    b"POST /pin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n": (
+        b"400", b"before the request body was complete"
+    ),
+    b"POST /pin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{}": (
+        b"400", b"before the request body was complete"
+    ),
+    b"GET /livez HTTP/1.1\r\nHost: loc": (b"400", b"before the request's headers were complete"),
+}  # fmt: skip
+"""What a client says before it ends its side of the connection, with what it is to be answered."""
+
+
+@pytest.mark.parametrize("sent", HALF, ids=lambda sent: repr(sent[:8] + sent[-8:]))
+def test_a_client_that_ends_its_side_of_the_connection_is_answered(
+    strict: GatewayTestbed, sent: bytes
+) -> None:
+    status, words = HALF[sent]
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=20) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        said = _until_closed(connection)
+    assert said.startswith(b"HTTP/1.1 %b " % status), said
+    assert words in said, said
+
+
+def test_a_chat_whose_client_ends_its_side_is_stopped_and_told_so(strict: GatewayTestbed) -> None:
+    with send_raw(strict, "tokens=100000", stream=False) as connection:
+        connection.settimeout(20)
+        connection.shutdown(socket.SHUT_WR)
+        said = _until_closed(connection)
+    assert said.startswith(b"HTTP/1.1 499 ") and b"the client went away" in said, said
 
 
 def test_connections_beyond_the_limit_are_refused_and_the_others_served(
