@@ -18,7 +18,7 @@ from pathlib import Path
 from bus.client import BusClient
 from bus.links.cluster_key import KeyFiles
 from bus.links.transport import Change, Link
-from bus.process.clock import wall
+from bus.process.clock import CoreWaits, OwedTime, wall, working_tasks
 from bus.process.endpoints import Endpoints
 from bus.process.flight import FlightFile
 from bus.process.logs import LevelSource
@@ -51,7 +51,7 @@ from runner.roles.embedding import EmbeddingRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
 from runner.roles.quantize import QuantizeRole
-from runner.roles.role import Factories, Role, RoleParts
+from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleParts
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -81,6 +81,7 @@ class RunnerService:
         self._lost_at: float | None = self._since  # since when there is no worker
         self._prepared = False
         self._busy_at: float | None = None
+        self._loading = OwedTime(CoreWaits(working_tasks(ENGINE_THREAD, TEXT_THREAD)))
         self._cancelled = deque[RequestId](maxlen=CANCELS_KEPT)
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
@@ -197,7 +198,8 @@ class RunnerService:
             return
         role.watch(now)
         self._tell_rest(role, now)
-        if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
+        since = self._since if self.phase in ("loading", "warming") else None
+        if self._loading.spent_s(now, since) > spec.load_deadline_s:
             what = f"not ready after {spec.load_deadline_s:g} s"
             self._tell(self._report(hangs=what))
             self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)

@@ -56,7 +56,7 @@ class LeadChannel(PlanChannel):
             except (AlreadyRunning, Exposed, PortTaken) as error:
                 self._link.close()
                 raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
-        self._reactor.later(self.group.form_deadline_s, self._too_late)
+        self._began_at = self._reactor.now()
         self._begin(self._received, self._beat)
 
     def formed(self) -> None:
@@ -134,19 +134,27 @@ class LeadChannel(PlanChannel):
             self._send_all(rank_frames.FormNow())
             self._listener.form()
 
-    def _too_late(self) -> None:
+    def _check_here(self, now: float, lost_s: float) -> None:
+        """Give the group up where a rank does not come."""
+        self._began_at = min(now, self._began_at + lost_s)
         missing = [seat for seat in self.group.ranks[1:] if seat.rank not in self._peers]
-        if missing:
+        if missing and now - self._began_at > self.group.form_deadline_s:
             names = " and ".join(self._name(seat.rank) for seat in missing)
             self._lose(f"{names} did not come in {self.group.form_deadline_s:g} s")
 
     def _beat(self) -> None:
-        if not self._formed or self._over:
+        now = self._reactor.now()
+        lost_s = self._lost.look(now)
+        if self._over:
+            return
+        if not self._formed:
+            self._check_here(now, lost_s)
             return
         self._send_all(rank_frames.RankBeat(self.step))
+        self._check_met(now, lost_s)
         limit_s = self._silence_limit_s()
-        now = self._reactor.now()
         self._traces.beat(now)
+        self._heard_at = {rank: min(now, at + lost_s) for rank, at in self._heard_at.items()}
         for rank, heard_at in self._heard_at.items():
             if now - heard_at > limit_s:
                 self._lose(f"{self._name(rank)} was silent for {limit_s:g} s")
@@ -249,6 +257,10 @@ class FollowerChannel(PlanChannel):
 
     def _beat(self) -> None:
         now = self._reactor.now()
+        lost_s = self._lost.look(now)
+        self._heard_at = min(now, self._heard_at + lost_s)
+        self._began_at = min(now, self._began_at + lost_s)
+        self._check_met(now, lost_s)
         if self._over or (self._asked and not self._formed):
             return
         if not self._asked:

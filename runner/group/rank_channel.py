@@ -12,6 +12,7 @@ from typing import Protocol
 from bus.links.reactor import Timer
 from bus.links.traffic import Senders, Tally, Traffic
 from bus.links.transport import Link
+from bus.process.clock import LostTime, MachineWaits
 from bus.process.clock import now as clock_now
 from bus.service import Shell
 from bus.wire.ids import RequestId
@@ -114,6 +115,8 @@ class PlanChannel:
         self._met = False
         self._over = False
         self._told = threading.Condition()
+        self._lost = LostTime(MachineWaits())
+        self._formed_at = 0.0
         self._link = Link(
             "dealer" if spec.rank else "router",
             identity=f"rank-{spec.rank}/{spec.generation}" if spec.rank else None,
@@ -128,7 +131,7 @@ class PlanChannel:
         """Count silence from now: the ring is there, and the proof of who is in it is due. Count
         what crosses it as well, where no stage does."""
         self._formed = True
-        self._reactor.later(self.group.form_deadline_s, self._check_met)
+        self._formed_at = self._reactor.now()
         if self.group.backend == "ring" and self.group.sharding == "tensor":
             self._ring = RingTraffic(
                 self.group, self.context.rank, lambda node: self._traffic.way(node, "exchange")
@@ -178,11 +181,12 @@ class PlanChannel:
     def _has_met(self) -> None:
         self._met = True
 
-    def _check_met(self) -> None:
+    def _check_met(self, now: float, lost_s: float) -> None:
         """Give the group up where its first exchange does not end: who is in the ring and is none
         of its ranks need not say anything."""
-        if not self._met:
-            limit_s = self.group.form_deadline_s
+        self._formed_at = min(now, self._formed_at + lost_s)
+        limit_s = self.group.form_deadline_s
+        if self._formed and not self._met and now - self._formed_at > limit_s:
             self._lose(f"the ranks did not prove in {limit_s:g} s that they alone are in the ring")
 
     def _lose(self, what: str, *, is_final: bool = False) -> None:

@@ -20,8 +20,7 @@ from runner.engine import EngineMemory, EngineStatus
 from runner.group.collectives import Exchanges, Suite, SuiteProgress
 from runner.group.lockstep import SharedPlan
 from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
-from runner.roles.role import Role, RoleParts
-from runner.roles.watchdog import Watchdog
+from runner.roles.role import Role, RoleParts, watchdog
 
 ROUND_S = 60.0
 """What one exchange, or looking at its result, may take."""
@@ -95,7 +94,7 @@ class CollectiveTestRole(Role):
             lambda finding: reactor.call(lambda: self._done(finding)),
         )
         super().__init__(parts, self._loop)
-        self._exchanging = Watchdog(lambda: self.status.busy_since)
+        self._exchanging = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
         """Leave where an exchange or the whole test takes too long, and some time after its end."""

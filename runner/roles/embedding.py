@@ -19,8 +19,7 @@ from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsTex
 from runner.engine import Embedder
 from runner.lifecycle import LOAD_FAILED, PREPARES_S
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts
-from runner.roles.watchdog import Watchdog
+from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts, watchdog
 from runner.text import TextThread
 
 
@@ -42,8 +41,8 @@ class EmbeddingRole(Role):
         self.addresses = self._server.addresses
         self._since = reactor.now()
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
-        self._preparing = Watchdog(lambda: self._text.busy_since)
-        self._computing = Watchdog(lambda: self.status.busy_since)
+        self._preparing = watchdog(parts.spec, lambda: self._text.busy_since, TEXT_THREAD)
+        self._computing = watchdog(parts.spec, lambda: self.status.busy_since)
 
     @property
     def open_requests(self) -> int:

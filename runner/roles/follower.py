@@ -18,8 +18,7 @@ from runner.recorder import ServedTotals
 from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import Role, RoleParts, note_steps
-from runner.roles.watchdog import Watchdog
+from runner.roles.role import Role, RoleParts, note_steps, watchdog
 from runner.serving.memory_watch import MemoryWatch
 
 READ_WITHIN_S = 0.5
@@ -41,7 +40,7 @@ class FollowerRole(Role):
         super().__init__(parts, self._loop)
         self._loop.spans = self._others.context.spans
         self._others.on_ask = self._asked
-        self._stepping = Watchdog(lambda: self.status.busy_since)
+        self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker
         self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
 

@@ -16,9 +16,16 @@ from bus.wire.messages.tokens import Cancel, Entry
 from runner.engine import Engine, MemoryLook
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts, note_steps
+from runner.roles.role import (
+    NO_PEER,
+    TEXT_THREAD,
+    Progressed,
+    Role,
+    RoleParts,
+    note_steps,
+    watchdog,
+)
 from runner.roles.startup import Startup
-from runner.roles.watchdog import Watchdog
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
@@ -56,8 +63,8 @@ class LeadRole(Role):
             self._server.ask_ranks = self._ask_ranks
         self.addresses = self._server.addresses
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
-        self._preparing = Watchdog(lambda: self._startup.text.busy_since)
-        self._stepping = Watchdog(lambda: self.status.busy_since)
+        self._preparing = watchdog(parts.spec, lambda: self._startup.text.busy_since, TEXT_THREAD)
+        self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
 
     @property
     def open_requests(self) -> int:

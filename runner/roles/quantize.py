@@ -18,8 +18,7 @@ from runner.engine import EngineStatus, LoadProgress, Maker, NotMade
 from runner.recorder import ServedTotals
 from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import Role, RoleParts
-from runner.roles.watchdog import Watchdog
+from runner.roles.role import Role, RoleParts, watchdog
 from runner.schedule import SchedulerLoad
 
 PIECE_S = 900.0
@@ -76,7 +75,7 @@ class QuantizeRole(Role):
             lambda why: reactor.call(lambda: self._ended(why)),
         )
         super().__init__(parts, self._loop)
-        self._making = Watchdog(lambda: self.status.busy_since)
+        self._making = watchdog(parts.spec, lambda: self.status.busy_since)
         self._meter = RunnerMeter(spec, parts.shell.speaker, ServedTotals(), reactor.now())
 
     @property

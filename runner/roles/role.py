@@ -8,11 +8,19 @@ has lost the others.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.process.clock import wall
+from bus.process.clock import (
+    CoreWaits,
+    MachineWaits,
+    core_share,
+    runnable_now,
+    wall,
+    working_tasks,
+)
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
 from bus.wire.messages.collectives import CollectiveReading
@@ -35,6 +43,7 @@ from runner.group.plan_channel import open_channel
 from runner.group.rank_channel import PlanChannel
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
+from runner.roles.watchdog import Watchdog
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
@@ -176,7 +185,9 @@ class Role:
         """Join the ring and load, or meet for a test; leave where it does not form."""
         group = self._others.group
         try:
-            self._factories.form_group(group, self._spec.rank, group.form_deadline_s)
+            # a system's timer cannot be told of time that does not count: it is allowed for before
+            share = core_share(runnable_now(), os.cpu_count() or 1)
+            self._factories.form_group(group, self._spec.rank, group.form_deadline_s / share)
         except CannotForm as error:
             self._host.leave(lifecycle.GROUP_LOST, "model_unavailable", str(error))
             return
@@ -240,6 +251,18 @@ class Role:
         """Leave: a thread has passed a deadline."""
         self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def watchdog(
+    spec: RunnerSpec, owes_since: Callable[[], float | None], thread: str = ENGINE_THREAD
+) -> Watchdog:
+    """Return what watches a thread, and those that libraries started for it. A rank of a group
+    waits for others, too, some of which may be on this machine."""
+    waits = CoreWaits(working_tasks(thread))
+    if spec.size == 1:
+        return Watchdog(owes_since, waits)
+    machine = MachineWaits()
+    return Watchdog(owes_since, lambda: max(waits(), machine()))
 
 
 def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChannel | None) -> None:

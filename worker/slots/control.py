@@ -36,7 +36,7 @@ from worker.slots.beside import SlotNotes
 from worker.slots.diagnoses import OpenQuestions, SuspectStacks
 from worker.slots.executor import Executor, identity_of
 from worker.slots.facts import Reported, ended_report, exit_fact, slot_report
-from worker.slots.processes import GROUP
+from worker.slots.processes import GROUP, RunnerWaits
 from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, Slot, SlotTable
 
@@ -74,6 +74,7 @@ class SlotControl:
         self._began_at: float | None = None
         self._settled = False
         self._suspects: set[str] = set()
+        self._waits = RunnerWaits()
         self._ticked_at = self._reactor.now()
         self._listed_at = self._lost_at = -self.timing.list_steady_s
 
@@ -252,10 +253,12 @@ class SlotControl:
         for asker in self._questions.expired(now):
             text = "the runner did not answer in time"
             self.executor.send(asker, DiagnosisRefused(status=504, message=text))
+        for name, lost_s in self._waits.lost(self.table.slots.values(), now):
+            self.table.excuse(name, lost_s)
         silent = {
             name
             for name, slot in self.table.slots.items()
-            if self.timing.is_suspect(slot.life, now - slot.heard_at)
+            if self.timing.is_suspect(slot.life, slot.silent_s(now))
         }
         for name in silent - self._suspects:
             self.log.warning("a runner has fallen silent", slot=name)

@@ -1,4 +1,4 @@
-"""Talks to supervisord: the processes of the runner slots.
+"""Talks to supervisord, and to the system: the processes of the runner slots.
 
 supervisord that does not answer is a trouble that is logged once, for as long as it lasts.
 """
@@ -6,18 +6,45 @@ supervisord that does not answer is a trouble that is logged once, for as long a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from bus.process.clock import CoreWaits, LostTime, tasks_of
 from bus.process.endpoints import Endpoints
 from bus.process.flight import take_flight
 from bus.process.logs import Log
 from bus.process.supervisor import ProcessRefused, Supervisor
 from bus.service import sweep_role
 from bus.wire.errors import Unavailable
-from worker.slots.table import Seen
+from worker.slots.table import Seen, Slot
 
 GROUP = "runner:"
+OWING = ("starting", "loading")
+UNHEARD_S = 1.5
+"""A runner says where it stands each second."""
+
+
+class RunnerWaits:
+    """For how long runners had no core while they owed a word, or a model."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, LostTime] = {}
+
+    def lost(self, slots: Iterable[Slot], now: float) -> list[tuple[str, float]]:
+        """Return the slots with the seconds since the last look that do not count: of those that
+        load, or have said nothing for `UNHEARD_S`."""
+        owing = [
+            slot
+            for slot in slots
+            if slot.pid and (slot.life in OWING or now - slot.heard_at >= UNHEARD_S)
+        ]
+        self._watched = {
+            slot.pid: self._watched.get(slot.pid)
+            or LostTime(CoreWaits(tasks_of(slot.pid), slot.pid))
+            for slot in owing
+        }
+        return [(slot.name, self._watched[slot.pid].look(now)) for slot in owing]
 
 
 class SlotProcesses:

@@ -155,7 +155,7 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 
 def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
     """Return how to end by force a living slot that has passed a deadline."""
-    age_s, silent_s = here.now - slot.since_at, here.now - slot.heard_at
+    age_s, silent_s = here.now - slot.since_at, slot.silent_s(here.now)
     timing = here.timing
     match slot.life:
         case "killed" | "stopping":
@@ -165,7 +165,7 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
             return [
                 KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
             ]
-        case "loading" if age_s >= here.load_deadline_s + timing.ask_s:
+        case "loading" if age_s - slot.lost_s >= here.load_deadline_s + timing.ask_s:
             return [KillSlot(slot.name, f"was not loaded within {here.load_deadline_s:g} s")]
         case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
             return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]

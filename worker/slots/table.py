@@ -57,7 +57,8 @@ class Slot:
     """One slot.
 
     `since_at` is when its present life began, `heard_at` when its runner last spoke (or the
-    slot was started). `doom` is why the worker ended it; `last_word` what it said itself.
+    slot was started). `lost_s` and `unheard_s` are the time since then that does not count, for
+    its runner had no core. `doom` is why the worker ended it; `last_word` what it said itself.
     """
 
     name: str
@@ -71,6 +72,12 @@ class Slot:
     last_word: SlotEnded | None = None
     drain_deadline_s: float | None = None
     doom: str = ""
+    lost_s: float = 0.0
+    unheard_s: float = 0.0
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long its runner could have said something, and did not."""
+        return max(0.0, now - self.heard_at - self.unheard_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,9 @@ class SlotTable:
             task=_task_of(hello) or known.task,
             hello=hello,
             heard_at=now,
+            unheard_s=0.0,
             since_at=now if life != known.life else known.since_at,
+            lost_s=0.0 if life != known.life else known.lost_s,
         )
         return gone
 
@@ -161,9 +170,10 @@ class SlotTable:
             case actions.AssignSlot(task=task):
                 slot = replace(slot, task=task)
             case actions.StartSlot(task=task):
-                slot = replace(_done(slot, "start", now), task=task, heard_at=now)
+                slot = replace(_done(slot, "start", now), task=task, heard_at=now, unheard_s=0.0)
             case actions.GiveSpec():
                 slot = replace(_done(slot, "give", now), heard_at=now, since_at=now)
+                slot = replace(slot, lost_s=0.0, unheard_s=0.0)
             case actions.DrainSlot(deadline_s=deadline_s):
                 slot = replace(_done(slot, "drain", now), drain_deadline_s=deadline_s, since_at=now)
             case actions.RefuseSlot(message=why) | actions.StopSlot(why=why):
@@ -175,7 +185,16 @@ class SlotTable:
     def forgive(self, now: float) -> None:
         """Forgive all silence till now: the worker itself was away (asleep, stalled)."""
         for name, slot in self.slots.items():
-            self.slots[name] = replace(slot, heard_at=now, since_at=max(slot.since_at, now))
+            since_at = max(slot.since_at, now)
+            self.slots[name] = replace(
+                slot, heard_at=now, since_at=since_at, lost_s=0.0, unheard_s=0.0
+            )
+
+    def excuse(self, name: str, lost_s: float) -> None:
+        """Do not count so many seconds: the slot's runner had no core, or all stood still."""
+        slot = self.slots[name]
+        lost_s, unheard_s = slot.lost_s + lost_s, slot.unheard_s + lost_s
+        self.slots[name] = replace(slot, lost_s=lost_s, unheard_s=unheard_s)
 
     def of(self, task: Task) -> Slot | None:
         """Return the living slot that is, or is to be, this task."""
@@ -184,7 +203,9 @@ class SlotTable:
 
 def _done(slot: Slot, deed: Deed, now: float) -> Slot:
     life = AFTER[slot.life].get(deed, slot.life)
-    return replace(slot, life=life, since_at=now if life != slot.life else slot.since_at)
+    if life == slot.life:
+        return slot
+    return replace(slot, life=life, since_at=now, lost_s=0.0)
 
 
 def _task_of(hello: SlotHello) -> Task | None:

@@ -1,9 +1,9 @@
 """Talks to the process that renders templates (`sandbox`): starts it, asks it, ends it.
 
 It is started when first asked, and stays for the next. One that breaks a limit is killed, and the
-next question starts another. Time is the processor's, so that a busy machine stops no honest
-template, and the wall's at the latest; where a template was just stopped there is less of both
-for the next, until one ends well: those who wait behind it shall not wait for ever.
+next question starts another. Time is the processor's, and the wall's at the latest, less what the
+process waited for a core: a busy machine stops no honest template. Where one was just stopped there
+is less of both for the next, until one ends well: those who wait behind it shall not wait for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import psutil
 
-from bus.process.clock import now
+from bus.process.clock import CoreWaits, LostTime, now, tasks_of
 from runner.text.rendering import sandbox
 from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
 from runner.text.rendering.sandbox import QUESTION
@@ -32,7 +32,7 @@ LEAST_SHARE = 0.25
 """Of the time that a render has at most, when the ones before it were stopped."""
 Language = Literal["jinja", "go"]
 ALARM_S = 1.0
-"""How long after the deadline a process ends by itself."""
+"""How much more processor time than its whole deadline a process has before it ends by itself."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
 """Of the environment: no keys, and no libraries to be loaded first."""
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
@@ -57,6 +57,7 @@ class _Sandbox:
         self._used_s = 0.0
         self._wall_s = self._processor_s = STARTS_S
         self._memory_bytes = 1 << 30
+        self._lost = LostTime(CoreWaits(tasks_of(self.process.pid), self.process.pid))
         self._began_at = now()
 
     def begin(self, processor_s: float, wall_s: float, memory_bytes: int) -> None:
@@ -64,6 +65,7 @@ class _Sandbox:
         self._processor_s, self._wall_s = processor_s, wall_s
         self._memory_bytes = memory_bytes
         self._began_at = now()
+        self._lost.pass_by(self._began_at)
 
     def send(self, data: bytes) -> None:
         """Send a question. Raises TemplateStopped."""
@@ -117,7 +119,9 @@ class _Sandbox:
             raise self._ended() from None
         if times.user + times.system - self._used_s > self._processor_s:
             raise TemplateStopped(f"it took more than {self._processor_s:g} s of processor time")
-        if now() - self._began_at > self._wall_s:
+        at = now()
+        self._began_at = min(at, self._began_at + self._lost.look(at))
+        if at - self._began_at > self._wall_s:
             raise TemplateStopped(f"it took more than {self._wall_s:g} s")
         if resident > self._memory_bytes:
             raise TemplateStopped(f"it took more than {self._memory_bytes >> 20} MiB of memory")
@@ -160,7 +164,7 @@ class Renderer:
         asked = marshal.dumps((language, template, dict(variables)))
         limits, share = self._limits, self._share
         memory_bytes, text_bytes = limits.memory(len(asked)), limits.text(len(asked))
-        alarm_s = limits.wall_s * share + ALARM_S
+        alarm_s = limits.processor_s * share + ALARM_S
         question = QUESTION.pack(len(asked), memory_bytes, text_bytes, alarm_s)
         try:
             process = self._opened()

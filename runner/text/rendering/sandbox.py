@@ -4,8 +4,8 @@ Run as a script, so that it loads Jinja and nothing of shoal, but for templates 
 which are read and run by `bus.wire.go_templates` (decision 0028). Jinja's environment is the one
 in which transformers renders (a test compares the two): Jinja's own sandbox, a few functions more.
 Limits are set for each render and kept by the system, for code in C cannot be interrupted
-otherwise: the address space (a MemoryError; Linux alone has it) and an alarm, which ends the
-process even where its runner is gone. An idle one ends when its standard input does.
+otherwise: the address space (a MemoryError; Linux alone has it) and an alarm by processor time,
+which ends the process even where its runner is gone. An idle one ends when its standard input does.
 
 A question is `QUESTION` (length, bytes of memory and of text, seconds), then marshal of
 (language, template, variables). An answer is `ANSWER` (what it is, processor seconds so far,
@@ -172,9 +172,9 @@ def _served(languages: dict[str, Callable[[str], Readable]]) -> bool:
     if not head or asked is None:
         return False
     _limit_memory(memory_bytes)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     kind, said = _rendered(languages, asked)
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.setitimer(signal.ITIMER_PROF, 0.0)
     _send(*((kind, said) if len(said) <= text_bytes else (TOO_LONG, b"")))
     return True
 

@@ -74,7 +74,7 @@ def test_ranks_that_do_not_prove_themselves_in_time_give_the_group_up(
     rank.channel.formed()
     if proved:
         rank.channel.context.met()
-    rank.turn(0.45)
+    rank.turn(20.0, until=lambda: bool(listener.why))
     rank.close()
     # Without a lead it is given up in any case: the first reason counts.
     proof = "the ranks did not prove in 0.3 s that they alone are in the ring"

@@ -80,6 +80,20 @@ def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -
     assert reconcile(state(), table, desk(2 * USUAL.silent_s), Reported()) == []
 
 
+@pytest.mark.parametrize("life", ["idle", "ready"])
+def test_silence_of_a_runner_that_had_no_core_does_not_count(life: str) -> None:
+    table = SlotTable()
+    table.heard(hello(life), 0.0)
+    table.excuse("00", 8.0)
+    assert table.slots["00"].silent_s(USUAL.silent_s + 7.0) == USUAL.silent_s - 1.0
+    kills = reconcile(state(), table, desk(USUAL.silent_s + 7.0), Reported())
+    assert not any(isinstance(one, KillSlot) for one in kills)
+    kills = reconcile(state(), table, desk(USUAL.silent_s + 8.0), Reported())
+    assert any(isinstance(one, KillSlot) for one in kills), "what counts has passed the limit"
+    table.heard(hello(life), 30.0)
+    assert table.slots["00"].silent_s(35.0) == 5.0, "with a word all is as at first"
+
+
 def test_a_spec_that_was_lost_is_given_again_to_a_runner_that_still_says_idle() -> None:
     wanted, told = state("placed"), Reported()
     wanted.instances["i"] = wanted.instances["i"].model_copy(update={"ready": ()})

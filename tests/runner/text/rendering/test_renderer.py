@@ -165,5 +165,5 @@ def test_it_does_not_outlive_its_runner(template: str) -> None:
         time.sleep(0.2)
         runner.kill()
         runner.wait()
-        gone, _ = psutil.wait_procs([rendering], timeout=6)
+        gone, _ = psutil.wait_procs([rendering], timeout=60)
     assert gone or rendering.status() == psutil.STATUS_ZOMBIE
