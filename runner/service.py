@@ -18,7 +18,8 @@ from pathlib import Path
 from bus.client import BusClient
 from bus.links.cluster_key import KeyFiles
 from bus.links.transport import Change, Link
-from bus.process.clock import CoreWaits, OwedTime, wall, working_tasks
+from bus.patience import OwedTime
+from bus.process.clock import CoreWaits, wall, working_tasks
 from bus.process.endpoints import Endpoints
 from bus.process.flight import FlightFile
 from bus.process.logs import LevelSource

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from bus.process.identity import Damaged, sealed, unsealed
 from bus.process.logs import Log
 from bus.replica.state import ClusterState
-from bus.sealed import Damaged, sealed, unsealed
 from bus.wire.api_keys import LOST_KEYS, ApiKey
 from bus.wire.messages.events import ApiKeyAdded, ApiKeyChanged, ApiKeyRemoved
 from master.log.files import DISK_FILES, Files, keep_aside, replace_file

@@ -2,7 +2,7 @@
 
 Kept apart from the journal, which may be degraded while this small file can still be written.
 One line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its
-checksum (`bus.sealed`); older versions wrote none, and the oldest only the counter.
+checksum (`bus.process.identity`); older versions wrote none, and the oldest only the counter.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from bus.process.identity import Damaged, sealed, unsealed
 from bus.process.logs import Log
-from bus.sealed import Damaged, sealed, unsealed
 from bus.wire.ids import NodeId
 from master.consensus.types import PersistentState
 from master.log.files import DISK_FILES, Files, keep_aside, replace_file

@@ -12,7 +12,8 @@ from typing import Protocol
 from bus.links.reactor import Timer
 from bus.links.traffic import Senders, Tally, Traffic
 from bus.links.transport import Link
-from bus.process.clock import LostTime, MachineWaits
+from bus.patience import LostTime
+from bus.process.clock import MachineWaits
 from bus.process.clock import now as clock_now
 from bus.service import Shell
 from bus.wire.ids import RequestId

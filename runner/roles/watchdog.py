@@ -1,6 +1,6 @@
 """Whether a thread of a runner has owed its next result for too long.
 
-Pure: time arrives as `now`, and time without a core does not count (`bus.process.clock`). The thread
+Pure: time arrives as `now`, and time without a core does not count (`bus.patience`). The thread
 writes since when it owes something and goes on meanwhile, so what is read here may be out of date
 when the next line runs. Each field is therefore read once into a local name, and a deadline counts
 as passed only if the thread still owes the same result after the limit is known.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bus.process.clock import OwedTime
+from bus.patience import OwedTime
 
 
 class Watchdog:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from bus.process.clock import CoreWaits, LostTime, tasks_of
+from bus.patience import LostTime
+from bus.process.clock import CoreWaits, tasks_of
 from bus.process.endpoints import Endpoints
 from bus.process.flight import take_flight
 from bus.process.logs import Log

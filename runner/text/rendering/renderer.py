@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 import psutil
 
-from bus.process.clock import CoreWaits, LostTime, now, tasks_of
+from bus.patience import LostTime
+from bus.process.clock import CoreWaits, now, tasks_of
 from runner.text.rendering import sandbox
 from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
 from runner.text.rendering.sandbox import QUESTION

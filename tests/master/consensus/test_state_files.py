@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bus.process.identity import Damaged, sealed, unsealed
 from bus.process.logs import Log
 from bus.replica.state import ClusterState, apply
-from bus.sealed import Damaged, sealed, unsealed
 from bus.wire.api_keys import LOST_KEYS, ApiKey, keys_were_lost
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import ApiKeyAdded, ApiKeyChanged, ApiKeyRemoved, Event

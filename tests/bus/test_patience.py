@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.patience import MOST_GAP_S, OwedTime
 from bus.process.clock import (
     LEAST_CORE_SHARE,
-    MOST_GAP_S,
     CoreWaits,
     MachineWaits,
-    OwedTime,
     core_share,
     tasks_of,
     working_tasks,
