@@ -104,6 +104,8 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
 }
 """What a hub refuses is no refusal of ours: 401 and 403 would speak of the client's key."""
 
+_OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
+
 FAILURES: Mapping[errors.FailReason, _Row] = {
     "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
@@ -361,10 +363,14 @@ def records_unavailable(why: str) -> HttpFault:
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
-    """Return a field as the client knows it: its first step, as `words` has it. Runners speak of
-    requests in OpenAI's terms, whichever API the request came through."""
+    """Return a field as the client knows it: its first step, or its first step of a list and what
+    follows (`tools[].parameters`), as `words` has it. Runners speak of requests in OpenAI's terms,
+    whichever API the request came through."""
     if field is None:
         return None
+    listed = _OF_LIST.match(field)
+    if listed is not None and (word := words.get(f"{listed[1]}[].{listed[3]}")) is not None:
+        return word.replace("[]", f"[{listed[2]}]") + field[listed.end() :]
     step = re.split(r"[.\[]", field, maxsplit=1)[0]
     return words.get(step, step) + field[len(step) :]
 

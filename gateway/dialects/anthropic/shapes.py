@@ -34,7 +34,11 @@ STOP_REASONS: Mapping[FinishReason, str] = {
     "memory_pressure": "max_tokens",
 }
 
-FIELD_WORDS = {"stop": "stop_sequences", "response_format": "output_config.format"}
+FIELD_WORDS = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "tools[].parameters": "tools[].input_schema",
+}
 """What the rest of shoal calls differently."""
 
 DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}

@@ -40,6 +40,8 @@ from gateway.dialects.faults import HttpFault
 CONTENT_TYPE = "application/x-ndjson"
 Shape = Literal["chat", "generate"]
 FIELD_WORDS = {
+    "tools[].parameters": "tools[].function.parameters",
+    "tools[].name": "tools[].function.name",
     "thinking": "think",
     "response_format": "format",
     "stop": "options.stop",

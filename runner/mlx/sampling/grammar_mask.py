@@ -27,6 +27,9 @@ class DeadEnd(Exception):
     """The grammar cannot go on from what the row has said."""
 
 
+NOTHING_FOLLOWS = "the answer came to where the format allows nothing more, or not within limits"
+
+
 class BadGrammar(Exception):
     """The grammar does not compile, or this model has no tokenizer to compile it for."""
 
@@ -45,7 +48,7 @@ class RowMatcher:
         if self.over:
             return
         if not self._matcher.consume_token(token):
-            raise DeadEnd(self._matcher.get_error() or f"token {token} does not match")
+            raise DeadEnd("what the answer has so far does not keep to the format")
         self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
@@ -54,12 +57,12 @@ class RowMatcher:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise DeadEnd(self._matcher.get_error())
+            raise DeadEnd(NOTHING_FOLLOWS)
         mask = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(np.bool_)
         if mask.size < self._vocabulary:
             mask = np.pad(mask, (0, self._vocabulary - mask.size))
         if not mask.any():
-            raise DeadEnd("no token leads on")
+            raise DeadEnd(NOTHING_FOLLOWS)
         return mask
 
 

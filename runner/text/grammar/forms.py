@@ -31,7 +31,17 @@ _GUIDANCE: dict[str, Any] = {
 }
 EXACT_INTEGER = 2**53 - 1
 """Integers beyond it are not the same to all readers of JSON (RFC 8259, 6)."""
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+"""The formats that llguidance holds a text to; any other is an annotation, as the standard says."""
+FARTHEST = 92 * 10**17
+"""Bounds farther from 0 are beyond what llguidance counts to (64 bits)."""
+_LONGEST = 2**31 - 1
 _AS_IT_IS = ("const", "enum", "default", "examples", "allOf")
+_LOWEST, _HIGHEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_OPPOSITE = {**dict.fromkeys(_LOWEST, _HIGHEST), **dict.fromkeys(_HIGHEST, _LOWEST)}
+_LITERAL = ("const", "enum", "default", "examples")
 _OTHER_PROPERTIES = (
     "additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties",
     "propertyNames", "dependentRequired", "dependentSchemas",
@@ -63,14 +73,21 @@ def _children(node: Any) -> Sequence[Any]:
 
 def narrowed(schema: Any) -> Any:
     """Return the schema without room to drift in: bounds for integers that have none, and no other
-    properties in objects that name theirs and do not speak of others. What fits it fits
+    properties in objects that name theirs and do not speak of others; and without what cannot be
+    held: formats that are annotations, bounds beyond all that is ever made. What fits it fits
     `schema`."""
     if isinstance(schema, list):
         return [narrowed(one) for one in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
     node = cast(dict[str, Any], schema)
-    found = {key: value if key in _AS_IT_IS else narrowed(value) for key, value in node.items()}
+    found = {
+        key: value if key in _AS_IT_IS else _within_reach(node, key, narrowed(value))
+        for key, value in node.items()
+        if not (key == "format" and isinstance(value, str) and value not in FORMATS)
+    }
+    if isinstance(node.get("allOf"), list):
+        found["allOf"] = [_reachable(one) for one in cast(list[Any], node["allOf"])]
     if node.get("type") == "integer" and not any(
         key in _AS_IT_IS or key.endswith(("inimum", "aximum")) for key in node
     ):
@@ -82,6 +99,35 @@ def narrowed(schema: Any) -> Any:
         if known and not any(key in node for key in _OTHER_PROPERTIES):
             found["additionalProperties"] = False
     return found
+
+
+def _reachable(schema: Any) -> Any:
+    """Return a part of an `allOf` without what cannot be held, and otherwise as it is: its
+    properties are not all that the whole may have."""
+    if isinstance(schema, list):
+        return [_reachable(one) for one in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    node = cast(dict[str, Any], schema)
+    return {
+        key: value if key in _LITERAL else _within_reach(node, key, _reachable(value))
+        for key, value in node.items()
+        if not (key == "format" and isinstance(value, str) and value not in FORMATS)
+    }
+
+
+def _within_reach(node: Mapping[str, Any], key: str, value: Any) -> Any:
+    """Return a bound, or one that is within reach where nothing that is made comes to it; not where
+    all that the other bound allows is out of reach."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    others = [node.get(other) for other in _OPPOSITE.get(key, ())]
+    numbers = [one for one in others if isinstance(one, int | float)]
+    if key in _HIGHEST and value > FARTHEST > max(numbers, default=0):
+        return FARTHEST
+    if key in _LOWEST and value < -FARTHEST < min(numbers, default=0):
+        return -FARTHEST
+    return _LONGEST if key == "maxLength" and value > _LONGEST else value
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:

@@ -38,6 +38,27 @@ _LINES = r"/\n{0,8}/"
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _TEXT = "TEXT: /(?s:.+)/"
 
+_IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*?) \d+ \| ")
+"""What llguidance finds wrong with a schema, before it shows the grammar around it: ours."""
+_SAID = (
+    (
+        re.compile(r"^Unimplemented keys: \[(.*)\]$"),
+        r"the schema's \1 cannot be held to; leave it out",
+    ),
+    (
+        re.compile(r"^patternProperty regexes (/.*/) and (/.*/) are not disjoint$"),
+        r"patternProperties: \1 and \2 may both match one name, which cannot be held to",
+    ),
+    (re.compile(r"^Unsatisfiable schema: "), "no JSON keeps to the schema: "),
+    (re.compile(r"^Expected f64 for '(\w+)', got (.*)$"), r"'\1' must be a number, not \2"),
+    (re.compile(r'^failed to parse "%json": (.*) at line .*$'), r"the schema is no JSON: \1"),
+    (re.compile(r"^Pointer '(.*)' does not exist$"), r"$ref: there is nothing at '#\1'"),
+    (
+        re.compile(r"^Failed to generate regex for (\w+) range: .*$"),
+        r"its bounds for \1 are too far",
+    ),
+)
+"""Its words, and ours."""
 _PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
 
@@ -230,10 +251,15 @@ def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
 
 def _plain(error: str) -> str:
     """Return llguidance's message in one line, without its parser's state."""
-    words = error.split("<state>")[0].split("<non-verbose/>")[0]
+    words = " ".join(error.split("<state>")[0].split("<non-verbose/>")[0].split())
     if words.startswith("NoExtension"):
         return "no text keeps to it"
-    return " ".join(words.split())[:400]
+    in_schema = _IN_SCHEMA.search(words)
+    if in_schema is not None:
+        words = in_schema[1]
+    for pattern, said in _SAID:
+        words = pattern.sub(said, words)
+    return words[:400]
 
 
 def _limits() -> LLParserLimits:

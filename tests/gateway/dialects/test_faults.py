@@ -11,6 +11,7 @@ from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
+from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.api_table import Api
 from gateway.dialects.dialect import headers_of
 from gateway.dialects.ollama.api import OLLAMA
@@ -200,3 +201,12 @@ def test_libraries_ask_again_only_what_may_go_better() -> None:
     loading = faults.of_refusal(Refusal(reason="pending", message="m"))
     names = [name for name, _ in headers_of(loading)]
     assert "retry-after" in names and "x-should-retry" not in names
+
+
+@pytest.mark.parametrize(
+    ("api", "named"),
+    [(ANTHROPIC, "tools[3].input_schema.$ref"), (OLLAMA, "tools[3].function.parameters.$ref")],
+)
+def test_a_tools_schema_is_named_as_its_client_wrote_it(api: Api, named: str) -> None:
+    refusal = Refusal(reason="bad_request", message="no", field="tools[3].parameters.$ref")
+    assert f"{named}: no" in api.envelope.answer(faults.of_refusal(refusal)).body.decode()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -222,6 +223,10 @@ def test_thinking_may_come_first_and_must_be_closed_where_the_prompt_opened_it()
         ({"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}, "uniqueItems"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
         ({"$ref": "https://example.com/schema"}, "example.com"),
+        ({"$ref": "#/none"}, "there is nothing at '#/none'"),
+        ({"type": "integer", "minimum": "3"}, "must be a number"),
+        ({"type": "integer", "maximum": -(2**63)}, "too far"),
+        ({"patternProperties": {"^a": {}, "b$": {}}, "type": "object"}, "may both match"),
         ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
         ({"type": "string", "pattern": "^(a{1000}){1000}$"}, "too many"),
         ({"type": "string", "description": "x" * 70_000}, "too large"),
@@ -237,6 +242,34 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_name(
         with pytest.raises(BadRequest, match=words) as refused:
             GRAMMARS.output(form, think=None, calls=None)
         assert refused.value.field == "response_format"
+        assert not re.search("x-guidance|start:|%json|NoExt", str(refused.value)), "ours to know"
+
+
+@pytest.mark.parametrize("name", ["password", "byte", "uri-reference", "int64", "of our own"])
+def test_a_format_that_is_not_held_is_an_annotation(name: str) -> None:
+    text = {"type": "string", "format": name}
+    schema = {"type": "object", "properties": {"format": text, "a": {"allOf": [text]}}}
+    assert accepts(schema, '{"format": "x", "a": "y"}') and not accepts(schema, '{"format": 1}')
+    dated = {"type": "string", "format": "date"}
+    assert accepts(dated, '"2026-11-28"') and not accepts(dated, '"x"'), "others are held"
+    assert accepts({"const": {"format": name}}, json.dumps({"format": name}))
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_bounds_of_64_bits_are_taken(kind: str) -> None:
+    bounds = {"type": kind, "minimum": -(2**63), "maximum": 2**63 - 1}
+    for schema in (bounds, {"allOf": [bounds]}, {"type": kind, "maximum": 2**64 - 1}):
+        assert accepts(schema, "5") and not accepts(schema, str(10**20))
+    assert accepts({"type": "string", "maxLength": 2**63 - 1}, '"x"')
+
+
+def accepts(schema: dict[str, Any], text: str) -> bool:
+    """Whether a text keeps to a schema, as it is held."""
+    form = OutputFormat(kind="json_schema", json_schema=schema)
+    spec = GRAMMARS.output(form, think=None, calls=None)
+    assert spec is not None
+    matcher = open_matcher(TOKENIZER.guide, spec)
+    return matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting()
 
 
 def test_a_schema_too_deep_is_refused_however_deep() -> None:
