@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 DEFAULT_HTTP_PORT = 52415
 DEFAULT_BASE_PORT = 24150
@@ -49,3 +52,17 @@ def port_of(use: str, base_port: int | None) -> int:
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
     return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset
+
+
+def _base_port(port: int) -> int:
+    if port > HIGHEST_BASE_PORT:
+        raise ValueError(
+            f"a node's {SPAN} ports begin there, and all lie below {HIGHEST_BASE_PORT + SPAN}: the "
+            "system gives higher ones to outgoing connections, which would take them now and then; "
+            f"choose one from 1024 to {HIGHEST_BASE_PORT}, such as 25000"
+        )
+    return port
+
+
+BasePort = Annotated[int, Field(ge=0), AfterValidator(_base_port)]
+"""The first of a node's ports; 0: the usual ones."""

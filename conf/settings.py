@@ -35,7 +35,7 @@ from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.collectors import LogSettings, OtlpSettings
 from conf.paths import Paths, find_paths
-from conf.ports import HIGHEST_BASE_PORT, port_of
+from conf.ports import BasePort, port_of
 from conf.sections import (
     ONE_OF_TWO,
     PREFIX,
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     http_host: str
     http_port: int = Field(ge=1, le=65535)
     api: bool
-    base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
+    base_port: BasePort
     http_processes: int = Field(ge=0, le=64)
     http_owner_only: bool
     http_anyone_pulls: bool

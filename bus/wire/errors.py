@@ -97,6 +97,14 @@ class ConfigError(ShoalError):
     """A setting is wrong; the text names the setting, its source and what it accepts."""
 
 
+class SettingsUnwritable(ConfigError):
+    """The file of settings cannot be written; no setting is wrong. `is_full`: the disk is."""
+
+    def __init__(self, message: str, *, is_full: bool) -> None:
+        super().__init__(message)
+        self.is_full = is_full
+
+
 class BadKey(ShoalError):
     """A cluster key or its file is wrong. The text never repeats any part of a key."""
 

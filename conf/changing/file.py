@@ -4,6 +4,7 @@ not take."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -12,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bus.wire.errors import ConfigError
+from bus.wire.errors import ConfigError, SettingsUnwritable
 from conf.changing.described import commented
 from conf.changing.text import changed, check_known, typed
 from conf.paths import PRIVATE, Paths
@@ -151,7 +152,14 @@ def _write(file: Path, text: str) -> None:
         fresh.replace(file)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise ConfigError(f"{file} cannot be written: {error}") from error
+        raise _unwritable(file, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> SettingsUnwritable:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    then = "make room on its disk" if is_full else "see its rights and its disk"
+    why = error.strerror or str(error)
+    return SettingsUnwritable(f"{path} cannot be written ({why}): {then}", is_full=is_full)
 
 
 @contextlib.contextmanager
@@ -162,7 +170,7 @@ def _held(paths: Paths) -> Generator[None]:
         paths.config.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         held = os.open(paths.config, os.O_RDONLY)
     except OSError as error:
-        raise ConfigError(f"{paths.config}: {error}") from error
+        raise _unwritable(paths.config, error) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

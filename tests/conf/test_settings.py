@@ -112,8 +112,12 @@ def test_a_base_port_moves_http_too_unless_http_has_its_own(home: Path) -> None:
     assert (moved.http_port, moved.port_of("control")) == (30000, 30001)
     both = load_settings(home=home, flags={"base_port": 30000, "http_port": 8080})
     assert (both.http_port, both.port_of("control")) == (8080, 30001)
-    with pytest.raises(ConfigError, match="base_port"):
-        load_settings(home=home, flags={"base_port": 40000})
+    with pytest.raises(ConfigError, match="base_port") as refused:
+        load_settings(home=home, flags={"base_port": 35000})
+    said = str(refused.value)
+    assert "outgoing connections" in said, "why"
+    assert "from 1024 to 32668, such as 25000" in said, "what to type"
+    assert load_settings(home=home, flags={"base_port": 32668}).http_port == 32668
 
 
 def test_what_shoal_up_was_told_holds_for_later_commands_but_not_for_the_next_up(

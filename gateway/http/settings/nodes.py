@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from bus.wire.errors import ConfigError
+from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
 from gateway.cluster.options import SettingsDesk
 from gateway.cluster.record_questions import RecordsElsewhere
@@ -48,7 +48,10 @@ def answer_settings(service: HttpService) -> None:
     async def change(arguments: Any) -> list[Any]:
         """Change settings; return what is in force then, and why they were not changed."""
         put, drop = cast(tuple[dict[str, Any], list[str]], arguments)
-        why = UNKNOWN if desk is None else await changed(service, desk, put, drop)
+        try:
+            why = UNKNOWN if desk is None else await changed(service, desk, put, drop)
+        except SettingsUnwritable as error:
+            why = str(error)
         values, untold = await read(())
         return [values, why or untold]
 
@@ -59,13 +62,16 @@ def answer_settings(service: HttpService) -> None:
 async def changed(
     service: HttpService, desk: SettingsDesk, put: Mapping[str, Any], drop: Sequence[str]
 ) -> str:
-    """Change this node's settings; return why they were not ("": they were)."""
+    """Change this node's settings; return why they were not ("": they were). Raises
+    SettingsUnwritable."""
     keys = (*put, *drop)
     for key in keys:
         if why := alone(desk, key):
             return why
     try:
         await asyncio.to_thread(desk.change, put, drop)
+    except SettingsUnwritable:
+        raise
     except ConfigError as error:
         return str(error)
     service.log.info("settings were changed over HTTP", settings=", ".join(keys))

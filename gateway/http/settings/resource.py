@@ -9,7 +9,7 @@ from typing import Any
 from falcon.asgi import Request, Response
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from bus.wire.errors import BadRequest, ConfigError
+from bus.wire.errors import BadRequest, ConfigError, SettingsUnwritable
 from gateway.cluster.options import SettingsDesk
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -28,6 +28,8 @@ from gateway.service import HttpService
 
 MOST = 100
 Value = StrictBool | StrictInt | StrictFloat | StrictStr | list[StrictStr]
+
+UNWRITABLE = "settings_unwritable"
 
 
 class SettingsBody(Closed):
@@ -66,7 +68,12 @@ class SettingsResource(Resource):
                 raise HttpFaultRaised(HttpFault(403, "setting_not_over_http", why))
             if is_of_all and key in OWN:
                 raise BadRequest(f"{key}: every node has its own; ask one node", field="nodes")
-        if why := await changed(service, desk, asked.set, asked.unset):
+        try:
+            why = await changed(service, desk, asked.set, asked.unset)
+        except SettingsUnwritable as error:
+            status, code = (507, "insufficient_storage") if error.is_full else (503, UNWRITABLE)
+            raise HttpFaultRaised(HttpFault(status, code, str(error))) from error
+        if why:
             raise BadRequest(why, field="set" if asked.set else "unset")
         others = await change_others(service, asked.set, asked.unset) if is_of_all else None
         await _answer(resp, service, desk, others)

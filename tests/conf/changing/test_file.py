@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.wire.errors import ConfigError
+from bus.wire.errors import ConfigError, SettingsUnwritable
 from conf.changing import (
     SettingsTold,
     change,
@@ -24,6 +24,7 @@ from conf.changing.told import HERE_ALONE, HOT
 from conf.paths import Paths, find_paths
 from conf.settings import Settings, hash_key, load_settings
 from conf.supervisord import remember_start
+from tests.harness.small_disks import filled, needs_mounts, small_disk
 
 
 @pytest.fixture
@@ -185,3 +186,17 @@ def test_a_key_that_others_may_read_is_told(paths: Paths) -> None:
     assert "other users may read" in (readable_key(paths.config_file) or "")
     paths.config_file.chmod(0o600)
     assert readable_key(paths.config_file) is None
+
+
+@needs_mounts
+def test_a_full_disk_is_told_from_a_setting_that_is_wrong(paths: Paths) -> None:
+    paths.config.mkdir(parents=True)
+    with small_disk(paths.config):
+        change(paths, {"keep_alive_s": 60}, [])
+        filled(paths.config)
+        with pytest.raises(SettingsUnwritable, match=r"No space left.*make room") as full:
+            change(paths, {"keep_alive_s": 61}, [])
+        assert full.value.is_full and values(paths)["keep_alive_s"] == 60
+        with pytest.raises(ConfigError) as wrong:
+            change(paths, {"keep_alive_s": "x"}, [])
+        assert not isinstance(wrong.value, SettingsUnwritable)
