@@ -7,8 +7,8 @@ one. The word has a file to itself, because people and older versions read that.
 
 `sealed` and `unsealed` are pure: small state files whose content carries its own checksum, so that
 no flipped bit passes. The form is `<content> crc32:<8 hexadecimal digits>` and a newline; the
-CRC-32 is that of the content. A file that an older version wrote has no checksum and is taken where its
-content has the older form. A single flipped bit never turns the one form into the other.
+CRC-32 is that of the content. A file that an older version wrote has no checksum and is taken where
+its content has the older form. A single flipped bit never turns the one form into the other.
 """
 
 from __future__ import annotations
