@@ -260,7 +260,7 @@ def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
     if field.weight == "noted":
         return _NOTES[field.name]
     if field.name == "code":
-        trees = "; ".join(f"{tree} on {', '.join(sorted(values[tree]))}" for tree in values)
+        trees = "; ".join(f"{tree} on {', '.join(sorted(values[tree]))}" for tree in sorted(values))
         return f"install the same shoal everywhere ({trees}), then `shoal down` and `shoal up`"
     wanted = newest(list(values))
     behind = ", ".join(
