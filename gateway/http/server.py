@@ -28,6 +28,8 @@ from gunicorn.glogging import Logger
 from gunicorn.workers import gasgi
 
 from bus.links.tls_files import forget_served
+from bus.patience import LostTime
+from bus.process.clock import now as clock_now
 from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
@@ -38,6 +40,8 @@ from gateway.http.secure import Door, ServedPair
 
 GRACE_S = 3.0
 """Between the end of the last stream in words and gunicorn's own kill."""
+STOOD_STILL_S = 1.0
+"""A master process that was later than this with its look was halted."""
 LINGER_S = 0.3
 """Last bytes in a socket have this long once no request is open."""
 
@@ -203,11 +207,23 @@ class _Gunicorn(BaseApplication):
 
 
 class _Arbiter(Arbiter):
-    """gunicorn's master process, with an eye on the pair of HTTPS."""
+    """gunicorn's master process, with an eye on the pair of HTTPS.
+
+    It looks each second. Where it could not for longer (the node was halted, its machine paused),
+    its HTTP processes could not say either that they live: they have their whole time once more."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self._lost = LostTime(lambda: 0.0)
+        self._spares_until = 0.0
 
     def murder_workers(self) -> None:
-        """Look each second for HTTP processes that hang, and at the pair."""
-        super().murder_workers()
+        """Look for HTTP processes that hang, and at the pair."""
+        now = clock_now()
+        if self._lost.pass_by(now) > STOOD_STILL_S:
+            self._spares_until = now + self.timeout
+        if now >= self._spares_until:
+            super().murder_workers()
         served = cast(_Gunicorn, self.app).served
         if served is not None:
             served.look_and_tell()
