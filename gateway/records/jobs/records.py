@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.process.clock import wall
+from bus.process.clock import now, wall
 from bus.wire.ids import RequestId
+from gateway.records import age
 from gateway.records.file import RecordsFile
 from gateway.records.jobs import table
 from gateway.records.jobs.events import Ending
@@ -193,7 +194,8 @@ class JobRecords:
 
     async def prune(self) -> None:
         """Remove jobs that ended long enough ago."""
-        await self._write(table.pruned(self._wall_s()))
+        now_s = self._wall_s()
+        await self._write(age.followed(now_s, now()), table.pruned(now_s))
 
     # --- below -----------------------------------------------------------------------------------
 
