@@ -246,10 +246,7 @@ class SlotControl:
 
     def tick(self, now: float) -> None:
         """Judge silence: of this worker itself, of those asked about a runner, of runners."""
-        if now - self._ticked_at > STALL_S:
-            self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
-            self.table.forgive(now)
-        self._ticked_at = now
+        self._forgive_if_away(now)
         for asker in self._questions.expired(now):
             text = "the runner did not answer in time"
             self.executor.send(asker, DiagnosisRefused(status=504, message=text))
@@ -266,11 +263,20 @@ class SlotControl:
         self._suspects = silent
         self._stacks.tick(now)
 
+    def _forgive_if_away(self, now: float) -> None:
+        """Hold no silence against a runner that was not listened to. What wakes a worker that
+        stood still may come before its own tick, so who judges asks this first."""
+        if now - self._ticked_at > STALL_S:
+            self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
+            self.table.forgive(now)
+        self._ticked_at = now
+
     def reconcile(self) -> None:
         """Have the slots match the state, once that and supervisord's list are known."""
         if not self.client.mirror.live or self._began_at is None:
             return
         now, state = self._reactor.now(), self.client.state
+        self._forgive_if_away(now)
         if not self._settled and is_settled(self.table, self._began_at, now, self.timing):
             self._settled = True
             self.log.info("took stock", slots=len(self.table.slots))
