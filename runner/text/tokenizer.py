@@ -29,7 +29,13 @@ from runner.text.families import (
     effort_levels,
     family_of,
 )
-from runner.text.opening import SIDECAR, TokenizerError, open_tokenizer, template_for
+from runner.text.opening import (
+    SIDECAR,
+    TokenizerError,
+    open_tokenizer,
+    panics_told,
+    template_for,
+)
 from runner.text.rendering import Renderer
 from runner.text.template import marked, up_to_mark
 
@@ -177,14 +183,13 @@ class ModelTokenizer:
         """Return llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a
         second for large vocabularies; made once."""
         try:
-            return LLTokenizer(
-                self._backend.to_str(),
-                n_vocab=self.vocabulary,
-                eos_token=sorted(self.eos_token_ids) or None,
-            )
-        except BaseException as problem:  # a panic of Rust's is no Exception
-            if isinstance(problem, KeyboardInterrupt | SystemExit | GeneratorExit):
-                raise
+            with panics_told():
+                return LLTokenizer(
+                    self._backend.to_str(),
+                    n_vocab=self.vocabulary,
+                    eos_token=sorted(self.eos_token_ids) or None,
+                )
+        except Exception as problem:
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
 
     def _hidden(self) -> frozenset[int]:

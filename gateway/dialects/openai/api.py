@@ -6,7 +6,8 @@ Pure. What is not known of a model is left out or said as zero, never made up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from gateway.dialects import api_table, sse
 from gateway.dialects.encode import json_bytes
@@ -54,6 +55,7 @@ from gateway.dialects.openai.stored import (
 )
 
 OWNER = "shoal"
+_Asked = TypeVar("_Asked", bound=api_table.Endpoint)
 
 
 def render_models(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
@@ -96,34 +98,37 @@ CONVERSATIONS = api_table.ConversationShapes(
     item=render_conversation_item,
 )
 
+
+def _without_v1(endpoint: _Asked) -> _Asked:
+    """Return the same endpoint for clients whose base URL has no /v1."""
+    path = endpoint.path.removeprefix("/v1")
+    return replace(endpoint, path=path, summary="The same, for a base URL without /v1")
+
+
 # fmt: off
+_GENERATES = (
+    api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+                        OpenAIChat(), ChatCompletionsBody,
+                        answers.ChatAnswer, answers.ChatChunk, sse.LAST),
+    api_table.Generates("/v1/completions", "A text completion, whole or streamed",
+                        OpenAICompletions(), CompletionsBody,
+                        answers.CompletionAnswer, answers.CompletionChunk, sse.LAST),
+    api_table.Generates("/v1/responses", "A response, whole or streamed",
+                        OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
+)
+_EMBEDS = api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
+                           answers.EmbeddingsAnswer)
 OPENAI = api_table.Api(
     title="OpenAI API",
     envelope=api_table.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
     endpoints=(
-        api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
-                            OpenAIChat(), ChatCompletionsBody,
-                            answers.ChatAnswer, answers.ChatChunk, sse.LAST),
-        api_table.Generates("/v1/completions", "A text completion, whole or streamed",
-                            OpenAICompletions(), CompletionsBody,
-                            answers.CompletionAnswer, answers.CompletionChunk, sse.LAST),
-        api_table.Generates("/v1/responses", "A response, whole or streamed",
-                            OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
-        api_table.Generates("/chat/completions", "The same, for a base URL without /v1",
-                            OpenAIChat(), ChatCompletionsBody,
-                            answers.ChatAnswer, answers.ChatChunk, sse.LAST),
-        api_table.Generates("/completions", "The same, for a base URL without /v1",
-                            OpenAICompletions(), CompletionsBody,
-                            answers.CompletionAnswer, answers.CompletionChunk, sse.LAST),
-        api_table.Generates("/responses", "The same, for a base URL without /v1",
-                            OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
+        *_GENERATES,
+        *map(_without_v1, _GENERATES),
         api_table.ReadsPrompt("/v1/responses/input_tokens",
                               "How many tokens a response's prompt has",
                               OpenAIInputTokens(), ResponsesCountBody, InputTokensAnswer),
-        api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
-                         answers.EmbeddingsAnswer),
-        api_table.Embeds("/embeddings", "The same, for a base URL without /v1", OpenAIEmbeddings(),
-                         EmbeddingsBody, answers.EmbeddingsAnswer),
+        _EMBEDS,
+        _without_v1(_EMBEDS),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
                                render_items, render_deleted, replayed=replayed,
                                background=api_table.MadeInBackground(as_it_stands, is_made,
