@@ -137,7 +137,7 @@ prove-nodes: $(READY)
 
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl
-	$(PROVE) tests/processes/test_faults.py
+	$(PROVE) tests/processes/test_faults.py tests/processes/test_halted_node.py
 
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl

@@ -17,10 +17,11 @@ MOST_GAP_S = 1.0
 
 class LostTime:
     """The time that does not count, from one look to the next. `waited_s` returns for how many
-    seconds in all the watched threads have been ready without a core."""
+    seconds in all the watched threads have been ready without a core; who only passes by needs
+    none."""
 
-    def __init__(self, waited_s: Callable[[], float]) -> None:
-        self._waited_s = waited_s
+    def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
+        self._waited_s = waited_s or (lambda: 0.0)
         self._looked_at: float | None = None
         self._known_s: float | None = None
 

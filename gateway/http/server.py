@@ -214,7 +214,7 @@ class _Arbiter(Arbiter):
 
     def __init__(self, app: Any) -> None:
         super().__init__(app)
-        self._lost = LostTime(lambda: 0.0)
+        self._lost = LostTime()
         self._spares_until = 0.0
 
     def murder_workers(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bus.client import BusClient
+from bus.patience import LostTime
 from bus.replica.state import ClusterState
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
@@ -86,6 +87,7 @@ class Dispatcher:
             on_refused=self._refuse,
         )
         bus.on_state.append(self._follow)
+        self._lost, self._woke_at = LostTime(), 0.0
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
     # --- what resources ask ------------------------------------------------------------------
@@ -230,10 +232,12 @@ class Dispatcher:
 
     def _tick(self) -> None:
         now = self._reactor.now()
-        self._room.tick(now)
+        if self._lost.pass_by(now):
+            self._woke_at = now
+        self._room.tick(now, self._woke_at)
         self._own.tick(now)
         for request in list(self.requests.values()):
-            if request.late(now):
+            if request.late(now, self._woke_at):
                 waits = request.request_id in self._room
                 wait = f": {self._room.progress(request, now)}" if waits else ""
                 self._fail(request, "deadline", request.late_text() + wait, "deadline")

@@ -167,11 +167,12 @@ class ClientRequest:
         for one that was not."""
         return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
 
-    def late(self, now: float) -> bool:
-        """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence."""
+    def late(self, now: float, woke_at: float) -> bool:
+        """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence, which
+        counts from `woke_at` at the earliest."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
-        return self.begun and 0 < self._silence_s <= now - self.moved_at
+        return self.begun and 0 < self._silence_s <= now - max(self.moved_at, woke_at)
 
     def late_text(self) -> str:
         """Return what a client is told when a deadline has come."""

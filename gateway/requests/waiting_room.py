@@ -119,8 +119,9 @@ class WaitingRoom:
             elif given_up := self._catalog.given_up(model):
                 self._refuse_all(model, given_up)
 
-    def tick(self, now: float) -> None:
-        """Publish the demand, end what waits in vain. To be called several times a second."""
+    def tick(self, now: float, woke_at: float) -> None:
+        """Publish the demand, end what waits in vain. To be called several times a second; this
+        process last stood still till `woke_at`."""
         self._follow_pulls(now)
         if now - self._published_at >= PUBLISH_S:
             self._publish()
@@ -128,7 +129,7 @@ class WaitingRoom:
         for model in self._queue.models():
             if self._catalog.ready(model):
                 self._give_out(model)
-                self._give_up_silent(model, now)
+                self._give_up_silent(model, now, woke_at)
         for waiter in self._queue.expired(now):
             request = self._open.get(RequestId(waiter.key))
             if request is None:
@@ -256,7 +257,7 @@ class WaitingRoom:
         if given:
             self._publish()
 
-    def _give_up_silent(self, model: ModelId, now: float) -> None:
+    def _give_up_silent(self, model: ModelId, now: float, woke_at: float) -> None:
         """Refuse those who tried all instances, none of which answers or is being replaced."""
         if self._catalog.any_suspect(model):
             return
@@ -264,7 +265,7 @@ class WaitingRoom:
         silent = Refusal(reason="not_ready", message=text, retry_after_s=5.0)
         for request in self._waiting_for(model):
             untried = self._catalog.ready(model, request.excluded)
-            if not untried and now - request.moved_at >= SILENT_S:
+            if not untried and now - max(request.moved_at, woke_at) >= SILENT_S:
                 self._on_refused(request, silent)
 
     def _refuse_all(self, model: ModelId, refusal: Refusal) -> None:

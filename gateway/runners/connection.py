@@ -365,7 +365,7 @@ class RunnerConnection:
 def _overdue(one: _Open, life: Liveness, now: float) -> bool:
     """Return whether a runner should have answered a submit by now."""
     heard = now - life.heard_at < 2 * ANSWER_S + 0.5
-    return now - one.submitted_at >= (BUSY_ANSWER_S if heard else ANSWER_S)
+    return now - max(one.submitted_at, life.woke_at) >= (BUSY_ANSWER_S if heard else ANSWER_S)
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

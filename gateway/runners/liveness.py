@@ -20,12 +20,13 @@ LATE_S = 2.0
 @dataclass(slots=True)
 class Liveness:
     """One runner as one gateway process sees it. `moved_at` is when it last made progress or
-    owed none; `heard_at` when it last said anything."""
+    owed none; `heard_at` when it last said anything; `woke_at` when we last stood still till."""
 
     moved_at: float
     heard_at: float
     ticked_at: float
     step: int = -1
+    woke_at: float = 0.0
 
     def pong(self, *, step: int, now: float) -> None:
         """Note an answered ping: alive; at work if its step moved."""
@@ -43,7 +44,7 @@ class Liveness:
         late = now - self.ticked_at > LATE_S
         self.ticked_at = now
         if late:
-            self.heard_at = self.moved_at = now
+            self.heard_at = self.moved_at = self.woke_at = now
         if not owed:
             self.moved_at = now
         waited = max(now - self.moved_at, now - self.heard_at)

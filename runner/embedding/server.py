@@ -240,9 +240,10 @@ class EmbeddingServer:
 
     def watch(self, now: float) -> None:
         """Give up silent gateway processes, readers that never come back, and what is too late."""
-        self._link.watch(now)
+        lost_s = self._link.watch(now)
         told: dict[OpenEmbedding, list[Entry]] = {}
         for request in self._open.values():
+            request.forgive(lost_s)
             if now >= request.deadline_at:
                 told[request] = request.fail("deadline", TIMED_OUT, now)
             elif request.stalled_s(now) > self._drop_idle_s:

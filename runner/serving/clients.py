@@ -1,7 +1,7 @@
 """The gateway processes that speak to this runner: who said hello, and who is still there.
 
 Pure: time arrives as `now`. A gateway process that has not been heard for `SILENT_S` is given up,
-and what it asked for is cancelled.
+and what it asked for is cancelled. Time in which the runner itself stood still does not count.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from bus.wire.ids import Boot
 from bus.wire.messages.tokens import DATA_PROTOCOL_MAX, DATA_PROTOCOL_MIN, Hello
 
 SILENT_S = 3.0
+GIVEN_UP = (
+    f"the runner had no word from this gateway process for {SILENT_S:g} s and ended what it had "
+    "asked for; ask again"
+)
+"""What a gateway process is told that speaks and is not, or no longer, known."""
 
 
 @dataclass(slots=True)
@@ -51,8 +56,10 @@ class Clients:
         gateway.heard_at = now
         return True
 
-    def silent(self, now: float) -> list[bytes]:
-        """Return the peers to be given up now."""
+    def silent(self, now: float, lost_s: float) -> list[bytes]:
+        """Return the peers to be given up now. For the last `lost_s` the runner stood still."""
+        for one in self.known.values():
+            one.heard_at += lost_s
         return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
 
     def forget(self, peer: bytes) -> Client | None:

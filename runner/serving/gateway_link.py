@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Protocol
 
 from bus.links.transport import Link
+from bus.patience import LostTime
 from bus.service import Shell
 from bus.wire.array_frames import astuple
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
@@ -34,7 +35,7 @@ from bus.wire.messages.tokens import (
     Welcome,
 )
 from bus.wire.messages.traces import RankTraced
-from runner.serving.clients import Clients
+from runner.serving.clients import GIVEN_UP, SILENT_S, Clients
 
 Asked = Submit | Credit | Cancel | Recall | Ping
 """What a gateway process that has said hello asks for."""
@@ -100,6 +101,7 @@ class GatewayLink:
         self._log = shell.log
         self._listener = listener
         self._clients = Clients()
+        self._lost = LostTime()
         self._link = Link("router", security=shell.security)
         self._link.tally = shell.traffic.by_identity("data", split=":", part=1)  # gw:NODE:...
         self._link.is_busy = lambda: bool(listener.owed)
@@ -120,10 +122,13 @@ class GatewayLink:
         client = self._clients.known.get(peer)
         return client is not None and client.protocol >= DISPLACED_PROTOCOL
 
-    def watch(self, now: float) -> None:
-        """Give up gateway processes that are silent."""
-        for peer in self._clients.silent(now):
-            self._give_up(peer, "it was silent for 3 s")
+    def watch(self, now: float) -> float:
+        """Give up gateway processes that are silent, a few times a second; return for how many
+        seconds since the last time this process stood still."""
+        lost_s = self._lost.pass_by(now)
+        for peer in self._clients.silent(now, lost_s):
+            self._give_up(peer, f"it was silent for {SILENT_S:g} s")
+        return lost_s
 
     def close(self, message: str) -> None:
         """Say goodbye to every gateway process and drop the socket."""
@@ -156,7 +161,7 @@ class GatewayLink:
         elif self._clients.heard(peer, now):
             self._listener.asked(peer, message, now)
         else:
-            self.send(peer, Goodbye("say hello first"))
+            self.send(peer, Goodbye(GIVEN_UP))
 
     def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
         client = self._clients.greet(peer, hello, now)

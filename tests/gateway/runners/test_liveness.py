@@ -47,5 +47,6 @@ def test_our_own_stall_is_not_held_against_it() -> None:
     runner = life()
     runner.tick(owed=True, now=1.0)
     assert runner.tick(owed=True, now=30.0) == "well"
+    assert runner.woke_at == 30.0, "what was submitted before has its time from here on"
     runner.entries(30.5)
     assert runner.tick(owed=True, now=31.0) == "well"
