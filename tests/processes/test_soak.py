@@ -1,4 +1,6 @@
-"""A long day in miniature: mixed requests, every one of them ends, nothing leaks, text is right."""
+"""A long day in miniature: mixed requests, every one of them ends, nothing leaks, text is right;
+the same while all threads give way to each other between lines.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +21,16 @@ import psutil
 import pytest
 
 from tests.bench.contestants import environment
-from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
+from tests.harness import yields
+from tests.harness.clusters import running_cluster
+from tests.harness.nodes import MODEL, ROOT, SERVICES, Node, eventually, running_node
 from tests.processes.conftest import PROVING, results_folder
 
 REQUESTS = int(os.environ.get("SHOAL_TEST_SOAK", "2000" if PROVING else "60"))
 WARM = REQUESTS // 4
 TRUTHS = 24
+YIELDING_S = float(os.environ.get("SHOAL_TEST_YIELDS", "900" if PROVING else "20"))
+"""How long one rank, then a group of two, are asked while their threads give way."""
 SETTLE_S = 2.0
 WORDS = ["fish", "sea", "shoal", "node", "token", "count", "seven", "blue", "story", "moves"]
 
@@ -187,3 +196,49 @@ def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
         assert set(before) <= set(after), "a process was replaced"
         if PROVING:
             assert max(grown.values()) <= 1024, grown
+
+
+def runners(node: Node) -> dict[str, int]:
+    return {name: pid for name, pid in node.processes().items() if name.startswith("runner:")}
+
+
+def asked_all_the_while(node: Node, seconds: float) -> Day:
+    """Ask as on a long day, sixteen at once."""
+    day, numbers, ends_at = Day(node, truths()), count(), time.monotonic() + seconds
+
+    def client(_number: int) -> None:
+        while time.monotonic() < ends_at:
+            day.one(next(numbers))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(client, range(16)))
+    return day
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "group"])
+def yielding(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Node]]:
+    """Nodes whose threads give way between lines, and one copy of the model over all of them."""
+    with running_cluster(request.param, **yields.variables(tmp_path)) as cluster:
+        cluster.place(min_nodes=request.param, seconds=240.0)
+        yield cluster.nodes
+
+
+@pytest.mark.proof
+def test_threads_that_give_way_between_lines_do_no_harm(yielding: list[Node]) -> None:
+    before = [runners(node) for node in yielding]
+    assert all(before), "each node has a rank"
+    day = asked_all_the_while(yielding[0], YIELDING_S)
+    print(json.dumps({"ranks": len(yielding), "seconds": YIELDING_S, "ends": day.ends}))
+    assert not day.open_ended
+    assert all(margin < 1e-4 for margin in day.parted), day.parted
+    assert [runners(node) for node in yielding] == before, "a runner was replaced"
+    for node in yielding:
+        found = node.http.get("/health").json()
+        assert not [one for one in found.get("findings", []) if "thread" in str(one)], found
+        raised = [
+            line
+            for process in (*SERVICES, *runners(node))
+            for line in node.log_lines(process.replace(":", "-"))
+            if line["level"] == "error"
+        ]
+        assert not raised, raised[:3]
