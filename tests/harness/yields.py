@@ -22,8 +22,11 @@ SWITCH_S = 1e-6
 """The interpreter's own switches between threads, which is 5 ms as a rule."""
 SERVICES = ("runner", "worker", "telemetry", "gateway.http")
 STRESSED = tuple(f"{ROOT / name}{os.sep}" for name in ("runner", "worker", "telemetry", "gateway"))
-EVERY = 5
+EVERY = 10
 """One of so many lines gives way, in the mean."""
+PAUSES_S = (0.0, 0.0, 0.0, 0.003)
+"""For how long a main thread, which reads what the others write: for a line of theirs, or a step.
+The others let go and take the interpreter again."""
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -66,5 +69,6 @@ class _Lines:
             self._left -= 1
             if self._left < 0:
                 self._left = random.randrange(2 * EVERY)
-                time.sleep(0)
+                watches = threading.current_thread() is threading.main_thread()
+                time.sleep(random.choice(PAUSES_S) if watches else 0.0)
         return self.line

@@ -224,6 +224,7 @@ def yielding(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[No
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(1800)
 def test_threads_that_give_way_between_lines_do_no_harm(yielding: list[Node]) -> None:
     before = [runners(node) for node in yielding]
     assert all(before), "each node has a rank"
