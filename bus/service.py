@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import json
 import os
 import resource
@@ -30,12 +29,12 @@ import setproctitle
 from bus.client import BusClient, Speaker
 from bus.links.cluster_key import KeyFiles
 from bus.links.keyring import Keyring, open_keyring
-from bus.links.reactor import PollReactor, Reactor
+from bus.links.reactor import REOPEN_S, SOCKET_GONE, PollReactor, Reactor
 from bus.links.security import Security
 from bus.links.traffic import Traffic, open_traffic
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
-from bus.process.identity import new_boot
+from bus.process.identity import RoleLock, new_boot
 from bus.process.logs import LevelSource, Log, death_note, follow_level, log_strays, story_of
 from bus.process.stalls import StallMeter
 from bus.process.tree import running_code
@@ -128,7 +127,9 @@ def run_service(
     setproctitle.setproctitle(f"shoal {process} {node}")
     reactor = PollReactor()
     try:
-        with role_lock(endpoints, process):
+        with role_lock(endpoints, process) as role:
+            reactor.on_reopened = lambda path: log.warning(SOCKET_GONE, path=path)
+            reactor.every(REOPEN_S, lambda: role.look(log))
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
@@ -163,43 +164,13 @@ def run_service(
 
 
 @contextlib.contextmanager
-def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
-    """Hold the lock of a role, `<runtime>/<process>.role`, with our pid in it and, in its second
-    line, the code that this process was started from.
-
-    Raises AlreadyRunning, naming the pid that holds it.
-    """
-    path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(path, "a+") as file, _unswept(path.parent), _unswept(path.parent.parent):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            owner = file.readline().strip() or "unknown"
-            raise AlreadyRunning(f"{process} is already running (pid {owner})") from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n{running_code()}\n")
-        file.flush()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-
-
-@contextlib.contextmanager
-def _unswept(folder: Path) -> Generator[None]:
-    """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
-    a folder that is locked, and all that is in it. The folder above has the files that all of the
-    user's homes share, those that are preloaded into runners among them."""
-    held = os.open(folder, os.O_RDONLY)
+def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
+    """Hold the lock of a role. Raises AlreadyRunning, naming the pid that holds it."""
+    lock = RoleLock(endpoints, process)
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield
+        yield lock
     finally:
-        os.close(held)
+        lock.release()
 
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:

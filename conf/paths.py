@@ -1,4 +1,5 @@
-"""Talks to the disk: the folders of a home, one table for the whole suite.
+"""Talks to the disk: the folders of a home, one table for the whole suite, and which files and
+folders a node that runs cannot do without (decision 0080).
 
 | folder    | with `--home DIR` | without it                | holds                        |
 |-----------|-------------------|---------------------------|------------------------------|
@@ -22,17 +23,27 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
+from bus.process.endpoints import Endpoints, Means, Removed
+from bus.process.logs import file_of
 from bus.wire.errors import ConfigError
 
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700
 MAX_ROOT_BYTES = 65
 """Of the folder of runtime folders: a home's hash and a socket's name come behind it."""
+COUNTERS = "gateway-metrics"
+"""In the runtime folder: what the gateway's HTTP processes count."""
+OWNER_S = 10.0
+"""For as long a file may be gone, for its owner looks every few seconds."""
+REOPEN_LOGS_S = 5.0
+TOLD_S = 600.0
+"""For as long it is told that something was removed and is back."""
 BUNDLED_MODEL = "shoal-tiny"
 """The model that comes with shoal; see `bundled_models`."""
 
@@ -170,17 +181,116 @@ def find_paths(home: Path | None = None) -> Paths:
 def make_folders(paths: Paths) -> None:
     """Make every folder, private to this user. Raises ConfigError when the runtime folder
     belongs to another user (every user may make names under /tmp)."""
-    shared = (paths.runtime.parent, paths.kernels, paths.measured, paths.preloads)
-    for folder in (*shared, paths.runtime):
-        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise ConfigError(
-                f"{folder} belongs to somebody else; remove it, for sockets of this home lie there"
-            )
-        folder.chmod(PRIVATE)
+    for folder in (paths.kernels, paths.measured, paths.preloads, paths.runtime):
+        _make_shared(folder)
     for folder in (paths.config, paths.data, paths.models, paths.state, paths.logs, paths.run):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+
+
+def _make_shared(folder: Path) -> None:
+    """Make a folder where other users may make names, and the one above it."""
+    for one in (folder.parent, folder):
+        one.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        found = one.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise ConfigError(
+                f"{one} belongs to somebody else; remove it, for sockets of this home lie there"
+            )
+        one.chmod(PRIVATE)
+
+
+def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tuple[Means, ...]:
+    """Return what a node's processes need of the disk, in the order in which it is made anew."""
+    starts_none, logs = "no runner can start", "what was logged until then"
+    folders = (
+        Means("the folder of sockets", paths.runtime, "its processes cannot be reached"),
+        Means("the folder of counters", paths.runtime / COUNTERS, "requests fail that count anew"),
+        Means("the folder of kernels", paths.kernels, starts_none),
+        Means("the folder of logs", paths.logs, f"{starts_none}, nothing is logged", lost=logs),
+        Means("the working folder", paths.run, starts_none),
+        Means("the folder of models", paths.models, "no model can be fetched", lost="its models"),
+    )
+    files = (
+        Means("the journal", paths.journal / "events.log", "no change outlives a stop", "master"),
+        Means("the records file", paths.records, "nothing is kept", "gateway", "what was in it"),
+    )
+    held = [
+        Means(f"a socket of {owner}", Path(path), f"{owner} cannot be reached", owner)
+        for owner, sockets in endpoints.services().items()
+        for path in sockets
+    ]
+    locks = [
+        Means(f"the lock of {one}", paths.runtime / f"{one}.role", "it might run twice", one)
+        for one in services
+    ]
+    written = [
+        Means(
+            f"the log of {one}", paths.logs / file_of(one), "it logs nothing", "supervisord", logs
+        )
+        for one in ("supervisord", *services)
+    ]
+    return (*folders, *files, *held, *locks, *written)
+
+
+class MeansKeeper:
+    """Looks after the means of a node: makes folders anew, and has supervisord open logs anew. A
+    file is its owner's to make. To be asked in one thread."""
+
+    def __init__(
+        self, paths: Paths, means: Sequence[Means], reopen_logs: Callable[[], None]
+    ) -> None:
+        self._paths = paths
+        self._means = means
+        self._reopen_logs = reopen_logs
+        self._seen: set[Means] = set()
+        self._gone_at: dict[Means, float] = {}
+        self._back_at: dict[Means, float] = {}
+        self._reopened_at = -REOPEN_LOGS_S
+
+    def look(self, running: Collection[str], now: float) -> tuple[Removed, ...]:
+        """Return what was removed: what is still gone, and what is back since a few minutes.
+        Of processes that are not `running` no file is missed."""
+        mine = [one for one in self._means if one.owner in ("", "supervisord", *running)]
+        gone = [one for one in mine if one in self._seen and not os.path.exists(one.path)]
+        troubles = self._restored(gone, now)
+        for one in self._means:
+            if os.path.exists(one.path):
+                self._seen.add(one)
+                if self._gone_at.pop(one, None) is not None or (one in gone and not one.owner):
+                    self._back_at[one] = now
+            elif one in gone:
+                self._gone_at.setdefault(one, now)
+            else:
+                self._gone_at.pop(one, None)
+        missed = [
+            Removed(one, is_back=False, trouble=troubles.get(one, ""))
+            for one, at in self._gone_at.items()
+            if not one.owner or now - at >= OWNER_S
+        ]
+        back = [one for one, at in self._back_at.items() if one.lost and now - at < TOLD_S]
+        folders = {one.path for one in back}
+        told = [one for one in back if one.path.parent not in folders]
+        return (*missed, *(Removed(one, is_back=True) for one in told))
+
+    def _restored(self, gone: Sequence[Means], now: float) -> dict[Means, str]:
+        """Make anew what can be made here; return what could not, with the reason."""
+        troubles: dict[Means, str] = {}
+        for one in gone:
+            if one.owner:
+                continue
+            try:
+                if self._paths.runtime.parent in one.path.parents:
+                    _make_shared(one.path)
+                else:
+                    one.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            except (OSError, ConfigError) as error:
+                troubles[one] = str(error)
+        logs = self._paths.logs
+        is_due = now - self._reopened_at >= REOPEN_LOGS_S and logs.is_dir()
+        if is_due and any(logs in (one.path, one.path.parent) for one in gone):
+            self._reopened_at = now
+            self._reopen_logs()
+        return troubles
 
 
 def bundled_models() -> dict[str, Path]:

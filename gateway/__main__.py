@@ -16,6 +16,7 @@ from bus.service import (
 )
 from bus.wire.errors import ShoalError
 from conf.changing import SettingsTold
+from conf.paths import COUNTERS
 from conf.sections import masked
 from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
@@ -31,7 +32,7 @@ def options_of(settings: Settings) -> Options:
         node=node_id(settings.paths.state),
         node_name=settings.node_name,
         endpoints=settings.endpoints,
-        metrics_folder=str(settings.paths.runtime / "gateway-metrics"),
+        metrics_folder=str(settings.paths.runtime / COUNTERS),
         host=settings.http_host,
         port=settings.http_port,
         has_port=settings.api,
@@ -117,8 +118,8 @@ def main() -> int:
         if settings.trouble:
             log.warning(settings.trouble)
         policies_of(options)  # a list that says nothing is said before anything is served
-        with role_lock(options.endpoints, "gateway"):
-            serve(options)
+        with role_lock(options.endpoints, "gateway") as role:
+            serve(options, role)
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN

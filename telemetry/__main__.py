@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 from bus.links.collector import HttpCollector
 from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
+from conf.paths import MeansKeeper, means_of
 from conf.ports import PORTS
 from conf.settings import Settings, load_settings
+from conf.supervisord import SERVICES
 from telemetry.hardware import sources_here
 from telemetry.ingest import ANSWER_S, LineSender
 from telemetry.service import Telemetry
@@ -39,20 +42,29 @@ def sender(settings: Settings, shell: Shell) -> LineSender | None:
     return LineSender(settings.paths.logs, collector, shell.speaker.node, shell.log)
 
 
+def reopen_logs() -> None:
+    """Have supervisord, whose child this is, open the files of its logs anew."""
+    if os.environ.get("SUPERVISOR_ENABLED"):
+        os.kill(os.getppid(), signal.SIGUSR2)
+
+
 def main() -> int:
     """Run until told to stop; returns the exit code."""
     settings = load_settings()
+    paths = settings.paths
+    keeper = MeansKeeper(paths, means_of(paths, settings.endpoints, SERVICES), reopen_logs)
     supervisor = Supervisor(settings.endpoints.supervisor)
     return run_service(
         "telemetry",
         build=lambda shell: Telemetry(
             shell,
             supervisor.list_processes,
-            settings.paths.data,
-            journal=settings.paths.journal,
+            paths.data,
+            journal=paths.journal,
             doors=doors(settings),
             sources=sources_here(),
             sender=sender(settings, shell),
+            keep=keeper.look,
         ),
         **settings.process_arguments(),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bus.process.endpoints import Removed
 from bus.replica.lost_range import damage_words, range_of
 from bus.wire.api_keys import KEYS_LOST_WORDS
 from bus.wire.ids import NodeId
@@ -30,6 +31,8 @@ CODES: dict[str, str] = {
     "download_failed": "a model could not be fetched",
     "model_failed": "a model was given up after repeated failures",
     "supervisor_silent": "supervisord does not answer, so nothing can be started or ended",
+    "means_gone": "a file or folder that the node needs was removed, and is not back",
+    "means_restored": "one was removed in the last ten minutes, and is back without its content",
     "process_down": "a supervised process is not running",
     "process_restarting": "a supervised process keeps ending",
     "port_taken": "another program has a port at which this node has to listen",
@@ -47,6 +50,7 @@ ERRORS = frozenset(
         "download_failed",
         "journal_damaged",
         "keys_lost",
+        "means_gone",
         "supervisor_silent",
         "process_down",
         "port_taken",
@@ -86,7 +90,7 @@ class NodeFacts:
     state that were kept aside; `dead_threads` are (process, thread) of those that ended by an
     error; `keys_lost`: the cluster's API keys may be; `pair_trouble` is what is wrong with the
     files of HTTPS, `certificate_standing` what is to be said of the certificate that it serves
-    with."""
+    with; `removed` are the files and folders that were removed while it ran."""
 
     measured: NodeReading
     holds_model: bool = False
@@ -101,6 +105,7 @@ class NodeFacts:
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
     pair_trouble: str = ""
     certificate_standing: str = ""
+    removed: tuple[Removed, ...] = ()
 
 
 def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
@@ -156,8 +161,24 @@ def _supervisor(facts: NodeFacts) -> Iterable[HealthFinding]:
             facts,
             "supervisor_silent",
             facts.supervisor_trouble,
-            "models that are loaded go on serving; end supervisord by its pid, then `shoal up`",
+            "models that are loaded go on serving; `shoal restart` starts all of the node anew",
         )
+
+
+def _means(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for one in facts.removed:
+        means = one.means
+        if one.is_back:
+            said = f"{means.what} was removed and is made anew, without {means.lost}: {means.path}"
+            way_out = "find out what removes files there, and have it leave this folder alone"
+            yield _finding(facts, "means_restored", said, way_out)
+            continue
+        why = f" ({one.trouble})" if one.trouble else ""
+        said = f"{means.what} was removed, so {means.without}: {means.path}{why}"
+        way_out = f"`shoal restart`; {means.owner} should have made it anew"
+        if not means.owner:
+            way_out = "let this user make it again: that is tried each second"
+        yield _finding(facts, "means_gone", said, way_out)
 
 
 def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
@@ -283,6 +304,7 @@ _RULES = (
     _disk,
     _downloads,
     _supervisor,
+    _means,
     _processes,
     _ports,
     _certificates,

@@ -8,7 +8,7 @@ a second later; a supervisord that does not answer leaves the processes out, nev
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from bus.links.tls_files import read_served
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
+from bus.process.endpoints import Removed
 from bus.process.logs import dead_threads
 from bus.process.ports import listening, port_owner
 from bus.process.supervisor import ProcessRefused, SupervisedProcess
@@ -55,6 +56,8 @@ HTTP_PROCESS = "HTTP process of the gateway"
 
 
 ListProcesses = Callable[[], Sequence[SupervisedProcess]]
+Keep = Callable[[Collection[str], float], tuple[Removed, ...]]
+"""Looks after the files and folders of the node, given the processes that run and the time."""
 
 
 class NodeMeter:
@@ -69,8 +72,10 @@ class NodeMeter:
         journal: Path,
         doors: Mapping[str, Sequence[int]],
         runtime: str = "",
+        keep: Keep = lambda _running, _now: (),
     ) -> None:
         self._node = node
+        self._keep = keep
         self._runtime = runtime
         self._journal = journal
         self._list_processes = list_processes
@@ -127,6 +132,7 @@ class NodeMeter:
             dead_threads=dead_threads(self._runtime, probes.is_there) if self._runtime else (),
             pair_trouble=served.trouble,
             certificate_standing="" if valid is None else standing(valid, wall()),
+            removed=self._keep([one.name for one in processes if _is_settled(one)], at),
         )
 
     def _closed_ports(
@@ -135,7 +141,7 @@ class NodeMeter:
         """Return the doors at which their processes do not listen; looked at now and then."""
         if at - self._doors_at >= DOORS_S:
             self._doors_at = at
-            settled = [one for one in processes if one.pid and one.uptime_s >= DOORS_S]
+            settled = [one for one in processes if _is_settled(one)]
             self._closed = tuple(
                 ClosedPort(port, one.name, port_owner(port) or "nobody that the system tells of")
                 for one in settled
@@ -182,6 +188,10 @@ class NodeMeter:
         )
 
 
+def _is_settled(process: ProcessReading) -> bool:
+    return bool(process.pid) and process.uptime_s >= DOORS_S
+
+
 class Telemetry:
     """The service: publishes a reading each second and answers questions about processes."""
 
@@ -195,10 +205,11 @@ class Telemetry:
         doors: Mapping[str, Sequence[int]] | None = None,
         sources: Sequence[SensorSource] = (),
         sender: LineSender | None = None,
+        keep: Keep = lambda _running, _now: (),
     ) -> None:
         """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
         which each of its processes has to listen, `sources` its sensors, `sender` what sends the
-        lines of its logs."""
+        lines of its logs, `keep` what looks after its files."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
@@ -210,6 +221,7 @@ class Telemetry:
             journal=journal,
             doors={} if doors is None else doors,
             runtime=shell.endpoints.folder,
+            keep=keep,
         )
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()

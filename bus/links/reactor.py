@@ -26,7 +26,10 @@ OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
 """Messages drained from one link before others get their turn."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
+REOPEN_S = 3.0
+"""How often it is looked whether the files of sockets are still there."""
 TICK_S = 0.1
+SOCKET_GONE = "a socket's file was gone; it is opened anew"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
 """How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
 nearly due goes with what woke the loop, for on an idle node waking is what costs."""
@@ -55,6 +58,11 @@ class Timer:
 
 class Reactor(ABC):
     """What a service needs of a loop. All callbacks run in the loop's one thread."""
+
+    def __init__(self) -> None:
+        self.on_reopened: Callable[[str], None] = lambda _path: None
+        self._links: list[Link] = []
+        self._looks_after_files = False
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
@@ -91,10 +99,20 @@ class Reactor(ABC):
         return clock_now()
 
     def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+        if not self._looks_after_files:
+            self._looks_after_files = True
+            self.every(REOPEN_S, self._reopen)
+        self._links.append(link)
         self._drain(link, take)
         if link.security is not None:
             self._read_changes(link)
             _keep_renewed(self, link)
+
+    def _reopen(self) -> None:
+        """Have links bind anew what was removed of their files."""
+        self._links[:] = [link for link in self._links if not link.socket.closed]
+        for path in [path for link in self._links for path in link.reopen()]:
+            self.on_reopened(path)
 
     @abstractmethod
     def measure(self, stalls: StallMeter) -> None:
@@ -117,6 +135,7 @@ class PollReactor(Reactor):
     """A loop over `Poller`, for the services. `run` returns after `stop`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._poller = Poller()
         self._watched: dict[Any, Callable[[], bool]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
@@ -249,6 +268,7 @@ class AsyncioReactor(Reactor):
     send on a watched link schedules a drain."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._loop = loop
         self._filenos: set[int] = set()
 

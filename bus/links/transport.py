@@ -2,7 +2,8 @@
 
 A send that cannot be done at once returns False, and what to do then is the caller's promise to
 keep (telemetry drops, control repeats, tokens have credit). Every link sets LINGER 0 and size
-caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence.
+caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence; a
+link that a reactor watches binds it anew when its file was removed (decision 0080).
 With `security` every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without, TCP
 is plain (`bus.links.curve`). Without, and with the machine key, it stays on this machine. The
 loops that drain links are in `bus.links.reactor`.
@@ -23,7 +24,7 @@ from bus.links.curve import FAILED, LinkKeys, bind
 from bus.links.security import Security
 from bus.links.traffic import Tally
 from bus.process.endpoints import host_of, is_loopback
-from bus.wire.errors import AlreadyRunning, Exposed
+from bus.wire.errors import AlreadyRunning, Exposed, PortTaken
 from bus.wire.ids import NodeId
 
 Frames = list[bytes]
@@ -81,7 +82,7 @@ class Link:
         self.security = security
         self.listeners: list[Callable[[Change], None]] = []
         self.socket: zmq.Socket[bytes] = context().socket(zmq.SocketType[kind.upper()])
-        self._locks: dict[str, IO[bytes]] = {}
+        self._paths: list[_HeldPath] = []
         self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
@@ -124,15 +125,21 @@ class Link:
         if address.startswith("tcp://") and self._keys is not None:
             return self._keys.serve(address)
         if address.startswith("ipc://"):
-            path = address[6:]
-            lock = open(path + ".lock", "wb")  # noqa: SIM115 - held as long as the link
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.close()
-                raise AlreadyRunning(f"another process serves {path}") from error
-            self._locks[path] = lock
+            self._paths.append(_HeldPath(address.removeprefix("ipc://")))
         return bind(self.socket, address)
+
+    def reopen(self) -> list[str]:
+        """Bind anew each ipc path whose file was removed, and return those paths. Connections stay.
+        Nothing is done while the folder is gone, too, or where another process has the path."""
+        opened: list[str] = []
+        for held in self._paths:
+            with contextlib.suppress(OSError, AlreadyRunning, PortTaken):
+                held.hold_again()
+                if not os.path.exists(held.path):
+                    # The old listener stays with the link: as it ends it would remove the file.
+                    bind(self.socket, f"ipc://{held.path}")
+                    opened.append(held.path)
+        return opened
 
     def connect(self, address: str, *, peer: NodeId | None = None) -> None:
         """Connect; ZeroMQ goes on trying for as long as the link is open.
@@ -252,12 +259,9 @@ class Link:
             self._monitor.close(0)
             self._monitor = None
         self.socket.close(0)
-        for path, lock in self._locks.items():
-            for name in (path, path + ".lock"):
-                if os.path.exists(name):
-                    os.unlink(name)
-            lock.close()
-        self._locks = {}
+        for held in self._paths:
+            held.release()
+        self._paths = []
         if self._keys is not None:
             self._keys.close()
 
@@ -269,6 +273,39 @@ class Link:
                 f"{address} is not on this machine alone, so a cluster key is needed: "
                 "`shoal keys init` at the first node, `shoal keys join` at the others"
             )
+
+
+class _HeldPath:
+    """An ipc path, and the lock beside it that this process holds."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = self._locked()
+
+    def hold_again(self) -> None:
+        """Lock the file anew where the one that is locked was removed. Raises AlreadyRunning,
+        OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(f"{self.path}.lock"), os.fstat(self._lock.fileno())):
+                return
+        lock, self._lock = self._lock, self._locked()
+        lock.close()
+
+    def release(self) -> None:
+        """Remove the socket's file and the lock."""
+        for name in (self.path, f"{self.path}.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        self._lock.close()
+
+    def _locked(self) -> IO[bytes]:
+        lock = open(f"{self.path}.lock", "wb")  # noqa: SIM115 - held as long as the link
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise AlreadyRunning(f"another process serves {self.path}") from error
+        return lock
 
 
 def _proved(frame: zmq.Frame) -> NodeId | None:

@@ -1,4 +1,5 @@
-"""Where each socket of a node lies: names to addresses, all in one short private folder.
+"""Where each socket of a node lies: names to addresses, all in one short private folder; and what
+is said of the files that a node needs (decision 0080).
 
 Pure. Local sockets are `ipc://<runtime folder>/<name>`; a path stays under 100 bytes (the
 system's limit is 107). TCP ports come from the table in `conf.ports`.
@@ -7,6 +8,7 @@ system's limit is 107). TCP ports come from the table in `conf.ports`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from bus.wire.topology import ip_in
 
@@ -76,6 +78,46 @@ class Endpoints:
     def supervisor(self) -> str:
         """Return supervisord's unix socket, as a plain path."""
         return f"{self.folder}/supervisor.sock"
+
+    def services(self) -> dict[str, tuple[str, ...]]:
+        """Return the paths of the sockets that each service has for as long as it runs."""
+        planes = ("control", "telemetry")
+        ends = [one(plane) for plane in planes for one in (self.plane_in, self.plane_out)]
+        served = {
+            "bus": (*ends, self.tap),
+            "master": (self.candidate,),
+            "worker": (self.worker,),
+            "telemetry": (self.telemetry,),
+        }
+        return {
+            process: tuple(one.removeprefix("ipc://") for one in (*found, self.stacks(process)))
+            for process, found in served.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """A folder or file that a node needs to act: what it is called, and what fails `without` it.
+
+    `owner` is the process that makes the file, and makes it anew where it was removed; empty for a
+    folder. `lost` is what does not come back; empty where nothing is missed.
+    """
+
+    what: str
+    path: Path
+    without: str
+    owner: str = ""
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A means that was removed while the node ran. `is_back`: there is a new one; `trouble` is why
+    there is none."""
+
+    means: Means
+    is_back: bool
+    trouble: str = ""
 
 
 def is_loopback(host: str) -> bool:

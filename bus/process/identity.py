@@ -1,4 +1,4 @@
-"""Talks to the disk and to chance: ids that are made once.
+"""Talks to the disk and to chance: ids that are made once, and the lock of a process's role.
 
 A node id is made at a node's first start and kept in its state folder, and so is its owner's
 token; a boot id is new for every process. Beside each kept word lies what it is known by,
@@ -19,11 +19,15 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TextIO
 from zlib import crc32
 
-from bus.wire.errors import ConfigError, ShoalError
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.process.tree import running_code
+from bus.wire.errors import AlreadyRunning, ConfigError, ShoalError
 from bus.wire.ids import Boot, NodeId
 
 FILE, TOKEN_FILE = "node-id", "http-token"
@@ -159,3 +163,75 @@ def _kept_witness(path: Path) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+class RoleLock:
+    """The lock of a role, `<runtime>/<process>.role`, with our pid in it and, in its second line,
+    the code that this process was started from. The folders above it are locked as well."""
+
+    def __init__(self, endpoints: Endpoints, process: str) -> None:
+        """Take the lock. Raises AlreadyRunning, naming the pid that holds it."""
+        self.process = process
+        self.path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
+        self._trouble = ""
+        self._file, self._held = self._take()
+
+    def hold_again(self) -> bool:
+        """Take the lock anew where its file, or the folder, was removed; return whether it was.
+        Raises AlreadyRunning where another process has the role by now, and OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
+                return False
+        before = self._held
+        self._file, self._held = self._take()
+        before.close()
+        return True
+
+    def look(self, log: Log) -> None:
+        """Hold the lock again where its file was removed, and say so; a trouble once."""
+        why = ""
+        try:
+            if self.hold_again():
+                log.warning("the file of the role's lock was gone; it is made anew")
+        except (OSError, AlreadyRunning) as error:
+            why = str(error)
+        if why and why != self._trouble:
+            log.error("the file of the role's lock is gone and cannot be made anew", why=why)
+        self._trouble = why
+
+    def release(self) -> None:
+        """Remove the file, and let go."""
+        self.path.unlink(missing_ok=True)
+        self._held.close()
+
+    def _take(self) -> tuple[TextIO, contextlib.ExitStack]:
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.ExitStack() as held:
+            file = held.enter_context(open(self.path, "a+"))
+            for one in (folder, folder.parent):
+                held.enter_context(_unswept(one))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                owner = file.readline().strip() or "unknown"
+                raise AlreadyRunning(f"{self.process} is already running (pid {owner})") from error
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n{running_code()}\n")
+            file.flush()
+            return file, held.pop_all()
+
+
+@contextlib.contextmanager
+def _unswept(folder: Path) -> Generator[None]:
+    """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
+    a folder that is locked, and all that is in it. The folder above has the files that all of the
+    user's homes share, those that are preloaded into runners among them."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)

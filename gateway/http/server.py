@@ -30,6 +30,7 @@ from gunicorn.workers import gasgi
 from bus.links.tls_files import forget_served
 from bus.patience import LostTime
 from bus.process.clock import now as clock_now
+from bus.process.identity import RoleLock
 from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
@@ -207,13 +208,14 @@ class _Gunicorn(BaseApplication):
 
 
 class _Arbiter(Arbiter):
-    """gunicorn's master process, with an eye on the pair of HTTPS.
+    """gunicorn's master process, with an eye on the pair of HTTPS and on the lock of its role.
 
     It looks each second. Where it could not for longer (the node was halted, its machine paused),
     its HTTP processes could not say either that they live: they have their whole time once more."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, role: RoleLock) -> None:
         super().__init__(app)
+        self._role = role
         self._lost = LostTime()
         self._spares_until = 0.0
 
@@ -224,14 +226,15 @@ class _Arbiter(Arbiter):
             self._spares_until = now + self.timeout
         if now >= self._spares_until:
             super().murder_workers()
-        served = cast(_Gunicorn, self.app).served
-        if served is not None:
-            served.look_and_tell()
+        app = cast(_Gunicorn, self.app)
+        self._role.look(_log_of(app.options))
+        if app.served is not None:
+            app.served.look_and_tell()
 
 
-def serve(options: Options) -> None:
-    """Serve until told to stop. Raises Unavailable when the port is taken, ConfigError when the
-    pair of HTTPS is no good."""
+def serve(options: Options, role: RoleLock) -> None:
+    """Serve until told to stop; `role` is held meanwhile. Raises Unavailable when the port is
+    taken, ConfigError when the pair of HTTPS is no good."""
     served = served_pair(options)
     go_on(Path(options.metrics_folder), options.version)
     listener = (
@@ -239,7 +242,7 @@ def serve(options: Options) -> None:
         if options.has_port
         else open_socket(options.endpoints.http)
     )
-    arbiter = _Arbiter(_Gunicorn(options, listener, served, _imported_app()))
+    arbiter = _Arbiter(_Gunicorn(options, listener, served, _imported_app()), role)
     die_with_supervisor(lambda: _end_workers(arbiter))
     arbiter.run()
 

@@ -176,7 +176,7 @@ class CandidateShell:
 
     def _announce(self) -> None:
         self._wire.look_after()
-        self._journal.look()
+        self._journal.look(self.candidate.state)
         self._do([types.Spread(self._candidacy())])
 
     def _candidacy(self) -> Candidacy:

@@ -47,6 +47,10 @@ class Files:
         """Return a file's content. Raises OSError, FileNotFoundError where there is none."""
         return path.read_bytes()
 
+    def is_there(self, path: Path) -> bool:
+        """Return whether there is a file of that name."""
+        return path.exists()
+
     def open(self, path: Path) -> OpenFile:
         """Open a file as it is, or a new one for its owner alone. Raises OSError."""
         return OpenFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

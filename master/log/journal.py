@@ -140,8 +140,17 @@ class Journal:
         except OSError as error:
             self._degrade(str(error))
 
-    def look(self) -> None:
-        """Say once that there is room again, where appends are only counted."""
+    def look(self, state: ClusterState) -> None:
+        """Say once that there is room again, where appends are only counted. Where the file was
+        removed begin a new one with `state`, the end of the log."""
+        if self._file is not None and not self.degraded and not self.files.is_there(self._path):
+            self._log.critical(
+                "the journal's file was removed; a new one begins with the state as it is now",
+                file=str(self._path),
+            )
+            with contextlib.suppress(OSError):
+                self.files.make_folder(self.folder)
+            self.compact(state)
         if self.degraded and not self._told_room and self._has_room():
             self._told_room = True
             self._log.critical(

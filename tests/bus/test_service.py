@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
 from bus.service import EXIT_ROLE_TAKEN, role_lock, sweep_role
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import AlreadyRunning
@@ -26,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
 from bus.wire.ids import NodeId
 from bus.service import run_service
 
@@ -119,6 +123,26 @@ def test_a_role_left_by_a_killed_process_can_be_taken(folder: Path) -> None:
     ended(life)
     with role_lock(Endpoints(str(folder)), "idle"):
         pass
+
+
+def test_a_role_whose_file_was_removed_is_held_again_unless_another_has_it(folder: Path) -> None:
+    endpoints, said = Endpoints(str(folder / "r")), io.StringIO()
+    log = Log(node="n", process="idle", stream=said)
+    with role_lock(endpoints, "idle") as role:
+        role.look(log)
+        assert not said.getvalue()
+        shutil.rmtree(folder / "r")
+        role.look(log)
+        assert said.getvalue().count("was gone; it is made anew") == 1
+        with pytest.raises(AlreadyRunning, match=str(os.getpid())), role_lock(endpoints, "idle"):
+            pass
+        role.path.unlink()
+        with role_lock(endpoints, "idle"):
+            for _ in range(2):
+                role.look(log)
+        assert said.getvalue().count("cannot be made anew") == 1
+        role.look(log)
+    assert not role.path.exists()
 
 
 def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(

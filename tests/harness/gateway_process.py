@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from bus.links.tls_files import TlsFiles
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
+from bus.service import role_lock
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
 from gateway.cluster.options import Options
@@ -24,7 +26,8 @@ def main() -> int:
     if "tls" in given:
         given["tls"] = TlsFiles(*given["tls"])
     try:
-        serve(Options(**given))
+        with role_lock(given["endpoints"], f"gateway-{os.getpid()}") as role:
+            serve(Options(**given), role)
     except ShoalError as error:
         Log(node=given["node"], process="gateway").critical(str(error))
         return 1

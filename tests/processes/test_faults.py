@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from bus.links.reactor import SOCKET_GONE
 from bus.switchboard.tap_client import listen
+from conf.paths import means_of
 from conf.settings import load_settings
 from tests.harness.nodes import MODEL, SERVICES, Node, Stream, eventually, kill, running_node
 from tests.processes.conftest import Ledger
@@ -393,6 +397,34 @@ def test_hanging_up_frees_the_row(node: Node) -> None:
     hang_up()
     assert lock.is_set()
     eventually(lambda: running_rows(node) == 0, 6, "the row is freed")
+
+
+def test_what_is_removed_of_a_running_node_comes_back(node: Node, ledger: Ledger) -> None:
+    settings = load_settings(home=node.home)
+    paths = settings.paths
+    needed = [one.path for one in means_of(paths, settings.endpoints, SERVICES)]
+    eventually(lambda: all(path.exists() for path in needed), 30, "the node is whole")
+    before = generations(node)
+    at = time.monotonic()
+    for folder in (paths.runtime, paths.logs, paths.run, paths.models, paths.journal):
+        shutil.rmtree(folder)
+    for file in paths.records.parent.glob(f"{paths.records.name}*"):
+        file.unlink()
+    again = [
+        path for path in (*needed, Path(settings.endpoints.supervisor)) if path != paths.records
+    ]
+    eventually(lambda: all(path.exists() for path in again), 30, "all is made anew")
+    seconds = time.monotonic() - at
+    (instance,) = before
+    assert node.http.delete(f"/instance/{instance}?drain_s=1").status_code == 200
+    eventually(lambda: not node.state()["instances"], 30, "the model is unloaded")
+    answer = node.chat("hi", max_tokens=4)
+    assert answer.status_code == 200, f"a new runner meets all of them: {answer.text}"
+    (health,) = node.http.get("/state").json()["nodeHealth"].values()
+    codes = {one["code"] for one in health["reasons"]}
+    assert "means_restored" in codes and not codes & {"means_gone", "supervisor_silent"}
+    assert any(SOCKET_GONE in str(line) for line in node.log_lines("worker"))
+    ledger("rm -rf of all folders", saw="all back", seconds=seconds, bound_s=6, reloaded=0)
 
 
 def test_a_killed_supervisord_takes_every_process_with_it(node: Node, ledger: Ledger) -> None:

@@ -52,6 +52,9 @@ class Disk:
             raise FileNotFoundError(path)
         return bytes(self.names[path].data)
 
+    def is_there(self, path: Path) -> bool:
+        return path in self.names
+
     def open(self, path: Path) -> _File:
         return self.names.setdefault(path, _File(self, path))
 

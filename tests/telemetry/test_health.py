@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from bus.process.endpoints import Means, Removed
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import NodeReading, ProcessReading
 from telemetry.health import CODES, ClosedPort, NodeFacts, SilentPeer, findings
@@ -17,6 +19,7 @@ READING = NodeReading(
     measured_at_s=0.0,
 )  # fmt: skip
 WELL = NodeFacts(READING)
+FOLDER = Means("the folder of logs", Path("/s/logs"), "nothing is logged", lost="what was logged")
 DAMAGED = "/home/journal/events-000000000012-000000000034-0badcafe.damaged"
 
 
@@ -157,6 +160,7 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         pair_trouble="the key is another's",
         certificate_standing="expires soon",
         supervisor_trouble="supervisord at /run/s.sock: no such file",
+        removed=(Removed(FOLDER, is_back=False, trouble="no room"), Removed(FOLDER, is_back=True)),
     )
     found = findings(facts)
     assert {f.code for f in found} == set(CODES) - {"disk_low"}
@@ -175,3 +179,17 @@ def test_files_of_https_that_are_no_good_and_a_certificate_at_its_end_are_warnin
     refused, ending = findings(facts)
     assert refused.message == "the key is another's"
     assert ending.message == "the certificate of HTTPS expires soon"
+
+
+def test_what_was_removed_is_told_with_what_fails_and_why_it_is_not_back() -> None:
+    lock = Means("the lock of bus", Path("/r/bus.role"), "it might run twice", "bus")
+    gone = (Removed(FOLDER, is_back=False, trouble="read-only"), Removed(lock, is_back=False))
+    folder, file, back = findings(replace(WELL, removed=(*gone, Removed(FOLDER, is_back=True))))
+    assert folder.message == (
+        "the folder of logs was removed, so nothing is logged: /s/logs (read-only)"
+    )
+    assert "tried each second" in folder.remediation
+    assert file.message.startswith("the lock of bus was removed, so it might run twice")
+    assert file.remediation == "`shoal restart`; bus should have made it anew"
+    assert (back.level, back.code) == ("warn", "means_restored")
+    assert "without what was logged: /s/logs" in back.message

@@ -13,6 +13,7 @@ make another interpreter.
 # (supervisor carries no type information)
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -88,11 +89,15 @@ class ForkingOptions(ServerOptions):
         """Open the socket anew where its file is gone and its folder is not."""
         servers = cast(list[tuple[dict[str, str], Any]], self.httpservers)
         files = [config["file"] for config, _ in servers if "file" in config]
-        if self.mood < RUNNING or all(os.path.exists(file) for file in files):
+        gone = [file for file in files if not os.path.exists(file)]
+        if self.mood < RUNNING or not gone:
             return
-        try:
-            for _, server in servers:
+        if not all(os.path.isdir(os.path.dirname(file)) for file in gone):
+            return  # telemetry makes it anew: see `conf.paths`
+        for _, server in servers:
+            with contextlib.suppress(OSError, ValueError, KeyError):  # a second try
                 self.poller.unregister_readable(server.fileno())
+        try:
             self.close_httpservers()
             self.httpservers = self.make_http_servers(self._supervisord)
         except (OSError, ValueError) as error:

@@ -24,7 +24,7 @@ from bus.process.ports import listening, port_owner
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
 from conf.settings import Settings
-from gateway.cli.output.errors import REFUSED, CliError
+from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def leftovers(paths: Paths) -> list[Leftover]:
     (gunicorn's HTTP processes hold no lock).
     """
     roles = {path.stem: lock_holder(path) for path in sorted(paths.runtime.glob("*.role"))}
-    roles = {"supervisord": _our_supervisord(paths), **roles}
+    roles = {"supervisord": our_supervisord(paths), **roles}
     found: dict[int, Leftover] = {}
     for role, pid in roles.items():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -90,6 +90,32 @@ def leftovers(paths: Paths) -> list[Leftover]:
                 if alive(one):
                     found.setdefault(child.pid, one)
     return list(found.values())
+
+
+def our_supervisord(paths: Paths) -> int | None:
+    """Return the pid of the pid file if its command names our supervisord file: a stale pid may be
+    another's."""
+    pid = read_supervisor_pid(paths.supervisord_pid)
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        # on Linux it has a title, in which words are joined by spaces
+        if pid is not None:
+            words = " ".join(psutil.Process(pid).cmdline())
+            return pid if f" {paths.supervisord_conf} " in f" {words} " else None
+    return None
+
+
+def no_node(paths: Paths) -> CliError:
+    """Return the error for a home whose supervisord does not answer: nothing of it runs, or it has
+    lost its socket, or hangs."""
+    pid = our_supervisord(paths)
+    if pid is None:
+        return no_node_in(paths.home, chosen=paths.chosen)
+    where = at_home(paths.home if paths.chosen else None)
+    return CliError(
+        f"the node of {paths.home} runs, but its supervisord (pid {pid}) does not answer",
+        remedy=f"`shoal restart{where}` starts all of it anew, `shoal down{where}` ends it",
+        code=NO_NODE,
+    )
 
 
 def lock_holder(path: Path) -> int | None:
@@ -222,18 +248,6 @@ def moved(settings: Settings) -> str:
     source = settings.sources.get("http_port", "default")
     follows = source == "default" or source.startswith("base_port")
     return f"`shoal up --base-port {base}{'' if follows else f' --http-port {base}'}` moves all"
-
-
-def _our_supervisord(paths: Paths) -> int | None:
-    """Return the pid of the pid file if its command names our supervisord file: a stale pid may be
-    another's."""
-    pid = read_supervisor_pid(paths.supervisord_pid)
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        # on Linux it has a title, in which words are joined by spaces
-        if pid is not None:
-            words = " ".join(psutil.Process(pid).cmdline())
-            return pid if f" {paths.supervisord_conf} " in f" {words} " else None
-    return None
 
 
 def _locked(path: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from bus.wire.messages.readings import NodeReading
 
 UNREACHABLE_S = 15.0
-GRAVE = frozenset({"journal_damaged", "state_damaged", "thread_ended"})
+GRAVE = frozenset({"journal_damaged", "means_gone", "state_damaged", "thread_ended"})
 """Findings that `/health` tells as well: something of the node itself is broken or lost."""
 
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"

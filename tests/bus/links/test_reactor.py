@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
 from bus.links import reactor as reactor_module
 from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.wire.errors import AlreadyRunning
 
 
 def test_what_another_thread_asks_is_done_in_the_loop() -> None:
@@ -58,3 +63,52 @@ def test_a_periodic_timer_that_is_nearly_due_goes_with_what_woke_the_loop(
         for count, at in enumerate(times, 1):
             assert -slack_s - 1e-6 <= at - (100.0 + count * period_s) <= 0.01 + 1e-6
     assert fired[-1][1] > 109.9
+
+
+@pytest.mark.parametrize("removed", [("s",), ("s.lock",), ("s", "s.lock")])
+def test_a_socket_whose_file_was_removed_is_opened_anew_and_keeps_its_connections(
+    monkeypatch: pytest.MonkeyPatch, removed: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(reactor_module, "REOPEN_S", 0.05)
+    reactor, heard = PollReactor(), list[bytes]()
+    opened: list[str] = []
+    reactor.on_reopened = opened.append
+    with tempfile.TemporaryDirectory(prefix="sh") as made:
+        folder = Path(made) / "gone"
+        folder.mkdir()
+        served, before, after = Link("router"), Link("dealer"), Link("dealer")
+        served.bind(f"ipc://{folder}/s")
+        reactor.watch(served, lambda frames: heard.append(frames[-1]))
+
+        def is_heard(link: Link, text: bytes) -> None:
+            """Have it said until it is heard, for at most some seconds."""
+            ends_at = time.monotonic() + 20
+            while text not in heard:
+                link.send(text)
+                reactor.turn(0.02)
+                assert time.monotonic() < ends_at, f"{text!r} is not heard"
+
+        before.connect(f"ipc://{folder}/s")
+        is_heard(before, b"before")
+        for name in removed:
+            (folder / name).unlink()
+        if len(removed) == 2:
+            folder.rmdir()
+            for _ in range(5):
+                reactor.turn(0.02)
+            assert not folder.exists() and not opened, "nothing is done without a folder"
+            folder.mkdir()
+        after.connect(f"ipc://{folder}/s")
+        is_heard(after, b"after")
+        is_heard(before, b"still")
+        while not (folder / "s.lock").exists():
+            reactor.turn(0.02)
+        second = Link("router")
+        with pytest.raises(AlreadyRunning):
+            second.bind(f"ipc://{folder}/s")
+        second.close()
+        assert opened == ([f"{folder}/s"] if "s" in removed else [])
+        for link in (served, before, after):
+            reactor.hang_up(link)
+        assert list(folder.iterdir()) == []
+    reactor.close()

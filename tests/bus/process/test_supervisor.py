@@ -152,6 +152,12 @@ def test_a_socket_whose_file_was_swept_away_is_opened_anew(tmp_path: Path) -> No
             assert (tmp_path / "s.sock").stat().st_ino != swept
             eventually(supervisor.is_up)
         assert named(supervisor, "steady").pid == pid, "nothing was restarted"
+        away = tmp_path.rename(tmp_path.with_name("away"))
+        (away / "s.sock").unlink()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not is_alive(pid))  # supervisord has looked, and the folder was gone
+        away.rename(tmp_path)
+        eventually(supervisor.is_up)
         supervisor.shutdown(first=())
         eventually(lambda: not (tmp_path / "s.sock").exists())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import resource
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -361,14 +362,29 @@ def test_a_journal_that_only_counts_says_when_there_is_room_and_how_nothing_is_l
     disk.full = True
     state = fill(journal, state, 3)
     assert journal.degraded and said.getvalue().count("do not restart `master`") == 1
-    journal.look()
+    journal.look(state)
     assert "there is room again" not in said.getvalue()
     disk.full = False
-    journal.look()
-    journal.look()
+    journal.look(state)
+    journal.look(state)
     assert said.getvalue().count("there is room again") == 1 and journal.degraded
     journal.keep_whole(state)
     journal.close()
     again = Journal(tmp_path, log, low_disk_bytes=1, files=disk)  # pyright: ignore[reportArgumentType]
     found, events = again.open()
     assert (found, events) == (state, []), "what was acknowledged meanwhile is there"
+
+
+def test_a_journal_whose_file_was_removed_is_begun_anew_and_loses_nothing(tmp_path: Path) -> None:
+    (log, said), folder = quiet(), tmp_path / "journal"
+    journal = Journal(folder, log, low_disk_bytes=0)
+    state = fill(journal, journal.open()[0], 3)
+    journal.look(state)
+    assert not said.getvalue()
+    shutil.rmtree(folder)
+    journal.look(state)
+    journal.look(state)
+    assert said.getvalue().count("the journal's file was removed") == 1 and not journal.degraded
+    state = fill(journal, state, 1)
+    journal.close()
+    assert replayed(folder) == state

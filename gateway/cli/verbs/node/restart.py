@@ -35,9 +35,10 @@ def restart(
     """Stop the node and start it again, as it was started; for after an update."""
     settings, output = invocation.settings(), invocation.output
     paths, supervisor = settings.paths, Supervisor(settings.endpoints.supervisor)
-    if not supervisor.is_up():
+    pid = supervisor.pid() if supervisor.is_up() else processes.our_supervisord(paths)
+    if pid is None:
         raise no_node_in(paths.home, chosen=paths.chosen)
-    environment = _environment_of(supervisor.pid())
+    environment = _environment_of(pid)
     by = environment.get(LAUNCHED_BY, "")
     if (remedy := _by_system(by, paths)) is not None:
         raise CliError(f"{by} started this node and holds it", remedy=remedy)

@@ -18,9 +18,10 @@ from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, measured_links
 from gateway.cli.node.node_state import HealthSummary, NodeState
+from gateway.cli.node.processes import no_node
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import span
-from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
+from gateway.cli.output.errors import NO_NODE, CliError
 from gateway.cli.output.terminal import Output
 
 NO_KEYS = (
@@ -49,7 +50,7 @@ def status(invocation: Invocation) -> None:
             processes = Supervisor(settings.endpoints.supervisor).list_processes()
         except ShoalError as error:
             output.detail(str(error))
-            raise no_node_in(settings.paths.home, chosen=settings.paths.chosen) from error
+            raise no_node(settings.paths) from error
         state, trouble = _state(invocation)
         running, mixed = code_mix.running_codes(settings.paths), code_mix.mix(settings.paths)
     instances: list[Instance] = [] if state is None else state.instances

@@ -93,6 +93,20 @@ def test_a_stale_pid_file_names_nobody(paths: Paths) -> None:
     assert processes.leftovers(paths) == []
 
 
+def test_a_node_whose_supervisord_does_not_answer_is_told_from_one_that_does_not_run(
+    paths: Paths,
+) -> None:
+    nothing = processes.no_node(paths)
+    assert nothing.message == f"no node runs in {paths.home}"
+    program = [sys.executable, "-c", "import time; time.sleep(600)", "-c"]
+    with subprocess.Popen([*program, str(paths.supervisord_conf)]) as silent:
+        paths.supervisord_pid.write_text(f"{silent.pid}\n")
+        silent_one = processes.no_node(paths)
+        silent.kill()
+    assert f"supervisord (pid {silent.pid}) does not answer" in silent_one.message
+    assert silent_one.remedy is not None and "`shoal restart --home" in silent_one.remedy
+
+
 def test_down_ends_what_ignores_sigterm_and_sweeps(
     paths: Paths, stubborn: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
