@@ -15,6 +15,8 @@ from bus.wire.topology import ip_in
 MAX_PATH_BYTES = 100
 WILDCARDS = ("0.0.0.0", "::", "*")
 """Hosts that stand for all addresses of a machine."""
+LOOPBACKS = ("127.0.0.1", "::1")
+"""The loopback addresses of IPv4, which every machine has, and of IPv6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,9 @@ def is_loopback(host: str) -> bool:
 
 def host_here(listens: str) -> str:
     """Return the host at which this machine reaches what listens there, as URLs have it: loopback
-    for all addresses."""
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listens, listens)
+    for all addresses, and its IPv4 address for `localhost`."""
+    ipv4 = dict.fromkeys(("", "0.0.0.0", "localhost"), LOOPBACKS[0])
+    host = {**ipv4, "::": LOOPBACKS[1]}.get(listens.casefold(), listens)
     return f"[{host}]" if ":" in host else host
 
 

@@ -80,7 +80,7 @@ class Options:
     node_name: str
     endpoints: Endpoints
     metrics_folder: str
-    host: str = "127.0.0.1"
+    host: str = "localhost"
     port: int = 52415
     has_port: bool = True
     processes: int = 1

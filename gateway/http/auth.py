@@ -26,6 +26,8 @@ from gateway.dialects.faults import HttpFaultRaised
 
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"
+_APP_SCHEMES = frozenset({"app", "file", "tauri", "vscode-file", "vscode-webview"})
+"""Of origins that only programs of this machine give their own pages: no web page gets one."""
 EXPOSED_HEADERS = (
     "x-request-id, traceresponse, retry-after, x-queue-position, x-shoal-ignored, "
     "x-shoal-truncated, x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, "
@@ -151,6 +153,26 @@ def origin_allowed(origin: str | None, host: str | None, origins: Collection[str
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         return False
     return is_loopback(parts.hostname) or parts.netloc == host
+
+
+def page_allowed(origin: str | None, host: str | None, options: Options) -> bool:
+    """Return whether a page from `origin` may call a node: as `origin_allowed` has it, and the
+    pages of programs where the node is reached from this machine alone (decision 0081)."""
+    if origin_allowed(origin, host, options.origins):
+        return True
+    scheme, has_scheme, _ = (origin or "").partition("://")
+    return is_loopback(options.host) and bool(has_scheme) and scheme in _APP_SCHEMES
+
+
+def page_refused(origin: str | None) -> HttpFaultRaised:
+    """Return the 403 for a page that may not call."""
+    text = f"pages from {origin} may not call; list it in cors_origins"
+    if origin == "null":
+        text = (
+            "a page without an origin (`Origin: null`) may not call, as every site can make one: "
+            "serve the file over http://localhost instead of opening it from the disk"
+        )
+    return HttpFaultRaised(faults.forbidden(text))
 
 
 def client_address(peer: str, forwarded: str | None, proxies: tuple[str, ...]) -> str:

@@ -12,9 +12,9 @@ import os
 import socket
 import time
 
-import psutil
-
 from bus.process.clock import now
+from bus.process.endpoints import LOOPBACKS
+from bus.process.ports import addresses_of, port_owner
 from bus.wire.errors import Unavailable
 
 RETRY_S = 5.0
@@ -24,8 +24,24 @@ SEND_BUFFER_BYTES = 65536
 that does not read."""
 
 
-def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.socket:
-    """Return a listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
+def open_listeners(host: str, port: int, *, retry_s: float = RETRY_S) -> list[socket.socket]:
+    """Return a listening socket for each address of `host`. Raises Unavailable, naming the address
+    and the port's owner, after `retry_s`."""
+    opened: list[socket.socket] = []
+    try:
+        for address in addresses_of(host):
+            opened += [_open_listener(address, port, retry_s)]
+    except Unavailable as error:
+        for listener in opened:
+            listener.close()
+        if not opened:
+            raise
+        alone = f'{error}; http_host = "{LOOPBACKS[0]}" listens at that address alone'
+        raise Unavailable(alone) from error
+    return opened
+
+
+def _open_listener(host: str, port: int, retry_s: float) -> socket.socket:
     give_up_at = now() + retry_s
     while True:
         try:
@@ -34,8 +50,9 @@ def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.s
             if error.errno != errno.EADDRINUSE:
                 raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
             if now() >= give_up_at:
+                owner = port_owner(port, host) or "another process (of another user, or just gone)"
                 raise Unavailable(
-                    f"port {port} on {host} is taken by {owner_of_port(port)}; stop it, or set "
+                    f"port {port} on {host} is taken by {owner}; stop it, or set "
                     "http_port (SHOAL_HTTP_PORT) to another"
                 ) from error
         time.sleep(0.1)
@@ -61,18 +78,6 @@ def prepare(listener: socket.socket, backlog: int) -> None:
     """Set what asyncio leaves out or undoes: the send buffer and the backlog."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listener.listen(backlog)
-
-
-def owner_of_port(port: int) -> str:
-    """Return `name (pid n)` of the process that listens there, as far as this system tells us."""
-    try:
-        for one in psutil.net_connections("tcp"):
-            if one.laddr and one.laddr.port == port and one.pid:
-                process = psutil.Process(one.pid)
-                return f"{process.name()} (pid {one.pid}, user {process.username()})"
-    except (psutil.Error, OSError):
-        return "another process (this system does not say which)"
-    return "another process (of another user, or just gone)"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -33,7 +33,8 @@ from gateway.http.auth import (
     host_allowed,
     is_open,
     offered_key,
-    origin_allowed,
+    page_allowed,
+    page_refused,
     spent,
     unknown_caller,
 )
@@ -234,10 +235,8 @@ class AccessControl:
             raise HttpFaultRaised(
                 faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")
             )
-        if not origin_allowed(origin, host, options.origins):
-            raise HttpFaultRaised(
-                faults.forbidden(f"pages from {origin} may not call; list it in cors_origins")
-            )
+        if not page_allowed(origin, host, options):
+            raise page_refused(origin)
         if origin is not None:
             resp.set_header("access-control-allow-origin", origin)
             resp.set_header("vary", "origin")
@@ -246,6 +245,8 @@ class AccessControl:
         if req.method == "OPTIONS" and origin is not None:
             if asked := req.get_header("access-control-request-headers"):
                 resp.set_header("access-control-allow-headers", asked)
+            if req.get_header("access-control-request-private-network") is not None:
+                resp.set_header("access-control-allow-private-network", "true")
             resp.status = 204
             resp.complete = True
             return

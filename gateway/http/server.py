@@ -36,7 +36,7 @@ from bus.service import die_with_supervisor
 from gateway.cluster.earlier_counts import go_on
 from gateway.cluster.options import Options
 from gateway.http.connection import Connection
-from gateway.http.listener import BACKLOG, open_listener, open_socket, prepare
+from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
 GRACE_S = 3.0
@@ -168,21 +168,21 @@ class _Gunicorn(BaseApplication):
     def __init__(
         self,
         options: Options,
-        listener: socket.socket,
+        listeners: list[socket.socket],
         served: ServedPair | None,
         build: Callable[[Options], Any],
     ) -> None:
         self.options = options
         self.served = served
         self._build = build
-        self._listener = listener
+        self._listeners = listeners
         super().__init__()
 
     def load_config(self) -> None:
         """Set what we need; the rest stays gunicorn's default."""
         options = self.options
         settings: dict[str, Any] = {
-            "bind": [f"fd://{self._listener.fileno()}"],
+            "bind": [f"fd://{one.fileno()}" for one in self._listeners],
             "workers": options.processes,
             "worker_class": HttpProcess,
             "asgi_loop": "uvloop",
@@ -237,12 +237,12 @@ def serve(options: Options, role: RoleLock) -> None:
     taken, ConfigError when the pair of HTTPS is no good."""
     served = served_pair(options)
     go_on(Path(options.metrics_folder), options.version)
-    listener = (
-        open_listener(options.host, options.port)
+    listeners = (
+        open_listeners(options.host, options.port)
         if options.has_port
-        else open_socket(options.endpoints.http)
+        else [open_socket(options.endpoints.http)]
     )
-    arbiter = _Arbiter(_Gunicorn(options, listener, served, _imported_app()), role)
+    arbiter = _Arbiter(_Gunicorn(options, listeners, served, _imported_app()), role)
     die_with_supervisor(lambda: _end_workers(arbiter))
     arbiter.run()
 

@@ -17,9 +17,11 @@ import psutil
 import pytest
 
 from bus.process.clock import now
+from bus.process.ports import addresses_of
 from bus.wire.errors import Unavailable
+from gateway.cli.node.processes import port_problem
 from gateway.http.auth import hashed
-from gateway.http.listener import open_listener
+from gateway.http.listener import open_listeners
 from tests.harness.gateway_testbed import (
     ROOT,
     GatewayTestbed,
@@ -108,7 +110,21 @@ def test_a_taken_port_names_its_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"port {port}.*pid {os.getpid()}"):
-            open_listener("127.0.0.1", port, retry_s=0.3)
+            open_listeners("127.0.0.1", port, retry_s=0.3)
+
+
+def test_a_port_that_is_taken_at_one_loopback_alone_is_told_with_its_address() -> None:
+    if "::1" not in addresses_of("localhost"):
+        pytest.skip("this machine has no IPv6")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        told = rf"port {port} on ::1 is taken by .*pid {os.getpid()}.*http_host = \"127.0.0.1\""
+        with pytest.raises(Unavailable, match=told):
+            open_listeners("localhost", port, retry_s=0.0)
+        trouble = port_problem("localhost", port)
+        assert trouble is not None and "at ::1" in trouble and str(os.getpid()) in trouble
+        (alone,) = open_listeners("127.0.0.1", port, retry_s=0.0)
+        alone.close()
 
 
 def test_the_gateway_starts_from_its_settings_alone_and_says_what_is_missing() -> None:

@@ -120,7 +120,12 @@ def test_the_owner_needs_no_step_more(testbed: GatewayTestbed) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "http://127.0.0.1:1"}, {"origin": "http://localhost"}, SAME_SITE],
+    [
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "http://localhost"},
+        {"origin": "app://obsidian.md", "sec-fetch-site": "cross-site"},
+        SAME_SITE,
+    ],
 )
 def test_a_page_of_another_port_is_not_the_owner_in_the_owner_s_browser(
     testbed: GatewayTestbed, headers: dict[str, str]

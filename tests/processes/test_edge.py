@@ -11,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from bus.process.ports import addresses_of
 from tests.harness.nodes import MODEL, Node, eventually
 
 HUGE = "9" * 24
@@ -85,6 +86,17 @@ def test_a_host_that_is_none_is_refused(node: Node, header: str) -> None:
 def test_an_origin_that_is_none_is_refused(node: Node) -> None:
     answer = node.http.get("/v1/models", headers={"Origin": "http://[::1"})
     assert 400 <= answer.status_code < 500, answer.text
+
+
+def test_the_other_loopback_answers_too(node: Node) -> None:
+    if "::1" not in addresses_of("localhost"):
+        pytest.skip("this machine has no IPv6")
+    url = f"http://[::1]:{node.base_port}/api/chat"
+    messages = [{"role": "user", "content": "Hello"}]
+    options = {"num_predict": 2}
+    asked = {"model": MODEL, "messages": messages, "stream": False, "options": options}
+    answer = httpx.post(url, json=asked, headers={"Origin": "app://obsidian.md"}, timeout=60)
+    assert answer.status_code == 200 and answer.json()["done"], answer.text
 
 
 def test_a_websocket_is_refused(node: Node) -> None:

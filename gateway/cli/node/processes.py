@@ -20,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from bus.process.ports import listening, port_owner
+from bus.process.endpoints import LOOPBACKS
+from bus.process.ports import addresses_of, listening, port_owner
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
 from conf.settings import Settings
@@ -186,6 +187,11 @@ def port_problem(host: str, port: int) -> str | None:
 
     The owner is named where the system tells.
     """
+    problems = (_problem_at(address, port) for address in addresses_of(host))
+    return next((one for one in problems if one is not None), None)
+
+
+def _problem_at(host: str, port: int) -> str | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -193,7 +199,8 @@ def port_problem(host: str, port: int) -> str | None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return f"port {port} is taken by {port_owner(port) or 'another program'}"
+            taken = f"port {port} is taken by {port_owner(port, host) or 'another program'}"
+            return taken + (f", at {host}" if host == LOOPBACKS[1] else "")
         return f"cannot listen at {host}:{port}: {error.strerror or error}"
     return None
 

@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bus.process.ports import listening, port_owner
+import pytest
+
+from bus.process import ports
+from bus.process.endpoints import host_here
+from bus.process.ports import addresses_of, listening, port_owner
 
 
 def test_a_port_is_listened_at_only_while_its_socket_listens() -> None:
@@ -46,3 +50,21 @@ def test_a_port_of_a_node_is_told_with_the_node_that_has_it(tmp_path: Path) -> N
         owner = port_owner(port)
         assert owner is not None and "node n0123456789" in owner and str(state) in owner
         holder.kill()
+
+
+def test_localhost_stands_for_the_loopbacks_that_this_machine_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert addresses_of("localhost") in (["127.0.0.1"], ["127.0.0.1", "::1"])
+    assert addresses_of("127.0.0.1") == ["127.0.0.1"] and addresses_of("::") == ["::"]
+    monkeypatch.setattr(ports, "LOOPBACKS", ("127.0.0.1", "2001:db8::1"))  # no machine has it
+    assert addresses_of("localhost") == ["127.0.0.1"]
+    assert host_here("localhost") == "127.0.0.1", "is reached where every machine has it"
+
+
+def test_who_listens_at_another_address_does_not_take_the_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        assert port_owner(port, "127.0.0.1") is not None
+        assert port_owner(port, "::1") is None
+        assert port_owner(port) is not None

@@ -28,6 +28,7 @@ from gateway.http.auth import (
     is_loopback,
     offered_key,
     origin_allowed,
+    page_allowed,
 )
 
 
@@ -151,6 +152,31 @@ def test_pages_of_this_machine_and_listed_ones_may_call() -> None:
     for origin in ("https://evil.example", "null", "file://", "http://192.168.1.6"):
         assert not origin_allowed(origin, host, ())
     assert origin_allowed("https://chat.example", host, ("https://chat.example",))
+
+
+APP_PAGES = (
+    "app://obsidian.md",
+    "file://",
+    "tauri://localhost",
+    "vscode-file://vscode-app",
+    "vscode-webview://0d1c2b3a",
+)
+
+
+@pytest.mark.parametrize("origin", APP_PAGES)
+def test_pages_of_programs_may_call_a_node_that_this_machine_alone_reaches(origin: str) -> None:
+    for host in ("localhost", "127.0.0.1", "::1"):
+        assert page_allowed(origin, "localhost:52415", replace(OPTIONS, host=host))
+    beyond = replace(OPTIONS, host="0.0.0.0")
+    assert not page_allowed(origin, "192.168.1.5:52415", beyond)
+    assert page_allowed(origin, "192.168.1.5:52415", replace(beyond, origins=(origin,)))
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "app", "apps://x", "https://app", "chrome-extension://abc", "data://x", ""]
+)
+def test_what_a_site_can_give_its_own_pages_is_no_program_s(origin: str) -> None:
+    assert not page_allowed(origin, "localhost:52415", OPTIONS)
 
 
 @given(st.text(max_size=40))

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from bus.process.clock import now
+from bus.process.ports import addresses_of
 from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
@@ -274,6 +275,37 @@ def test_a_strangers_host_name_or_page_is_refused(shared: GatewayTestbed) -> Non
     assert ours.status_code == 204
     assert ours.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert ours.headers["access-control-allow-headers"] == "authorization"
+
+
+@pytest.mark.parametrize("origin", ["app://obsidian.md", "vscode-webview://0d1c2b3a"])
+def test_a_program_s_page_asks_models_and_reads_why_it_may_no_more(
+    shared: GatewayTestbed, origin: str
+) -> None:
+    page = {"origin": origin, "sec-fetch-site": "cross-site"}
+    asks = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type",
+        "access-control-request-private-network": "true",
+    }
+    url = f"{shared.url}/v1/chat/completions"
+    before = httpx.options(url, headers=page | asks)
+    assert before.status_code == 204
+    assert before.headers["access-control-allow-private-network"] == "true"
+    chat = httpx.post(url, headers=page, json=body("tokens=2"))
+    owner_s = httpx.get(f"{shared.url}/state", headers=page)
+    assert (chat.status_code, owner_s.status_code) == (200, 403)
+    assert "is only for the user who runs this node" in owner_s.text
+    for answer in (before, chat, owner_s):
+        assert answer.headers["access-control-allow-origin"] == origin
+    null = httpx.post(url, headers={"origin": "null"}, json=body("tokens=2"))
+    assert null.status_code == 403 and "http://localhost" in null.json()["error"]["message"]
+
+
+def test_both_loopbacks_are_listened_at(shared: GatewayTestbed) -> None:
+    for address in addresses_of("localhost"):
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{shared.port}/v1/chat/completions"
+        assert httpx.post(url, json=body("tokens=2")).status_code == 200
 
 
 # --- clients that leave, stall, cancel --------------------------------------------------------
