@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bus.process.clock import now
+from bus.process.endpoints import Endpoints
+from bus.process.identity import RoleLock
+from bus.service import role_lock
+from bus.wire.ids import NodeId
+from gateway.cluster.options import Options
 from gateway.http import server
 
 TIMEOUT_S = 60
@@ -17,9 +24,9 @@ HUNG = 4711
 class Looks(server._Arbiter):
     """A master process of one HTTP process, which last said long ago that it lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: RoleLock) -> None:
         self.ended: list[int] = []
-        super().__init__(_Settings())
+        super().__init__(_Settings(), role)
         self.WORKERS = {HUNG: _Worker()}
 
     def setup(self, app: Any) -> None:
@@ -31,6 +38,7 @@ class Looks(server._Arbiter):
 
 class _Settings:
     served = None
+    options = Options(NodeId("n"), "n", Endpoints("/nowhere"), "/nowhere")
 
     def critical(self, *_: object) -> None: ...
 
@@ -46,10 +54,11 @@ class _Worker:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Looks, list[float]]:
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Looks, list[float]]]:
     at = [now()]
     monkeypatch.setattr(server, "clock_now", lambda: at[0])
-    return Looks(), at
+    with role_lock(Endpoints(str(tmp_path)), "gateway") as role:
+        yield Looks(role), at
 
 
 def test_what_hangs_is_ended(looks: tuple[Looks, list[float]]) -> None:
