@@ -1,8 +1,9 @@
 """Three real nodes that are started, stopped and killed while models come and go and are asked.
 
 `SHOAL_TEST_CHURN=<seed>` tells one story again (the choices are the same; the times are the
-machine's). Three rounds as a rule, twenty when proving. The same with 200 rounds in simulated
-time is in tests/sim.
+machine's). Three rounds as a rule, twenty when proving, or as many as fit into
+`SHOAL_TEST_CHURN_S` seconds; beside `SHOAL_TEST_BESIDE` processes that want a core all the while.
+The same with 200 rounds in simulated time is in tests/sim.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ import httpx
 import psutil
 import pytest
 
+from conf.settings import load_settings
 from tests.harness.cluster_invariants import assert_invariants, listening, remains
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import MODEL, SERVICES, Node, Stream
@@ -29,6 +33,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 ROUNDS = 20 if PROVING else 3
 GIVEN = os.environ.get("SHOAL_TEST_CHURN", "")
 SEED = int(GIVEN or (random.SystemRandom().randrange(10**6) if PROVING else 3))
+LASTS_S = float(os.environ.get("SHOAL_TEST_CHURN_S", "0"))
+BESIDE = int(os.environ.get("SHOAL_TEST_BESIDE", "0"))
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))\n"
+"""A program that wants a core for as long as this process lives."""
+WATCHDOGS = ("the engine is stuck", "kills")
+"""What is logged where a runner is ended because it seems not to work; none is frozen here."""
 PATIENCE_S = 300.0
 UP_S = 180.0
 SHADOW_S = 30.0
@@ -39,6 +49,16 @@ SHADOW_S = 30.0
 def cluster() -> Iterator[Cluster]:
     with running_cluster(3, SHOAL_SETTLE_GRACE_S="35") as made:
         yield made
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Other work on this machine."""
+    beside = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(BESIDE)]
+    yield
+    for one in beside:
+        one.kill()
+        one.wait()
 
 
 @dataclass
@@ -131,6 +151,36 @@ class Churn:
         self.did[what] += 1
         print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
 
+    def wrong_texts(self) -> list[str]:
+        """Answers, whole or cut short, that are not what the model says at rest."""
+        truth: dict[str, str] = {}
+        found: list[str] = []
+        for number, (_, stream) in enumerate(self.asked):
+            if not stream.text:
+                continue
+            story = f"Tell me story {number}."
+            whole = self.cluster.nodes[0].stream(story, max_tokens=300, ignore_eos=True)
+            truth[story] = whole.wait(PATIENCE_S).text
+            assert whole.finish == "length", (whole.error, whole.broken)
+            if not truth[story].startswith(stream.text):
+                found.append(f"{story} {stream.text[:80]!r} {truth[story][:80]!r}")
+        return found
+
+    def ended_by_watchdogs(self) -> list[str]:
+        """Runners, none of which was frozen, that were ended for not working."""
+        lines = [
+            (log.stem, line)
+            for node in self.cluster.nodes
+            for log in load_settings(home=node.home).paths.logs.glob("*.log")
+            for line in node.log_lines(log.stem)
+        ]
+        assert any(name == "worker" for name, _ in lines)
+        return [
+            f"{process}: {line}"
+            for process, line in lines
+            if line["message"] in WATCHDOGS and line.get("why") != "did not answer the inventory"
+        ]
+
     def unended(self) -> list[str]:
         """Requests that had no terminal, or more than one. One whose own gateway was hit can
         hear of none."""
@@ -148,13 +198,17 @@ class Churn:
 
 
 @pytest.mark.proof
+@pytest.mark.usefixtures("busy")
 def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> None:
     print(f"seed {SEED}")
     assert_invariants(cluster)
     ports: dict[Node, set[int]] = {node: listening(node) for node in cluster.nodes}
     churn = Churn(cluster, random.Random(SEED))
-    for _ in range(ROUNDS):
+    rounds, ends_at = 0, time.monotonic() + LASTS_S
+    while time.monotonic() < ends_at if LASTS_S else rounds < ROUNDS:
         churn.round()
+        rounds += 1
+    print(f"{rounds} rounds, load average {os.getloadavg()[0]:.1f}")
     at = time.monotonic()
     while churn.down:
         churn.start()
@@ -165,6 +219,8 @@ def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> Non
     cluster.place(seconds=PATIENCE_S)
     for node in cluster.nodes:
         assert node.chat("hi", max_tokens=4).status_code == 200
+    assert churn.wrong_texts() == []
+    assert churn.ended_by_watchdogs() == []
     cluster.clear(PATIENCE_S)
     assert_invariants(cluster)
     assert [sorted(listening(node) - ports[node]) for node in cluster.nodes] == [[], [], []]
@@ -176,7 +232,7 @@ def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> Non
     assert [remains(node) for node in cluster.nodes] == [[], [], []]
     print(f"seed {SEED}: {dict(churn.did)}")
     ledger(
-        f"{ROUNDS} rounds of churn, seed {SEED}",
+        f"{rounds} rounds of churn, seed {SEED}",
         saw=", ".join(f"{count} {what}" for what, count in sorted(said.items())),
         seconds=seconds,
         bound_s=120,
