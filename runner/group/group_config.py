@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from bus.wire.messages.control import GroupSpec
+from runner.lifecycle import lost_peer
 
 GREETING_BYTES = 32
 
@@ -33,6 +34,18 @@ def ring_hostfile(group: GroupSpec) -> str:
                     f"rank {seat.rank}: {address!r} is not ip:port (a ring speaks IPv4 only)"
                 )
     return json.dumps([list(seat.ring) for seat in group.ranks])
+
+
+def told_error(message: str, group: GroupSpec | None, rank: int) -> str:
+    """Return what people are told of an engine's error: where it lost another rank, which one and
+    on which node, not the library's words. In a ring that is one of its neighbours, else any."""
+    if group is None or not lost_peer(message):
+        return message
+    size = len(group.ranks)
+    near = {(rank - 1) % size, (rank + 1) % size} if group.backend == "ring" else {*range(size)}
+    others = [seat for seat in group.ranks if seat.rank in near - {rank}]
+    names = " or ".join(f"rank {seat.rank} on node {seat.node}" for seat in others)
+    return f"rank {rank} has lost its connection to {names}: that runner, or its machine, is gone"
 
 
 def ring_environment(rank: int, hostfile: str) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ from runner.engine import (
     Maker,
 )
 from runner.group.collectives import Exchanges
-from runner.group.group_config import CannotForm
+from runner.group.group_config import CannotForm, told_error
 from runner.group.lockstep import RankContext, SharedPlan
 from runner.group.plan_channel import open_channel
 from runner.group.rank_channel import PlanChannel
@@ -225,15 +225,17 @@ class Role:
                     self._loaded()
             case model_thread.LoadFailed(message, _, imports):
                 self._recorder.note(wall(), "error", message=message)
-                self._log.error("loading failed", error=message)
+                said = told_error(message, self._spec.group, self._spec.rank)
+                self._log.error("loading failed", error=message, why=said)
                 own = lifecycle.LOAD_FAILED if imports else lifecycle.CANNOT_IMPORT
                 code = _code_of(message, own)
-                self._host.leave(code, "model_unavailable", message)
+                self._host.leave(code, "model_unavailable", said)
             case model_thread.Broken(message, _, story):
                 self._recorder.note(wall(), "error", message=message)
-                self._log.critical("the engine raised", error=story)
+                said = told_error(message, self._spec.group, self._spec.rank)
+                self._log.critical("the engine raised", error=story, why=said)
                 code = _code_of(message, lifecycle.ENGINE_ERROR)
-                self._host.leave(code, "runner_lost", f"the engine failed: {message}")
+                self._host.leave(code, "runner_lost", f"the engine failed: {said}")
 
     def _loaded(self) -> None:
         """Be ready: all ranks have agreed, or met."""

@@ -27,6 +27,7 @@ from gateway.cli.output.errors import (
     untrusted,
 )
 
+NO_ROOM_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PUT_TIMEOUT_S = 90.0
@@ -102,6 +103,16 @@ class NodeApi:
         with contextlib.suppress(CliError):
             return self.state(timeout_s=timeout_s)
         return None
+
+    def no_room(self, model: str) -> str:
+        """Return why no node has memory for a model, with the sum; empty where one has, or where it
+        is not known."""
+        with contextlib.suppress(CliError), self._translated():
+            asked = {"model": model}
+            response = self.http.get("/instance/placement", params=asked, timeout=NO_ROOM_S)
+            if response.status_code == 507:
+                return _refused(response).message
+        return ""
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Return the JSON at `path`."""

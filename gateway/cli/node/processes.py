@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from bus.process.endpoints import LOOPBACKS
+from bus.process.identity import known_node_id
 from bus.process.ports import addresses_of, listening, port_owner
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
@@ -75,7 +76,8 @@ def leftovers(paths: Paths) -> list[Leftover]:
     """Return the live processes of this home.
 
     supervisord is found by its pid file, the others by their locks, and with each its children
-    (gunicorn's HTTP processes hold no lock).
+    (gunicorn's HTTP processes hold no lock). An HTTP process whose parent was killed is found by
+    its title, which names the node.
     """
     roles = {path.stem: lock_holder(path) for path in sorted(paths.runtime.glob("*.role"))}
     roles = {"supervisord": our_supervisord(paths), **roles}
@@ -90,7 +92,21 @@ def leftovers(paths: Paths) -> list[Leftover]:
                 one = Leftover(f"child of {parent.role}", child)
                 if alive(one):
                     found.setdefault(child.pid, one)
+    for orphan in _orphans(paths):
+        found.setdefault(orphan.pid, orphan)
     return list(found.values())
+
+
+def _orphans(paths: Paths) -> Iterable[Leftover]:
+    """Yield the gateway's HTTP processes: their title names the node, and they work in its home."""
+    node = known_node_id(paths.state)
+    if node is None:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            title = " ".join(process.cmdline())
+            if f"[shoal gateway {node}]" in title and Path(process.cwd()) == paths.run:
+                yield Leftover("HTTP process of gateway", process)
 
 
 def our_supervisord(paths: Paths) -> int | None:

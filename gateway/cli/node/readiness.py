@@ -21,9 +21,18 @@ OLD_LOOKS = 20
 failed before this start, and the holder places it again when it knows the node."""
 
 
+NO_ROOM = "without room"
+NO_ROOM_LOOKS = 4
+"""Looks (a second) in a row that find no memory for a model, after which it is not waited for."""
+NO_ROOM_REMEDY = (
+    "the node runs without it: free memory, or choose a smaller model with `shoal up --model` "
+    "after `shoal down`"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelLook:
-    """A model that is to be loaded: `status` waiting, loading, ready or failed."""
+    """A model that is to be loaded: `status` waiting, loading, ready, failed or `NO_ROOM`."""
 
     model: str
     status: str
@@ -65,6 +74,7 @@ class Stuck:
 
     why: str
     process: str | None = None
+    remedy: str = ""
 
 
 Verdict = Up | Starting | Stuck
@@ -77,6 +87,7 @@ class StartWatch:
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     _failed_looks: dict[str, int] = field(default_factory=dict[str, int])
+    _roomless_looks: dict[str, int] = field(default_factory=dict[str, int])
 
     def judge(self, look: Look) -> Verdict:
         """Return the verdict on this look, given those before."""
@@ -97,6 +108,8 @@ class StartWatch:
         for model in look.models:
             if self._failed_now(model):
                 return Stuck(f"{model.model} could not be loaded: {model.why}")
+            if self._has_no_room(model):
+                return Stuck(f"{model.model} is not loaded: {model.why}", remedy=NO_ROOM_REMEDY)
         ready = sum(model.status == "ready" for model in look.models)
         done = len(up) + 1 + ready
         for model in look.models:
@@ -117,6 +130,11 @@ class StartWatch:
             return True
         self._failed_looks[model.model] = looks
         return False
+
+    def _has_no_room(self, model: ModelLook) -> bool:
+        looks = self._roomless_looks.get(model.model, 0) + 1 if model.status == NO_ROOM else 0
+        self._roomless_looks[model.model] = looks
+        return looks >= NO_ROOM_LOOKS
 
     def _stuck(self, by_name: Mapping[str, SupervisedProcess]) -> Stuck | None:
         for name in self.services:

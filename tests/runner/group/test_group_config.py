@@ -17,6 +17,7 @@ from runner.group.group_config import (
     ring_environment,
     ring_hostfile,
     stranger,
+    told_error,
 )
 
 SECRET = "ab" * 32
@@ -80,3 +81,20 @@ def test_only_a_rank_of_this_generation_with_the_key_greets_rightly() -> None:
     assert stranger(SECRET, 5, said) == 0
     assert stranger(SECRET, 4, [said[0], said[2], said[1]]) == 1
     assert stranger(SECRET, 4, [*said[:2], greeting("cd" * 32, 4, 2)]) == 2
+
+
+def test_a_rank_that_was_lost_is_told_with_its_node_and_not_in_the_librarys_words() -> None:
+    broke = "[ring] Receiving from socket 5 failed with errno 104"
+    two, four = group(seat(0), seat(1)), group(*map(seat, range(4)))
+    assert told_error(broke, two, 0) == (
+        "rank 0 has lost its connection to rank 1 on node n1: that runner, or its machine, is gone"
+    )
+    assert "to rank 1 on node n1 or rank 3 on node n3: that" in told_error(broke, four, 2)
+    rdma = four.model_copy(update={"backend": "jaccl"})
+    told = told_error("[jaccl] Recv failed", rdma, 2)
+    assert [name in told for name in ("rank 0", "rank 1", "n2", "rank 3")] == [True] * 2 + [
+        False,
+        True,
+    ]
+    for other in (two, None):
+        assert told_error("out of memory", other, 0) == "out of memory"

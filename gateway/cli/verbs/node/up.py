@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -45,7 +45,16 @@ from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi, own_api
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
+from gateway.cli.node.readiness import (
+    NO_ROOM,
+    Look,
+    ModelLook,
+    Starting,
+    StartWatch,
+    Stuck,
+    Up,
+    overdue,
+)
 from gateway.cli.node.start_flags import SETTINGS, Flags, flag_of
 from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
@@ -203,7 +212,7 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
         return Look(services=services)
     if state.asked != known_node_id(settings.paths.state):
         return Look(services=services, stranger=state.asked)
-    models = tuple(model_look(state, model) for model in settings.preload)
+    models = tuple(_with_room(model_look(state, model), state, api) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
 
 
@@ -219,6 +228,12 @@ def model_look(state: NodeState, model: str) -> ModelLook:
     return ModelLook(model, status, far.done_bytes, far.total_bytes, instance.reason)
 
 
+def _with_room(look: ModelLook, state: NodeState, api: NodeApi) -> ModelLook:
+    """Return the look, with the sum where the model waits for memory that no node has."""
+    why = api.no_room(look.model) if state.live and look.status == "waiting" else ""
+    return replace(look, status=NO_ROOM, why=why) if why else look
+
+
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a process's log, readable; empty when there is none."""
     path = settings.paths.logs / file_of(process)
@@ -229,6 +244,8 @@ def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
 
 
 def _stuck(settings: Settings, verdict: Stuck) -> CliError:
+    if verdict.remedy:
+        return CliError(verdict.why, remedy=verdict.remedy)
     process = verdict.process or "supervisord"
     said = log_tail(settings, process)
     return CliError(

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bus.process.identity import node_id
 from bus.process.supervisor import Supervisor
 from conf.paths import Paths, find_paths
 from conf.settings import load_settings
@@ -91,6 +92,24 @@ def test_a_lock_file_that_nobody_holds_is_litter_and_no_leftover(paths: Paths) -
 def test_a_stale_pid_file_names_nobody(paths: Paths) -> None:
     paths.supervisord_pid.write_text(f"{os.getpid()}\n")
     assert processes.leftovers(paths) == []
+
+
+def test_an_http_process_whose_parent_was_killed_is_ours_and_no_stranger(paths: Paths) -> None:
+    node = node_id(paths.state)
+    paths.run.mkdir()
+    title = f"gunicorn: worker [shoal gateway {node}]"
+    program = ["-c", "import sys, time; print(flush=True); time.sleep(600)", title]
+    with (
+        subprocess.Popen(
+            [sys.executable, *program], cwd=paths.run, stdout=subprocess.PIPE
+        ) as orphan,
+        subprocess.Popen([sys.executable, *program], cwd=paths.home) as elsewhere,
+    ):
+        assert orphan.stdout is not None and orphan.stdout.readline()
+        found = processes.leftovers(paths)
+        for one in (orphan, elsewhere):
+            one.kill()
+    assert [(one.role, one.pid) for one in found] == [("HTTP process of gateway", orphan.pid)]
 
 
 def test_a_node_whose_supervisord_does_not_answer_is_told_from_one_that_does_not_run(

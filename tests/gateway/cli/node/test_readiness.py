@@ -7,6 +7,8 @@ from dataclasses import replace
 from bus.process.supervisor import SupervisedProcess
 from gateway.cli.node.readiness import (
     MAX_LIVES,
+    NO_ROOM,
+    NO_ROOM_LOOKS,
     OLD_LOOKS,
     Look,
     ModelLook,
@@ -111,3 +113,14 @@ def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
 def test_another_node_at_the_address_ends_the_wait_at_once() -> None:
     verdict = StartWatch(SERVICES).judge(Look(RUNNING, stranger="n2"))
     assert isinstance(verdict, Stuck) and "n2" in verdict.why
+
+
+def test_a_model_without_room_is_told_with_the_sum_and_not_waited_for() -> None:
+    watch, why = StartWatch(SERVICES), "needs 44.1 GB; n1 has 12.0 GB free"
+    without = replace(ALL, models=(ModelLook("big", NO_ROOM, why=why),))
+    with_room = replace(ALL, models=(ModelLook("big", "waiting"),))
+    for look in (without, with_room, *[without] * (NO_ROOM_LOOKS - 1)):
+        assert isinstance(watch.judge(look), Starting), "it may have been a moment's"
+    stuck = watch.judge(without)
+    assert isinstance(stuck, Stuck) and stuck.why == f"big is not loaded: {why}"
+    assert "the node runs without it" in stuck.remedy

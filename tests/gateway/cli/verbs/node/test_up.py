@@ -16,7 +16,7 @@ from gateway.cli.app import app
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import parse_state
 from gateway.cli.node.processes import free_base_port
-from gateway.cli.node.readiness import Look, ModelLook
+from gateway.cli.node.readiness import NO_ROOM, Look, ModelLook
 from gateway.cli.verbs.node.up import log_tail, look_at, model_look
 from tests.harness.node_server import NODE, card, instance, serving, state
 
@@ -122,3 +122,20 @@ def test_the_end_of_a_log_is_readable_and_a_missing_one_is_empty(tmp_path: Path)
     settings.paths.logs.mkdir(parents=True)
     (settings.paths.logs / "worker.log").write_text("x" * 20_000 + "\nlast words\n")
     assert log_tail(settings, "worker", 1).endswith("last words")
+
+
+def test_a_look_asks_why_a_model_waits_and_tells_the_sum(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path)
+    settings.paths.state.mkdir(parents=True)
+    (settings.paths.state / "node-id").write_text(f"{NODE}\n")
+    told = {**state([card("shoal-tiny", Path("/x"))], []), "live": True}
+    answers = {507: {"error": {"message": "needs 9 GB, n1 has 2 GB"}}, 200: {}, 503: {}}
+    asked = iter(answers.items())
+    with serving(
+        lambda _, path, *__: next(asked) if path.startswith("/instance/pl") else (200, told)
+    ) as url:
+        looks = [look_at(settings, Listing("x"), NodeApi(url)).models for _ in answers]
+    assert looks == [
+        (ModelLook("shoal-tiny", NO_ROOM, why="needs 9 GB, n1 has 2 GB"),),
+        *[(ModelLook("shoal-tiny", "waiting"),)] * 2,
+    ]
