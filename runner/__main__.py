@@ -100,7 +100,11 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
     from runner.text import ModelTokenizer, Parsers, Text
 
     return Text(
-        ModelTokenizer(Path(spec.path), parsers=Parsers(spec.tool_parser, spec.reasoning_parser)),
+        ModelTokenizer(
+            Path(spec.path),
+            parsers=Parsers(spec.tool_parser, spec.reasoning_parser),
+            special_tokens_in_messages=spec.special_tokens_in_messages,
+        ),
         thinking_by_default=spec.thinking,
         constrain_tools=constrain_tools,
     )

@@ -86,7 +86,8 @@ class ModelCard(Message):
     the keys that it has; `pin`: it keeps the model in memory. `memory_bytes` is what its weights
     take, by that card; 0: it does not say. `metal_fast_synch` is what runners of this node are
     started with, and `metal_fast_synch_by` who says so. `tool_parser` and `reasoning_parser` are
-    those by which its output is read; empty: as its template says.
+    those by which its output is read; empty: as its template says. `special_tokens_in_messages`:
+    those that messages spell are tokens, not text.
     `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
     took on this node, from an empty runner to a ready one; 0: not known.
     """
@@ -142,6 +143,7 @@ class ModelCard(Message):
     metal_fast_synch_by: Literal["", "card", "node"] = ""
     tool_parser: str = ""
     reasoning_parser: str = ""
+    special_tokens_in_messages: bool = False
     made_from: str = ""
     load_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()

@@ -3,7 +3,8 @@
 Pure, but for the template itself, which belongs to the model, or came with the request. The
 model's own gets messages in the shape that it shows whole (`runner.text.shapes`), and what it made
 of them is checked: a part that it does not show refuses the request, by name. A template that
-raises refuses the request in its own words. Where a turn is to be continued, `marked` and
+raises refuses the request in its own words. Markup that messages spell is text
+(`runner.text.markup`). Where a turn is to be continued, `marked` and
 `up_to_mark` do what transformers does.
 """
 
@@ -24,6 +25,7 @@ from bus.wire.messages.requests import (
 )
 from runner.text.checks import Unsupported
 from runner.text.families import Family
+from runner.text.markup import Markup, Span, marking_of, spans_in
 from runner.text.prepared import SpanState
 from runner.text.rendering import TemplateStopped
 from runner.text.shapes import (
@@ -38,7 +40,7 @@ from runner.text.shapes import (
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands where a turn is to go on; some templates trim the blank at its end."""
-_FILL_IN = (
+FILL_IN = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
@@ -55,6 +57,7 @@ class Template(Protocol):
     """The part of `runner.text.tokenizer.ModelTokenizer` that renders."""
 
     family: Family
+    markup: Markup
 
     def render(
         self,
@@ -76,11 +79,13 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompt's text, and where output behind it begins. `unshown` are the paths of texts beside
-    tool calls that the template shows nowhere; `thinking` and `tools` are what it was told."""
+    """The prompt's text, and where output behind it begins. `spelled` is where messages spell
+    markup in it, which is no token. `unshown` are the paths of texts beside tool calls that the
+    template shows nowhere; `thinking` and `tools` are what it was told."""
 
     text: str
     opening: SpanState
+    spelled: tuple[Span, ...] = ()
     unshown: tuple[str, ...] = ()
     thinking: bool = False
     tools: tuple[ToolSpec, ...] = ()
@@ -122,17 +127,21 @@ def render_chat(
         if not message_text(messages[-1]):
             # There is nothing to continue: an empty last turn is a new turn.
             messages, continues = messages[:-1], False
-    told, objects = variables or {}, tool_objects(tools)
+    final = message_text(messages[-1]) if continues else None
+    told = variables or {}
+    marking = marking_of(messages, [*tool_objects(tools), told], template.markup, own or "")
+    messages, (*objects, said) = marking.messages, marking.tools
     with _blamed(own):
         if own is None:
             text = template.render(
-                messages, objects, thinking=thinking, continue_final=continues, variables=told
+                messages, objects, thinking=thinking, continue_final=continues, variables=said
             )
         else:
             shown = marked(messages) if continues else messages
-            told = {**told, "messages": shown, "tools": objects, "think": thinking}
-            text = template.fill(own, told)
+            asked = {**said, "messages": shown, "tools": objects, "think": thinking}
+            text = template.fill(own, asked)
             text = up_to_mark(text, messages[-1]) if continues else text
+    text, spelled = spans_in(text, marking.mark, template.markup)
     unshown: tuple[str, ...] = ()
     if own is None:
         unshown = _unshown(
@@ -144,25 +153,27 @@ def render_chat(
             ),
         )
     family = template.family
-    if continues:
-        return Rendered(text, family.opening(text, message_text(messages[-1])), unshown)
-    text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
-    return Rendered(text, family.opening(text, None), unshown)
+    if final is None:
+        text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
+    return Rendered(text, family.opening(_written(text, spelled), final), spelled, unshown)
 
 
 def render_filled(
     template: Template, prompt: TextPrompt, own: str, variables: Mapping[str, Any]
-) -> str:
-    """Return what a client's own template makes of a text and what comes behind it. Raises
-    BadRequest."""
+) -> tuple[str, tuple[Span, ...]]:
+    """Return what a client's own template makes of a text and what comes behind it, and where
+    these spell markup in it. Raises BadRequest."""
+    texts = {"prompt": prompt.text, "suffix": prompt.suffix or ""}
+    marking = marking_of([texts], [], template.markup, own)
     with _blamed(own):
-        return template.fill(own, {**variables, "prompt": prompt.text, "suffix": prompt.suffix})
+        text = template.fill(own, {**variables, **marking.messages[0]})
+    return spans_in(text, marking.mark, template.markup)
 
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
     """Return the tokens before a prefix, before a suffix and before what is to be filled in, of a
     model that has all of a family's; None of others."""
-    for family in _FILL_IN:
+    for family in FILL_IN:
         before, after, middle = (token_id(token) for token in family)
         if before is not None and after is not None and middle is not None:
             return before, after, middle
@@ -250,6 +261,13 @@ def _unshown(
             raise Unsupported(f"this model's chat template does not show {one.words}, {said}",
                               field=one.field)  # fmt: skip
     return tuple(one.field for one in lost)
+
+
+def _written(text: str, spelled: Sequence[Span]) -> str:
+    """Return the prompt without the markup that messages spell."""
+    for start, end in reversed(spelled):
+        text = f"{text[:start]}\ufffd{text[end:]}"
+    return text
 
 
 def _check_final(messages: Sequence[ChatMessage]) -> None:

@@ -7,7 +7,7 @@ choices to one thread, which may be another: they share nothing that changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
@@ -40,6 +40,7 @@ from runner.text.conversation import Conversations
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.families import thinking_limit
 from runner.text.grammar import Calls, Grammars, ThinkFirst
+from runner.text.markup import Span
 from runner.text.prepared import (
     PreparedChoice,
     PreparedRequest,
@@ -263,7 +264,9 @@ class Text:
             asked = self._conversations.rendered(request, prompt)
             check_length(asked.text, context_tokens, longest)
             own = request.template is not None
-            tokens = self._encode(asked.text, field="messages", special=own, once=own)
+            tokens = self._encode(
+                asked.text, field="messages", special=own, once=own, spelled=asked.spelled
+            )
             return _Prompt(
                 tokens, asked.opening, asked.thinking, asked.tools, asked.text, asked.unshown
             )
@@ -275,8 +278,10 @@ class Text:
             check_length(prompt.text + (prompt.suffix or ""), context_tokens, longest)
             if request.template is None or prompt.suffix is None:
                 return _Prompt(self._raw(prompt, special=special))
-            text = render_filled(self._tokenizer, prompt, request.template, own_variables(request))
-            tokens = self._encode(text, field="prompt", special=True, once=True)
+            text, spelled = render_filled(
+                self._tokenizer, prompt, request.template, own_variables(request)
+            )
+            tokens = self._encode(text, field="prompt", special=True, once=True, spelled=spelled)
             return _Prompt(tokens, text=text)
         if isinstance(prompt, InputsPrompt):
             text = f"'{request.model}' is a text model: it makes no embeddings"
@@ -295,15 +300,22 @@ class Text:
         if around is None:
             text = "it cannot fill in between a prompt and a suffix"
             raise Unsupported(f"this model does not support insert: {text}", field="suffix")
-        prefix = self._encode(prompt.text, field="prompt")
-        suffix = self._encode(prompt.suffix, field="suffix")
+        find = self._tokenizer.markup.all.find
+        prefix = self._encode(prompt.text, field="prompt", spelled=find(prompt.text))
+        suffix = self._encode(prompt.suffix, field="suffix", spelled=find(prompt.suffix))
         return [around[0], *prefix, around[1], *suffix, around[2]]
 
     def _encode(
-        self, text: str, *, field: str, special: bool = False, once: bool = False
+        self,
+        text: str,
+        *,
+        field: str,
+        special: bool = False,
+        once: bool = False,
+        spelled: Sequence[Span] = (),
     ) -> list[int]:
         try:
-            tokens = self._tokenizer.encode(text, special=special)
+            tokens = self._tokenizer.encode(text, special=special, spelled=spelled)
             return begun_once(tokens, self._tokenizer.bos_token_id) if once else tokens
         except Exception as problem:  # such as lone surrogates, which are not text
             raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem

@@ -13,6 +13,7 @@ here changes, so that any thread may ask.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from runner.text.families import (
     effort_levels,
     family_of,
 )
+from runner.text.markup import AddedText, Markup, Span, Twin, find_markup
 from runner.text.opening import (
     SIDECAR,
     TokenizerError,
@@ -37,7 +39,7 @@ from runner.text.opening import (
     template_for,
 )
 from runner.text.rendering import Renderer
-from runner.text.template import marked, up_to_mark
+from runner.text.template import FILL_IN, marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
 _TRIED = "to be\nor not"
@@ -49,11 +51,16 @@ class ModelTokenizer:
     the ids of added tokens by their text."""
 
     def __init__(
-        self, path: Path, *, vocabulary: int | None = None, parsers: Parsers = FOUND
+        self,
+        path: Path,
+        *,
+        vocabulary: int | None = None,
+        parsers: Parsers = FOUND,
+        special_tokens_in_messages: bool = False,
     ) -> None:
         """Open `path`. `vocabulary` None means what `config.json` says. `parsers` read its output.
-        Nothing is fetched from anywhere, and no code that lies there is run. Raises
-        TokenizerError."""
+        `special_tokens_in_messages`: those that messages spell are tokens, not text. Nothing is
+        fetched from anywhere, and no code that lies there is run. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
         files = [
@@ -94,16 +101,27 @@ class ModelTokenizer:
             "\n".join(templates), self.added_ids, self._opened.marks, parsers
         )
         self.efforts = effort_levels("\n".join(templates))
+        self.markup = Markup()
+        """What is text where messages spell it."""
+        if special_tokens_in_messages:
+            self.facts["special tokens"] = "those that messages spell are tokens, by the card"
+        else:
+            self.markup = self._find_markup("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
         """No token stands for more characters than this: its name's length, and some room for
         normalisers that shorten text."""
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the token ids of `text`; markup of added tokens in it becomes those tokens.
-        `special` adds what the tokenizer puts around a raw prompt (a beginning-of-sequence
-        token)."""
-        return self._opened.encode(text, special)
+    def encode(
+        self, text: str, *, special: bool = False, spelled: Sequence[Span] = ()
+    ) -> list[int]:
+        """Return the token ids of `text`; markup of added tokens in it becomes those tokens, but
+        for that at `spelled` (`runner.text.markup.spans_in`), which is text. `special` adds what
+        the tokenizer puts around a raw prompt (a beginning-of-sequence token)."""
+        if not spelled:
+            return self._opened.encode(text, special)
+        with panics_told():
+            return self._twin.encode(text, spelled, special=special)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, special tokens by their names; parts of characters are
@@ -191,6 +209,25 @@ class ModelTokenizer:
                 )
         except Exception as problem:
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
+
+    @cached_property
+    def _twin(self) -> Twin:
+        try:
+            return Twin(self._backend, self.markup, secrets.token_hex(8))
+        except Exception as problem:
+            raise TokenizerError(f"markup cannot be told from its text: {problem}") from problem
+
+    def _find_markup(self, written: str) -> Markup:
+        marks = self.family.think, self.family.calls
+        own = [text for one in marks if one for text in (one.start, one.end)]
+        if any(text in self.added_ids for text in own):
+            own += self.family.inner
+        added = (
+            AddedText(str(token.content), bool(token.special), bool(token.single_word))
+            for token in self._added.values()
+        )
+        known = "\n".join([written, *(text for family in FILL_IN for text in family)])
+        return find_markup(added, known, own)
 
     def _hidden(self) -> frozenset[int]:
         """Return special tokens whose text is never shown; markers that are read as text are

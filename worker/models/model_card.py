@@ -121,6 +121,7 @@ def model_card(
         memory_bytes=notes.memory_bytes,
         tool_parser=notes.tool_parser,
         reasoning_parser=notes.reasoning_parser,
+        special_tokens_in_messages=notes.special_tokens_in_messages,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,

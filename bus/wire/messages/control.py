@@ -237,6 +237,7 @@ class RunnerSpec(Message):
     adapters: tuple[str, ...] | None = None
     tool_parser: str = ""
     reasoning_parser: str = ""
+    special_tokens_in_messages: bool = False
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

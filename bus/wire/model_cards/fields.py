@@ -47,6 +47,7 @@ MEANT = {
     "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv", "pinned": "pin",
     "x_priority": "priority", "fast_synch": "metal_fast_synch", "lora": "adapters",
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
+    "special_tokens": "special_tokens_in_messages",
 }  # fmt: skip
 """What others call our keys, where spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
@@ -80,7 +81,8 @@ class Notes:
     `priority` is that of requests that name none. `memory_bytes` are what its weights take in
     memory, before what its files say. `adapters` are those that are loaded (None: all that lie
     beside it), `adapter` the one of requests that name none. The parsers are those of
-    `bus.wire.model_cards.parsers` (empty: as its template says). `said` are the keys that the card
+    `bus.wire.model_cards.parsers` (empty: as its template says). `special_tokens_in_messages`:
+    those that messages spell are tokens, not text. `said` are the keys that the card
     has.
     """
 
@@ -105,6 +107,7 @@ class Notes:
     adapter: str = ""
     tool_parser: str = ""
     reasoning_parser: str = ""
+    special_tokens_in_messages: bool = False
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return what a request for the model gets where it says nothing itself; None: nothing."""
@@ -339,6 +342,7 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "adapter": _adapter,
     "tool_parser": _tool_parser,
     "reasoning_parser": _reasoning_parser,
+    "special_tokens_in_messages": _switch,
 }
 """The keys that are obeyed beside `NUMBERS`, and what their values are."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

@@ -16,6 +16,7 @@ CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
 DEFAULT = "shoal's default"
 AT_LOAD = "counts from the next load on"
 PARSERS = ("tool_parser", "reasoning_parser")
+IN_MESSAGES = "special_tokens_in_messages"
 
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
@@ -41,6 +42,8 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     for name in PARSERS:
         if value := getattr(card, name):
             yield name, value, CARD, AT_LOAD
+    if IN_MESSAGES in card.noted:
+        yield IN_MESSAGES, card.special_tokens_in_messages, CARD, AT_LOAD
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
@@ -91,6 +94,8 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     for name in PARSERS:
         if name not in said:
             yield name, None, FILES, AT_LOAD
+    if IN_MESSAGES not in said:
+        yield IN_MESSAGES, False, DEFAULT, AT_LOAD
     for key in ("system", "stop", *NUMBERS):
         if key not in said:
             yield key, getattr(NEUTRAL, key, None), DEFAULT, ""

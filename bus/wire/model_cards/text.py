@@ -41,6 +41,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "metal_fast_synch": ("true", "Metal's fast synchronisation; from the next load on"),
     "tool_parser": ('"qwen3_coder"', "how calls are read; none: not; from the next load on"),
     "reasoning_parser": ('"think"', "how thinking is read; none: not; from the next load on"),
+    "special_tokens_in_messages": (
+        "true",
+        "those that messages spell are tokens, not text; from the next load on",
+    ),
     "kv": (
         '"8bit"',
         "how its KV is held: full, 8bit, 4bit or a window as window:4096; from the next load on",

@@ -140,9 +140,9 @@ def test_what_stands_before_a_prompt_is_added_to_a_clients_that_has_it_not(tmp_p
     encoded: list[bool] = []
     plain = tokenizer.encode
 
-    def encode(text: str, *, special: bool = False) -> list[int]:
+    def encode(text: str, *, special: bool = False, **told: Any) -> list[int]:
         encoded.append(special)
-        return plain(text, special=special)
+        return plain(text, special=special, **told)
 
     tokenizer.encode = encode  # type: ignore[method-assign]
     text = Text(tokenizer)

@@ -17,6 +17,7 @@ from bus.wire.messages.requests import (
 )
 from runner.text.families import Family
 from runner.text.families.spans import Marks
+from runner.text.markup import Markup
 from runner.text.shapes import chat_messages, tool_objects
 from runner.text.template import render_chat
 
@@ -30,6 +31,7 @@ class Recorder:
     """A template that opens a thinking block when asked to think."""
 
     family = Family(Marks("<think>", "</think>"), None, None, None)
+    markup = Markup()
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}

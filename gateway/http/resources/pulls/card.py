@@ -62,6 +62,7 @@ class CardBody(Closed):
     metal_fast_synch: bool | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    special_tokens_in_messages: bool | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
     name: str | None = None

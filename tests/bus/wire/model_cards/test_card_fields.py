@@ -31,6 +31,8 @@ def refusal(text: str) -> BadCard:
         ('adapters = ["../up"]\n', "adapters", 1, "'../up' is no name of an adapter"),
         ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "adapters, which are loaded, lack it"),
         ('tool_parser = "qwen"\n', "tool_parser", 1, "is one of function_gemma"),
+        ("special_tokens_in_messages = 1\n", "special_tokens_in_messages", 1, "is true or false"),
+        ("special_tokens = true\n", "special_tokens", 1, "is special_tokens_in_messages meant"),
         ('reasoning_parser = "r1"\n', "reasoning_parser", 1, "is one of think, mistral"),
         ('draft_model = "m"\n', "draft_model", 1, "draft_model is not there yet"),
     ],

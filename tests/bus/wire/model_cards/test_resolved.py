@@ -23,6 +23,7 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
             "memory_bytes": notes.memory_bytes,
             "tool_parser": notes.tool_parser,
             "reasoning_parser": notes.reasoning_parser,
+            "special_tokens_in_messages": notes.special_tokens_in_messages,
             "weights_bytes": 1_000,
             "adapters": (AdapterCard(name="pirate", rank=4, size_bytes=1),),
         }
@@ -50,7 +51,10 @@ def test_what_counts_before_a_load_is_told_with_who_says_it() -> None:
     assert found["memory_bytes"] == (5_000, CARD) and found["tool_parser"] == ("none", CARD)
     assert found["priority"] == (20, CARD) and found["adapter"] == ("pirate", CARD)
     assert found["adapters"] == (["pirate"], "the model's files")
+    spelled = "special_tokens_in_messages"
+    assert settings(**{spelled: True})[spelled] == (True, CARD)
     plain = settings()
+    assert plain[spelled] == (False, "shoal's default")
     assert plain["memory_bytes"] == (1_000, "the model's files")
     assert plain["priority"] == (10, "shoal's default")
     assert plain["metal_fast_synch"] == (False, "shoal's default")

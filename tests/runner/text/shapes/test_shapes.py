@@ -14,6 +14,7 @@ from mlx_lm.chat_templates import deepseek_v32
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
 from runner.text.families import Family, Marks
+from runner.text.markup import Markup
 from runner.text.rendering.sandbox import environment
 from runner.text.shapes import PLAIN, TemplateShape
 from runner.text.template import find_shape, render_chat
@@ -27,6 +28,7 @@ class Rendering:
     """A template, rendered by Jinja as the sandbox has it, and how often it was."""
 
     family = Family(None, Marks("<tool_call>", "</tool_call>"), None, None)
+    markup = Markup()
 
     def __init__(self, template: str) -> None:
         self._template = environment().from_string(template)

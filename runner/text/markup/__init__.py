@@ -1,0 +1,22 @@
+"""Markup that a caller's text spells stays text: the template alone writes control tokens.
+
+Pure, but for the library of tokenizers. Knows messages, added tokens and rendered prompts; no
+template and no family (decision 0076).
+"""
+
+from __future__ import annotations
+
+from runner.text.markup.marking import Marking, marking_of, spans_in
+from runner.text.markup.spellings import AddedText, Markup, Span, find_markup
+from runner.text.markup.twin import Twin
+
+__all__ = [
+    "AddedText",
+    "Marking",
+    "Markup",
+    "Span",
+    "Twin",
+    "find_markup",
+    "marking_of",
+    "spans_in",
+]

@@ -1,0 +1,156 @@
+"""Marks in the messages that a template gets, by which its prompt shows which markup is theirs.
+
+Pure. A spelling is broken by a mark behind its first character, so that the template takes it for
+text as well: it neither splits nor counts there. A mark is one printable letter that stands
+nowhere in the request, which no template trims, quotes or changes.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from runner.text.families import object_of
+from runner.text.markup.spellings import Markup, Span, Spellings
+
+_LETTERS = range(0x13000, 0x13430)
+"""Egyptian hieroglyphs: letters without case that JSON and Python write as they are."""
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """Messages and tools in which each spelling is broken by `mark`; "": there is none."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    mark: str = ""
+
+
+def marking_of(
+    messages: Sequence[Message], tools: Sequence[Message], markup: Markup, template: str = ""
+) -> Marking:
+    """Return what a template is to get. Messages that spell no markup are given as they are.
+    All texts in `tools` come from the request. `template` is the client's own."""
+    if not _spell(messages, tools, markup):
+        return Marking([dict(one) for one in messages], [dict(one) for one in tools])
+    written = "".join([markup.written, template, *_strings(messages), *_strings(tools)])
+    mark = next(chr(code) for code in _LETTERS if chr(code) not in written)
+
+    def broken(text: str, spellings: Spellings) -> str:
+        """Return a text with its spellings broken."""
+        return spellings.broken_by(mark, text)
+
+    return Marking(
+        [_message(one, markup, broken) for one in messages],
+        [_changed(one, lambda text: broken(text, markup.all)) for one in tools],
+        mark,
+    )
+
+
+def spans_in(text: str, mark: str, markup: Markup) -> tuple[str, tuple[Span, ...]]:
+    """Return a prompt without its marks, and where the callers' texts spell markup in it."""
+    if not mark:
+        return text, ()
+    pieces = text.split(mark)
+    places: list[int] = []
+    at = 0
+    for piece in pieces[:-1]:
+        at += len(piece)
+        places.append(at)
+    plain = "".join(pieces)
+    return plain, tuple(
+        (start, end)
+        for start, end in markup.all.find(plain)
+        if (after := bisect_right(places, start)) < len(places) and places[after] < end
+    )
+
+
+def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> bool:
+    """Return whether any text of the caller's spells markup that would become tokens."""
+    if not markup.control and not markup.tags:
+        return False
+    return markup.all.occur_in(_strings(tools)) or any(
+        _spellings(message, field, markup).occur_in(_field_texts(field, value))
+        for message in messages
+        for field, value in message.items()
+    )
+
+
+def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
+    """Return what is no token in a field of a message."""
+    if field != "content" or message.get("role") == "tool":
+        return markup.all
+    return markup.in_answers if message.get("role") == "assistant" else markup.in_texts
+
+
+def _field_texts(field: str, value: object) -> list[str]:
+    """Return the texts in a field of a message."""
+    found = _strings(value)
+    if field == "tool_calls":
+        # JSON text, in which an escape may stand for a sign of a spelling
+        found += [one for text in found if "\\" in text for one in _strings(object_of(text))]
+    return found
+
+
+def _strings(value: object) -> list[str]:
+    found: list[str] = []
+    left: list[Any] = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, Mapping):
+            known = cast(Mapping[str, Any], one)
+            found += known
+            left += known.values()
+        elif isinstance(one, list | tuple):
+            left += cast(Sequence[Any], one)
+    return found
+
+
+def _message(
+    message: Message, markup: Markup, broken: Callable[[str, Spellings], str]
+) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for field, value in message.items():
+        spellings = _spellings(message, field, markup)
+
+        def change(text: str, spellings: Spellings = spellings) -> str:
+            """Return a text of this field with its spellings broken."""
+            return broken(text, spellings)
+
+        is_calls = field == "tool_calls"
+        made[field] = _changed(value, _in_json(change, spellings) if is_calls else change)
+    return made
+
+
+def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[str], str]:
+    """Return a change of texts that may be JSON: where an escape hides a spelling, the JSON is
+    written anew."""
+
+    def changed(text: str) -> str:
+        """Return a text with its spellings broken, in its JSON as well."""
+        made = change(text)
+        found = object_of(made) if "\\" in made else None
+        if found is None or not spellings.occur_in(_strings(found)):
+            return made
+        return json.dumps(_changed(found, change), ensure_ascii=False)
+
+    return changed
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return data with every text changed, names in it as well."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        known = cast(Mapping[str, Any], value)
+        return {change(name): _changed(one, change) for name, one in known.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(one, change) for one in cast(Sequence[Any], value)]
+    return value
