@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import setproctitle
 
@@ -49,6 +49,15 @@ EXIT_ORPHANED = 75
 ORPHAN_GRACE_S = 3.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
+
+
+@runtime_checkable
+class EndsInOrder(Protocol):
+    """A service that has something to do before it is closed, when it is told to stop."""
+
+    def leave(self, done: Callable[[], None]) -> None:
+        """Begin to end in order; `done` is called once, soon, in the loop's thread."""
+        ...
 
 
 class Closeable(Protocol):
@@ -141,6 +150,8 @@ def run_service(
             follow_level(log, levels)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
+                if isinstance(service, EndsInOrder):
+                    end_in_order(reactor, service)
                 stalls = StallMeter(Path(endpoints.folder), process)
                 reactor.measure(stalls)
                 log.info("started", pid=os.getpid(), boot=shell.speaker.boot, code=running_code())
@@ -161,6 +172,19 @@ def run_service(
         return EXIT_FAILED
     log.info("stopped")
     return 0
+
+
+def end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
+    """Have SIGTERM and SIGINT let the service leave before the loop stops; the second stops it."""
+    told: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        """Tell the service, or the loop where the service was told before."""
+        told.append(number)
+        reactor.call(lambda: service.leave(reactor.stop)) if len(told) == 1 else reactor.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
 
 
 @contextlib.contextmanager

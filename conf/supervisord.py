@@ -32,7 +32,8 @@ RUNNER_STOP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One service. `priority` orders starting (rising) and stopping (falling)."""
+    """One service. `priority` orders starting (rising) and stopping (falling). The master ends
+    first: it hands its term on, and the gateway then takes its time with answers in progress."""
 
     name: str
     priority: int
@@ -41,7 +42,7 @@ class Program:
 
 PROGRAMS: tuple[Program, ...] = (
     Program("bus", 10, 5),
-    Program("master", 20, 5),
+    Program("master", 70, 5),
     Program("worker", 30, 5),
     Program("telemetry", 40, 5),
     Program("gateway", 60, 10),

@@ -7,7 +7,7 @@ says `NotHolder`, or why nothing can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bus.client import BusClient
@@ -21,20 +21,23 @@ from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
-    AppendAck,
     AskCommand,
     AskEvents,
     AskSnapshot,
-    AskVote,
-    Candidacy,
     FactTaken,
     NotHolder,
     TellFact,
     TermHeartbeat,
-    Vote,
 )
 from bus.wire.messages.events import Event
-from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.peers import (
+    AppendAck,
+    AskVote,
+    Candidacy,
+    HandOver,
+    PeersReading,
+    Vote,
+)
 from bus.wire.messages.readings import UndoneChange, UndoneReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
@@ -107,6 +110,10 @@ class Master:
         reactor.every(PLAN_S, self._plan)
         self.shell.begin()
 
+    def leave(self, done: Callable[[], None]) -> None:
+        """Hand on the term, where we hold it; `done` is called soon after."""
+        self.shell.leave(done)
+
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
         self._router.close()
@@ -153,14 +160,14 @@ class Master:
     def _asked(self, question: Message, asker: bytes) -> Message | None:
         self.shell.awake()
         match question:
-            case TermHeartbeat() | Candidacy() | AskVote() | Vote() | AppendAck():
+            case TermHeartbeat() | Candidacy() | AskVote() | Vote() | AppendAck() | HandOver():
                 self.shell.heard(question)
                 return None
             case AskSnapshot() | AskEvents():
                 return self.candidate.found(question)
-            case TellFact() if self.candidate.holding:
+            case TellFact() if self.candidate.election.decides:
                 return self._told(question)
-            case AskCommand(command=command) if self.candidate.holding:
+            case AskCommand(command=command) if self.candidate.election.decides:
                 return self._command(command, asker)
             case AskCommand() | TellFact():
                 return self._sent_on(question)
@@ -216,7 +223,7 @@ class Master:
             self.shell.know(consensus.candidates_in(reading))
 
     def _plan(self) -> None:
-        if self.candidate.holding:
+        if self.candidate.election.decides:
             draft = self._draft()
             now = self._reactor.now()
             self._holder.planned(draft, now)

@@ -151,10 +151,10 @@ class Supervisor:
             return ""
         return str(found[0])
 
-    def shutdown(self, *, first: Sequence[str] = ("gateway",)) -> None:
-        """Stop `first` (so that what is open ends in words), then everything else at once,
-        then supervisord itself; returns when it has agreed to. It would stop one after the
-        other, each at its own pace."""
+    def shutdown(self, *, first: Sequence[str] = ("master", "gateway")) -> None:
+        """Stop `first`, in this order (so that the term is handed on at once, and what is open ends
+        in words), then everything else at once, then supervisord itself; returns when it has agreed
+        to. It would stop one after the other, each at its own pace."""
         for name in first:
             with contextlib.suppress(ProcessRefused):
                 self.stop(name)

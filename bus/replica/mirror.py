@@ -183,7 +183,11 @@ class Mirror:
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Return whether fewer follow this claim than the holder that we hear: it gives way."""
+        """Return whether fewer follow this claim than the holder that we hear, and has not handed
+        its term on to it: it gives way."""
+        given = beat.handed
+        if given is not None and (given.counter, given.holder) == (self.counter, self.holder):
+            return False
         other = self.holder not in (None, beat.holder) and now - self.heard_at < DOUBTED_S
         return other and beat.followers < self.followers
 

@@ -19,16 +19,15 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Command, ForgetNode
 from bus.wire.messages.control import (
-    AppendAck,
     AskEvents,
     AskSnapshot,
-    Candidacy,
     EventsFound,
     NotHolder,
     Snapshot,
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event
+from bus.wire.messages.peers import AppendAck, Candidacy, HandOver
 from bus.wire.messages.wire import Message
 from master.consensus import types
 from master.consensus.candidate_log import CandidateLog, Followed
@@ -161,6 +160,10 @@ class Candidate:
 
     def heard(self, message: Message, now: float) -> list[Act]:
         """Take what other candidates and holders say to us, or publish."""
+        if isinstance(message, HandOver):
+            term = message.term
+            if not self.log.is_of(term.counter, term.holder):
+                return []
         actions = self.stimulated(message, now) if isinstance(message, types.Said) else []
         match message:
             case AppendAck(node=node, counter=counter, index=index):
@@ -186,7 +189,7 @@ class Candidate:
             last_index=rank.last_index,
             priority=rank.priority,
             counter=election.counter,
-            fit=election.eligible,
+            fit=election.eligible and not election.leaving,
             led=election.has_holder(now),
             settled=election.warmed_up(now),
             addresses=addresses,
@@ -204,6 +207,7 @@ class Candidate:
             voters=tuple(sorted(election.voters)) if election.voted else (),
             committed=self.committed or 0,
             followers=election.weight(election.beaten_at) or 0,
+            handed=election.handed,
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:

@@ -13,6 +13,10 @@ it has counted: the holder hears of its counter and goes above it. A candidate t
 `eligible` (its journal only counts, is damaged or was lost) neither votes nor holds while another
 can.
 
+A holder whose node goes down in order hands its term on (Raft's leadership transfer, Ongaro 2014,
+3.10) to a candidate with all of its log. It steps down first; the other asks for votes or claims at
+once, and who follows the term that was handed on does not wait for that holder's silence.
+
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
 known say that they have no holder either; nothing is held for longer than a lapse without it.
@@ -25,10 +29,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import TermHeartbeat
+from bus.wire.messages.peers import AppendAck, AskVote, Candidacy, HandOver, Vote
 from master.consensus import types
-from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, StepDown
-from master.consensus.votes import asked, campaign, opened, reached, voice
+from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, Send, StepDown
+from master.consensus.votes import asked, campaign, opened, reached, stand, voice
 
 
 def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outcome:
@@ -63,6 +69,12 @@ def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outco
             if election.role != "holding" or counter != election.counter:
                 return election, []
             return replace(election, acked_at={**election.acked_at, node: now}), []
+        case HandOver():
+            return _handed(election, stimulus, now)
+        case types.HandOn(to=to):
+            return _hand_on(election, to, now)
+        case types.Leave():
+            return replace(election, leaving=True), []
         case types.Tick():
             return _tick(election, now)
         case _:
@@ -70,14 +82,15 @@ def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outco
 
 
 def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    if beat.holder == election.me:
+    if beat.holder == election.me or _is_of_handed(election, beat):
         return election, []
     election = replace(election, seen=max(election.seen, beat.counter), expects_peers=True)
     if election.voted and beat.holder not in election.voters:
         return election, []
     if beat.voters and not election.voted:
         return _enrolled(election, beat, now)
-    if not election.voted and beat.holder != election.holder:
+    handed = beat.handed is not None and beat.handed == election.term
+    if not election.voted and beat.holder != election.holder and not handed:
         weight = election.weight(now)
         if weight is not None and beat.followers < weight:
             return election, []
@@ -100,8 +113,15 @@ def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
         tries=0,
         followers=beat.followers,
         peers=election.peers | {beat.holder},
+        handed=None,
     )
     return after, actions
+
+
+def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
+    """Return whether a heartbeat comes late: its holder has handed that term on to us."""
+    given = election.handed
+    return given is not None and (given.counter, given.holder) == (beat.counter, beat.holder)
 
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
@@ -169,7 +189,7 @@ def _outbid(election: Election, now: float) -> Outcome:
     if election.voted:
         after, actions = campaign(election, now)
     else:
-        claimed, actions = _claim(election, now)
+        claimed, actions = _claim(replace(election, handed=None), now)
         after = replace(claimed, acked_at=election.acked_at)
     return after, [down, *actions]
 
@@ -184,6 +204,40 @@ def _fitness(election: Election, fitness: types.Fitness) -> Outcome:
     return replace(after, role="following", holder=None), down
 
 
+def _hand_on(election: Election, to: NodeId, now: float) -> Outcome:
+    """Step down in favour of another candidate, and tell it so. Told again, it is told again."""
+    if not election.leaving:
+        return election, []
+    term, actions = election.handed, list[Action]()
+    if election.role == "holding":
+        term = election.term
+        actions.append(StepDown(f"its node is going down; hands it on to {to}"))
+        election = replace(
+            election, role=election.idle_role, holder=None, heard_at=now, handed=term
+        )
+    if term is None or election.holder is not None:
+        return election, []
+    over = HandOver(term=term, index=election.rank.last_index)
+    return election, [*actions, Send(to, over)]
+
+
+def _handed(election: Election, over: HandOver, now: float) -> Outcome:
+    """Take a term of our own at once, where the one that is handed on is the one that we follow;
+    or again, where we stood for it before and were not elected."""
+    known = over.term in (election.term, election.handed)
+    able = election.eligible and not election.leaving and election.lost_at is None
+    if not (known and able and election.role == "following"):
+        return election, []
+    if over.index > election.rank.last_index:
+        return election, []
+    heir = replace(election, holder=None, handed=over.term)
+    if not election.voted:
+        return _claim(heir, now)
+    if election.me not in election.electors or not election.may_vote:
+        return election, []
+    return stand(heir, now)
+
+
 def _tick(election: Election, now: float) -> Outcome:
     if election.up_at is None:
         return election, []
@@ -194,12 +248,14 @@ def _tick(election: Election, now: float) -> Outcome:
         return after, [*down]
     if election.role == "holding":
         return _renew(election, now)
+    if election.leaving:
+        return election, []
     if election.voted:
         return _stand(election, now)
     patience_s = types.LOST_PATIENCE_S if election.lost else LAPSE_S
     is_due = now - election.heard_at >= patience_s and _is_best(election, now)
     if is_due or not election.expects_peers or _is_awaited(election, now):
-        return _claim(election, now)
+        return _claim(replace(election, handed=None), now)
     return election, []
 
 

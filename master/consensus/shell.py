@@ -9,7 +9,7 @@ of `Files`, `CandidateLinks` and `Reactor` that are used here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from bus.links.reactor import Reactor
@@ -18,13 +18,15 @@ from bus.process.logs import Log
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged
-from bus.wire.messages.control import Candidacy, TermHeartbeat
+from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
+from bus.wire.messages.peers import Candidacy
 from bus.wire.messages.wire import Message
 from master.consensus import types
 from master.consensus.candidate import Candidate, CandidateSettings
 from master.consensus.candidate_links import CandidateLinks
 from master.consensus.keys_file import KeysFile, keys_are_ahead, returned_keys
+from master.consensus.leaving import Leaving
 from master.consensus.term_file import TermFile
 from master.consensus.types import Act, Send
 from master.log.journal import Journal
@@ -88,15 +90,26 @@ class CandidateShell:
         self._doubts_keys = self._log_lost or keys_are_ahead(self._keys_file.kept, state)
         self._duties = duties
         self._answers = Answers()
-        self._unsynced = self._flushing = False
+        self._flushing = False
+        self._unsynced = True  # a process that was killed may have left its last entries unsynced
         self._ticked_at = timers.now()
         self._said_holder: tuple[NodeId | None, int] = (None, 0)
+        self._leaving = Leaving(self.candidate)
+        self._on_left: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
         """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
         self._timers.every(TICK_S, self.tick)
         self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.heard, self._switchboard)
+
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Hand on the term, where we hold it; `on_left` is called once another holds it, or
+        nothing is left to wait for: within `HAND_OVER_S` and a tick."""
+        self._on_left = on_left
+        self._do(self._leaving.begin(self._timers.now()))
+        self._announce()
+        self._do(self._leaving.turn(self._timers.now()))
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk, and so is what was only counted, if there is
@@ -122,6 +135,7 @@ class CandidateShell:
         self._ticked_at = now
         self._do(self.candidate.ticked(now))
         self._give_answers()
+        self._do(self._leaving.turn(now))
 
     def awake(self) -> None:
         """Tick where that was not done for a while."""
@@ -144,6 +158,7 @@ class CandidateShell:
         if isinstance(message, TermHeartbeat):
             self._flush_soon()
         self._give_answers()
+        self._do(self._leaving.turn(self._timers.now()))
 
     def append(self, draft: LogDraft) -> None:
         """Append and publish the next events of the log, as the holder."""
@@ -221,6 +236,8 @@ class CandidateShell:
                     self._wire.send(to, message)
                 case types.Spread(message=message):
                     self._wire.spread(message)
+                case types.Left():
+                    self._on_left()
                 case _:
                     assert_never(action)
 

@@ -14,8 +14,16 @@ from zlib import crc32
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
-from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
+from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
+from bus.wire.messages.peers import (
+    AppendAck,
+    AskVote,
+    Candidacy,
+    HandedTerm,
+    HandOver,
+    Vote,
+)
 from bus.wire.messages.wire import Message
 
 LAPSE_S = 2.0
@@ -29,6 +37,11 @@ TURN_S = 0.2
 """A voter lets each better one that lives have so much of a start."""
 PATIENCE_S = 0.6
 """A campaign that has not been decided after this long is over."""
+HAND_OVER_S = 1.0
+"""A holder that ends in order waits at most so long until another holds the term."""
+HEIR_S = 0.4
+"""A candidate that was handed the term and has not taken it after this long is given up for the
+next one."""
 LOST_PATIENCE_S = 30.0
 """Without voters, one whose journal is damaged lets others have so long to start before it claims:
 after a power cut the log may be whole on another."""
@@ -126,13 +139,27 @@ class Fitness:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Our node is going down in order: take no term any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOn:
+    """Hand our term on to the candidate `to`, whose log is the whole of ours."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
-Said = TermHeartbeat | Candidacy | AskVote | Vote | AppendAck
+Said = TermHeartbeat | Candidacy | AskVote | Vote | AppendAck | HandOver
 """What candidates say to each other, and a holder (ourselves included) to all."""
-Stimulus = Said | SwitchboardUp | SwitchboardLost | PeersKnown | MyRank | Fitness | Tick
+Stimulus = (
+    Said | SwitchboardUp | SwitchboardLost | PeersKnown | MyRank | Fitness | Leave | HandOn | Tick
+)
 
 
 # --- actions ---
@@ -216,7 +243,12 @@ class Spread:
     message: Message
 
 
-Act = Action | Append | Replace | Mended | PublishEvent | Spread
+@dataclass(frozen=True, slots=True)
+class Left:
+    """We were told to leave, and there is nothing to wait for any more."""
+
+
+Act = Action | Append | Replace | Mended | PublishEvent | Spread | Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +267,8 @@ class Election:
     its last one. `expects_peers` is False as long as no other node was ever known: then there is
     none to wait for. `members` are the others that our log named when we started. `eligible` is
     False while our journal only counts, or is `lost`: damaged or gone, and not known to be whole.
+    `leaving`: our node is going down in order. `handed` is the term that was handed on: to us, who
+    stand for the next one or hold it, or, where we are leaving, by us. None for any other term.
     """
 
     me: NodeId
@@ -264,6 +298,20 @@ class Election:
     followers: int = 0
     expects_peers: bool = False
     members: frozenset[NodeId] = frozenset()
+    leaving: bool = False
+    handed: HandedTerm | None = None
+
+    @property
+    def decides(self) -> bool:
+        """Return whether our log may grow: we hold the term, and are not about to hand it on."""
+        return self.role == "holding" and not self.leaving
+
+    @property
+    def term(self) -> HandedTerm | None:
+        """Return the term that we hold or whose holder we follow; None without a holder."""
+        if self.holder is None:
+            return None
+        return HandedTerm(counter=self.counter, holder=self.holder)
 
     @property
     def voted(self) -> bool:

@@ -3,7 +3,8 @@
 Pure; `master.consensus.election` says when. Raft's election with its pre-vote (Ongaro 2014, 9.6): a
 candidate first asks whether it would be voted for, so that one that was away, or hears badly,
 raises no counter. A voter gives one vote per counter, to a candidate whose journal ends no
-earlier than its own, and none while it hears another holder.
+earlier than its own, and none while it hears another holder that has not handed its term on
+to that candidate.
 
 A voter that the journal has forgotten counts no more from that entry on (Raft's change by one
 server, 4.1): candidates that have the entry count without it. Old and new set differ by one, so a
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
-from bus.wire.messages.control import AskVote, Vote
+from bus.wire.messages.peers import AskVote, Vote
 from master.consensus import types
 from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, Send
 
@@ -34,8 +35,15 @@ def campaign(election: Election, now: float) -> Outcome:
         votes=frozenset({election.me}),
         asked_for=counter,
         asked_at=now,
+        handed=None,
     )
     return after, _asking(after, trial=True)
+
+
+def stand(heir: Election, now: float) -> Outcome:
+    """Ask for votes without asking whether they would be given: the term was handed on to us."""
+    counter = max(heir.counter, heir.seen) + 1
+    return _for_real(replace(heir, asked_for=counter), now)
 
 
 def asked(election: Election, ask: AskVote, now: float) -> Outcome:
@@ -171,6 +179,7 @@ def _asking(election: Election, *, trial: bool) -> list[Action]:
         last_term=election.rank.last_term,
         last_index=election.rank.last_index,
         voters=tuple(sorted(election.voters)),
+        handed=election.handed,
     )
     return [Send(voter, ask) for voter in sorted(election.electors - {election.me})]
 
@@ -187,12 +196,15 @@ def _may_have(election: Election, ask: AskVote, now: float) -> bool:
         return False
     if ask.trial and ask.counter == election.counter:
         return False
-    return not _hears_another(election, ask.node, now)
+    return not _hears_another(election, ask, now)
 
 
-def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
-    """Return whether a holder other than the candidate lives, as far as we know."""
+def _hears_another(election: Election, ask: AskVote, now: float) -> bool:
+    """Return whether a holder other than the candidate lives, as far as we know, and has not handed
+    its term on to it."""
     if election.role == "holding":
         return True
-    known = election.holder is not None and election.holder != candidate
+    if ask.handed is not None and ask.handed == election.term:
+        return False
+    known = election.holder is not None and election.holder != ask.node
     return known and now - election.heard_at < types.DOUBT_S

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.control import AskVote, Candidacy, TermHeartbeat, Vote
+from bus.wire.messages.control import TermHeartbeat
+from bus.wire.messages.peers import AskVote, Candidacy, Vote
 from master.consensus.types import Action, Election, LogRank, Send
 
 

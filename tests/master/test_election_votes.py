@@ -11,7 +11,7 @@ from bus.replica.mirror import Mirror
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.messages.commands import ForgetNode, KeepAlive
-from bus.wire.messages.control import AppendAck, AskVote, Vote
+from bus.wire.messages.peers import AppendAck, AskVote, Vote
 from master.consensus.candidate import Candidate
 from master.consensus.candidate_log import CandidateLog
 from master.consensus.election import stimulate

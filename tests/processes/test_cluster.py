@@ -16,7 +16,9 @@ import httpx
 import psutil
 import pytest
 
+from bus.process.supervisor import Supervisor
 from conf.paths import bundled_models
+from conf.settings import load_settings
 from gateway.cli.verbs.node.lab import LabNode, formation_s
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import MODEL, Node, Stream, eventually, kill
@@ -217,6 +219,28 @@ def test_x04_a_killed_master_is_not_noticed(cluster: Cluster, ledger: Ledger) ->
     assert (after["generation"], after["ready"]) == (placed["generation"], placed["ready"])
     said = f"nothing, {ROUNDS} times; median {statistics.median(taken):.2f} s"
     ledger("X04 kill -9 the holder's master", saw=said, seconds=p95(taken), bound_s=3, reloaded=0)
+
+
+def test_a_master_that_is_stopped_hands_its_term_on_before_it_ends(cluster: Cluster) -> None:
+    holder = cluster.holder()
+    shell = Supervisor(load_settings(home=holder.home).endpoints.supervisor)
+    before = len(holder.log_lines("master"))
+    shell.stop("master")
+    said = holder.log_lines("master")[before:]
+    words = ("gave up the term", "follows a holder", "stopped")
+    last = [one for one in said if one["message"] in words]
+    assert [one["message"] for one in last] == list(words), said
+    assert f"hands it on to {last[1]['holder']}" in last[0]["why"]
+    heir = cluster.by_id(last[1]["holder"])
+    (opened,) = [
+        one for one in heir.log_lines("master")
+        if one["message"] == "holds the term" and one["term"] == last[1]["term"]
+    ]  # fmt: skip
+    times = (datetime.fromisoformat(one["time"]) for one in (last[0], opened))
+    gave, took = times
+    print(f"a new holder {(took - gave).total_seconds():.3f} s after the old one gave up")
+    shell.start("master")
+    eventually(cluster.formed, 60, "one holder again")
 
 
 @pytest.mark.proof

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
-from bus.wire.messages.control import AppendAck
 from bus.wire.messages.events import Event, InstancePlaced
+from bus.wire.messages.peers import AppendAck
 from tests.sim.simulated_holder import overbooked
 
 if TYPE_CHECKING:

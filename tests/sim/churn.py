@@ -49,7 +49,7 @@ class Churn:
         else:
             cluster.faults += 1
             if act == "stop":
-                machine.stop()
+                machine.leave()
             else:
                 machine.kill(power=act == "power")
         self.did["kill" if act == "power" else act] += 1

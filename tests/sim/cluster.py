@@ -315,8 +315,8 @@ class Cluster:
         self.faults += 1
         machine = chance.choice(self.machines)
         kind = chance.choice(
-            ("kill", "kill", "power", "wipe", "pause", "sleep", "cut", "cut", "one-way", "bad",
-             "full", "churn", *(("rot", "rot", "rot") if self.plan.rots else ()))
+            ("kill", "kill", "leave", "leave", "power", "wipe", "pause", "sleep", "cut", "cut",
+             "one-way", "bad", "full", "churn", *(("rot", "rot", "rot") if self.plan.rots else ()))
         )  # fmt: skip
         lasts_s = chance.choice((0.3, 1.0, 3.0, 6.0)) * (0.5 + chance.random())
         life = machine.life
@@ -328,6 +328,9 @@ class Cluster:
                     self.wiped += 1
                     machine.wipe()
                 world.later(lasts_s, lambda: None if machine.up else machine.start())
+            case "leave" if machine.up and machine.paused is None:
+                machine.leave()
+                world.later(lasts_s + 2.0, lambda: None if machine.up else machine.start())
             case "rot" if (machine := self.rotten or machine).up:
                 self.rotten = machine
                 machine.kill(power=chance.random() < 0.5)

@@ -93,8 +93,13 @@ class Disk:
         return 0 if self.full else 1 << 40
 
     def unsynced_bytes(self) -> int:
-        """Return how much of what the files hold a power cut may take."""
-        return sum(len(file.data) - file.synced_bytes for file in self.names.values())
+        """Return how much of what the files hold a power cut may take; of those that were damaged
+        and kept aside nothing counts."""
+        return sum(
+            len(file.data) - file.synced_bytes
+            for path, file in self.names.items()
+            if path.suffix != ".damaged"
+        )
 
     def lose_power(self, chance: Random) -> None:
         """Lose what was not synced, or a part of it."""

@@ -22,7 +22,6 @@ from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command
 from bus.wire.messages.control import (
-    AppendAck,
     AskEvents,
     AskSnapshot,
     EventsFound,
@@ -31,6 +30,7 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event, NodeJoined
+from bus.wire.messages.peers import AppendAck
 from master.consensus.candidate import CandidateSettings
 from master.consensus.shell import CandidateShell
 from master.consensus.term_file import TermFile
@@ -257,10 +257,17 @@ class Machine:
         self.know()
         self.wire.on_change("connected")
 
-    def stop(self) -> None:
-        """Its processes end in good order, then it is switched off."""
-        self.shell.close()
-        self.kill(power=True)
+    def leave(self) -> None:
+        """Its processes are told to end in good order; then it is switched off."""
+        life = self.life
+        self.world.tell(f"{self.node} is told to end")
+
+        def left() -> None:
+            if self.life == life and self.up:
+                self.shell.close()
+                self.kill(power=True)
+
+        self.shell.leave(lambda: self.world.later(0.0, left))
 
     def kill(self, *, power: bool = False) -> None:
         """Its processes end at once; with the power, what was not synced may be gone."""
@@ -379,7 +386,7 @@ class Machine:
                 self.heard_at[machine.node] = self.now
         peers = peers_reading(self.node, self.heard_at, self.now)
         self.holder.view.hear(peers, self.now)
-        if self.candidate.holding:
+        if self.candidate.election.decides:
             draft = self.draft()
             self.holder.planned(draft, self.now)
             self.shell.append(draft)
@@ -401,7 +408,7 @@ class Machine:
         """A command, decided as the master does."""
         self.shell.tick()
         candidate, command_id = self.candidate, command.command_id
-        if not candidate.holding:
+        if not candidate.election.decides:
             if minority(candidate.election, self.now) is not None:
                 self.cluster.checks.refused += 1
             return
@@ -420,7 +427,7 @@ class Machine:
     def taken(self, told: TellFact) -> None:
         """A fact, and what follows from it."""
         self.shell.tick()
-        if self.candidate.holding:
+        if self.candidate.election.decides:
             draft = self.draft()
             self.holder.told(told, draft, self.now)
             self.shell.append(draft)

@@ -8,7 +8,7 @@ import pytest
 
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import PlaceModel
-from bus.wire.messages.control import AskVote
+from bus.wire.messages.peers import AskVote
 from master.consensus.votes import minority
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import FOLDER, Machine
@@ -270,3 +270,96 @@ def test_a_node_that_was_away_and_alone_does_not_undo_what_the_others_did() -> N
         assert len(cluster.checks.terms) == terms + 1, "the holder went above its counter, once"
         more = sum("took a snapshot" in line for line in cluster.world.story) - snapshots
         assert more <= 1, "only the log of the one that was away was replaced"
+
+
+def followed(cluster: Cluster, left: Machine) -> bool:
+    """Whether all but the one that left follow one holder of a new term, mirrors too."""
+    others = [m for m in cluster.machines if m is not left and m.up]
+    holders = {m.candidate.election.holder for m in others} | {m.mirror.holder for m in others}
+    return len(holders) == 1 and not holders & {None, left.node}
+
+
+def test_a_holder_that_is_told_to_end_hands_its_term_on_within_a_second() -> None:
+    for plan in ("pair", "three-voters", "five-voters", "voters-and-others", "free"):
+        for seed in range(4):
+            cluster, holder = formed(plan, seed)
+            before, began = len(cluster.checks.terms), cluster.world.now
+            holder.leave()
+            assert cluster.world.run(
+                began + 1.0, lambda cluster=cluster, holder=holder: followed(cluster, holder)
+            ), (plan, seed, cluster.where())
+            assert len(cluster.checks.terms) == before + 1, "one took it, and nobody else tried"
+            assert cluster.world.run(began + 1.2, lambda holder=holder: not holder.up)
+
+
+def test_what_was_asked_of_a_holder_that_leaves_is_done_by_the_next_and_nothing_is_lost() -> None:
+    for plan in ("pair", "three-voters", "five-voters"):
+        for seed in range(3):
+            cluster, holder = formed(plan, seed)
+            asker = next(m for m in cluster.machines if m is not holder)
+            for number in range(6):
+                asker.want(place(f"{seed}-{number}"))
+                cluster.world.run(cluster.world.now + 0.01)
+                if number == 2:
+                    holder.leave()
+            cluster.world.run(cluster.world.now + 4.0)
+            there = cluster.at(asker.candidate.election.holder)
+            assert there is not None and there is not holder
+            known = there.candidate.state.commands
+            assert {f"{seed}-{number}" for number in range(6)} <= set(known), cluster.where()
+            assert cluster.checks.promises.keys() <= set(known)
+            cluster.faults += 1
+            cluster.heal()
+            cluster.settle()
+
+
+def test_the_last_two_of_three_voters_hand_the_term_on_for_the_one_that_leaves_votes_too() -> None:
+    for seed in range(3):
+        cluster, holder = formed("three-voters", seed)
+        away, heir = (m for m in cluster.machines if m is not holder)
+        away.kill()
+        cluster.world.run(cluster.world.now + 3.0)
+        holder.leave()
+        assert cluster.world.run(cluster.world.now + 1.0, lambda heir=heir: heir.candidate.holding)
+
+
+def test_a_holder_that_leaves_alone_or_beside_silent_ones_ends_in_time() -> None:
+    cluster, holder = formed("three-voters")
+    cut_off(cluster, holder)
+    began = cluster.world.now
+    holder.leave()
+    assert cluster.world.run(began + 1.3, lambda: not holder.up)
+    alone = Cluster(PLANS["pair"], 1)
+    one = alone.machines[0]
+    one.start()
+    assert alone.world.run(10.0, lambda: one.candidate.holding)
+    began = alone.world.now
+    one.leave()
+    assert alone.world.run(began + 0.05, lambda: not one.up), "there is nobody to wait for"
+
+
+def test_the_term_goes_to_the_next_best_where_the_first_does_not_take_it() -> None:
+    for plan in ("free", "five-voters"):
+        cluster, holder = formed(plan)
+        best = max((m for m in cluster.machines if m is not holder), key=lambda m: m.node)
+        best.pause(asleep=True)
+        holder.leave()
+        others = [m for m in cluster.machines if m not in (holder, best)]
+        assert cluster.world.run(
+            cluster.world.now + 1.0,
+            lambda others=others: any(m.candidate.holding for m in others),
+        ), cluster.where()
+
+
+def test_what_a_killed_process_left_unsynced_is_synced_before_it_is_acknowledged() -> None:
+    cluster, holder = formed("three-voters")
+    voter = next(m for m in cluster.machines if m is not holder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(voter.shell, "_flush_soon", lambda: None)
+        holder.want(place("c"))
+        cluster.world.run(cluster.world.now + 0.3)
+        voter.kill()
+    assert voter.disk.unsynced_bytes(), "its last entry is in the system's memory alone"
+    voter.start()
+    cluster.settle()
+    assert not voter.disk.unsynced_bytes()

@@ -16,6 +16,7 @@ from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
+from bus.wire.messages.peers import HandedTerm
 from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
@@ -28,7 +29,8 @@ class TermHeartbeat(Message):
 
     `voters` are those whose majority gave it the term, none where there are no voters; what is
     up to and including `committed` a majority of them has on disk (0 where there are none).
-    `followers` is how many other candidates answered its heartbeats within a lapse."""
+    `followers` is how many other candidates answered its heartbeats within a lapse. `handed` is the
+    term that was handed on to it: who followed that one follows it at once."""
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
     holder: NodeId
@@ -39,63 +41,7 @@ class TermHeartbeat(Message):
     voters: tuple[NodeId, ...] = ()
     committed: int = 0
     followers: int = Field(default=0, ge=0)
-
-
-# --- between candidates --------------------------------------------------------------
-
-
-class Candidacy(Message):
-    """A candidate lives, and how good it is: where its journal ends, its configured priority,
-    the counter of its term. `fit` False: its journal only counts or was lost, so it neither
-    votes nor holds while another can. `led`: it holds the term or hears who does. `settled`: it
-    has been up for a lapse and may claim. `addresses` are those of its ROUTER, best first. To every
-    other candidate, every 0.5 s."""
-
-    kind: Literal["candidacy"] = "candidacy"
-    node: NodeId
-    last_term: int
-    last_index: int
-    priority: int
-    counter: int
-    fit: bool = True
-    led: bool = True
-    settled: bool = True
-    addresses: tuple[str, ...] = ()
-
-
-class AskVote(Message):
-    """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
-    no voter; it only asks whether the vote would be given (Raft's pre-vote)."""
-
-    kind: Literal["ask_vote"] = "ask_vote"
-    node: NodeId
-    counter: int
-    trial: bool
-    last_term: int
-    last_index: int
-    voters: tuple[NodeId, ...]
-
-
-class Vote(Message):
-    """The answer. `counter` and `trial` are those of the question; `known_counter` is the
-    highest that the voter knows."""
-
-    kind: Literal["vote"] = "vote"
-    node: NodeId
-    counter: int
-    trial: bool
-    granted: bool
-    known_counter: int
-
-
-class AppendAck(Message):
-    """To the holder of the term `counter`: I hear you, and its log is on my disk up to `index`
-    (0: not known to be the same log yet). After each heartbeat and whenever the journal grew."""
-
-    kind: Literal["append_ack"] = "append_ack"
-    node: NodeId
-    counter: int
-    index: int
+    handed: HandedTerm | None = None
 
 
 # --- asking the holder ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What switchboards of different nodes say to each other, and what a node says of its peers.
+"""What nodes say to each other: their switchboards, and their candidates about the term.
 
 Pure. A node dials the `peers` port of others, says `PeerHello` once a second and is answered
 each time with `PeerWelcome` or `PeerRefused`. Addresses are `host:port` of a node's `peers`
@@ -138,3 +138,78 @@ class PeersReading(Message):
     node: NodeId
     peers: tuple[PeerReading, ...] = ()
     strangers: tuple[str, ...] = ()
+
+
+# --- between candidates --------------------------------------------------------------
+
+
+class HandedTerm(Message):
+    """A term that its holder hands on, because its node is going down."""
+
+    counter: int
+    holder: NodeId
+
+
+class Candidacy(Message):
+    """A candidate lives, and how good it is: where its journal ends, its configured priority,
+    the counter of its term. `fit` False: its journal only counts or was lost, so it neither
+    votes nor holds while another can. `led`: it holds the term or hears who does. `settled`: it
+    has been up for a lapse and may claim. `addresses` are those of its ROUTER, best first. To every
+    other candidate, every 0.5 s."""
+
+    kind: Literal["candidacy"] = "candidacy"
+    node: NodeId
+    last_term: int
+    last_index: int
+    priority: int
+    counter: int
+    fit: bool = True
+    led: bool = True
+    settled: bool = True
+    addresses: tuple[str, ...] = ()
+
+
+class AskVote(Message):
+    """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
+    no voter; it only asks whether the vote would be given (Raft's pre-vote). `handed` is the term
+    that its holder has handed on to me: that holder need not fall silent first."""
+
+    kind: Literal["ask_vote"] = "ask_vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    last_term: int
+    last_index: int
+    voters: tuple[NodeId, ...]
+    handed: HandedTerm | None = None
+
+
+class Vote(Message):
+    """The answer. `counter` and `trial` are those of the question; `known_counter` is the
+    highest that the voter knows."""
+
+    kind: Literal["vote"] = "vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    granted: bool
+    known_counter: int
+
+
+class AppendAck(Message):
+    """To the holder of the term `counter`: I hear you, and its log is on my disk up to `index`
+    (0: not known to be the same log yet). After each heartbeat and whenever the journal grew."""
+
+    kind: Literal["append_ack"] = "append_ack"
+    node: NodeId
+    counter: int
+    index: int
+
+
+class HandOver(Message):
+    """From the holder of `term`, whose node is going down, to the candidate that is to follow it:
+    my log ends at `index` and you have all of it, so take a term of your own now."""
+
+    kind: Literal["hand_over"] = "hand_over"
+    term: HandedTerm
+    index: int

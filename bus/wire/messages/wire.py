@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 12
+PROTOCOL_MAX = 13
 """The range of protocol versions that a process reads from others of its own node. To other nodes
 a build speaks its highest alone: what is published goes to all of them as the same bytes."""
 

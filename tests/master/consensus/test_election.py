@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.control import Candidacy, TermHeartbeat
+from bus.wire.messages.control import TermHeartbeat
+from bus.wire.messages.peers import Candidacy
 from master.consensus.election import stimulate
 from master.consensus.types import (
     DOUBT_S,

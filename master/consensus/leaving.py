@@ -1,0 +1,82 @@
+"""A candidate whose node is going down in order: to whom its term goes, and when it may end.
+
+Pure: instants in, actions out. The term goes to a candidate that has acknowledged all of our log;
+the next one is told where the first does not take it. `Left` comes once, within `HAND_OVER_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.wire.ids import NodeId
+from master.consensus import types
+from master.consensus.candidate import Candidate
+from master.consensus.types import LAPSE_S, Act
+
+
+@dataclass(slots=True)
+class Leaving:
+    """`ends_by` is when we end in any case, None while we stay. `heirs` are those to whom our term
+    was handed on, and when."""
+
+    candidate: Candidate
+    ends_by: float | None = None
+    heirs: list[tuple[NodeId, float]] = field(default_factory=list[tuple[NodeId, float]])
+
+    def begin(self, now: float) -> list[Act]:
+        """Take no term from now on. As the holder, beat, so that the others say what they have."""
+        self.ends_by = now + types.HAND_OVER_S
+        beat = [types.Beat()] if self.candidate.holding else []
+        return [*self.candidate.stimulated(types.Leave(), now), *beat]
+
+    def turn(self, now: float) -> list[Act]:
+        """Return what is to be done now; nothing while we stay."""
+        if self.ends_by is None:
+            return []
+        actions: list[Act] = []
+        heir = self._heir(now) if self.candidate.holding or self.heirs else None
+        if heir is not None:
+            actions += self.candidate.stimulated(types.HandOn(heir), now)
+        if now >= self.ends_by or self._is_done(now):
+            self.ends_by = None
+            actions.append(types.Left())
+        return actions
+
+    def _heir(self, now: float) -> NodeId | None:
+        """Return who is to take our term."""
+        if self.heirs and now - self.heirs[-1][1] < types.HEIR_S:
+            return self.heirs[-1][0]
+        tried = {node for node, _ in self.heirs}
+        able = [node for node in self._able(now) if node not in tried]
+        if not able:
+            return None
+        self.heirs.append((able[0], now))
+        return able[0]
+
+    def _able(self, now: float) -> list[NodeId]:
+        """Return the candidates that answer, could hold the term and have all of our log, the best
+        first."""
+        election, index = self.candidate.election, self.candidate.state.index
+        found = [
+            seen.rank
+            for node, seen in election.living.items()
+            if seen.eligible
+            and now - election.acked_at.get(node, -LAPSE_S) < LAPSE_S
+            and self.candidate.log.acks.appended.get(node, 0) >= index
+            and (node in election.electors or not election.voted)
+        ]
+        found.sort(key=lambda rank: (rank.priority, rank.node), reverse=True)
+        return [rank.node for rank in found]
+
+    def _is_done(self, now: float) -> bool:
+        """Return whether another holds the term, we held none, or no other could take it."""
+        election = self.candidate.election
+        if election.holder not in (None, election.me):
+            return True
+        if election.role != "holding":
+            return not self.heirs
+        return not any(
+            seen.eligible and now - seen.heard_at < LAPSE_S
+            for node, seen in election.living.items()
+            if node in election.electors or not election.voted
+        )
