@@ -300,7 +300,7 @@ def _row_of(
         dialect=asked.dialect,
         seconds=_rounded(now - asked.started_at),
         status=status,
-        model=request.model,
+        model=wire.model,
         client=wire.client_id,
         key=asked.key,
         priority=wire.priority,

@@ -33,7 +33,13 @@ class EntryInbox:
     """The inbox of one HTTP exchange. `fault` is set when it was refused before any entry;
     `load_s` is how long it waited for a model to load."""
 
-    def __init__(self, requests: Sequence[GenerationRequest], *, on_sent: OnSent) -> None:
+    def __init__(
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        on_sent: OnSent,
+        on_abandoned: Callable[[], None] | None = None,
+    ) -> None:
         self.requests = tuple(requests)
         self.fault: HttpFault | None = None
         self.abandoned = False
@@ -46,6 +52,7 @@ class EntryInbox:
         self._taken: list[Entry] = []
         self._waiting: asyncio.Future[None] | None = None
         self._on_sent = on_sent
+        self._on_abandoned = on_abandoned
         self._free: Counter[tuple[RequestId, int]] = Counter()
         self._single = len(requests) == 1 and requests[0].n == 1
 
@@ -159,6 +166,8 @@ class EntryInbox:
         self.abandoned = True
         self._queue.clear()
         self._wake()
+        if self._on_abandoned is not None:
+            self._on_abandoned()
 
     # --- below ---------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """Models of providers over HTTP: what a provider is asked, what comes back, and what its failures
-are to a client; against servers of both kinds."""
+are to a client; in its own dialect and in all others, against servers of both kinds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pytest
 
 from tests.harness.gateway_testbed import GatewayTestbed, eventually
 from tests.harness.providers import (
+    CALLS,
+    TEXT,
+    THOUGHTS,
     Provider,
     anthropic_frames,
     anthropic_whole,
     openai_frames,
     openai_whole,
 )
+from tests.harness.spoken import ARGUMENTS, PATHS, SCHEMA, ask, events_of, said_in
 from tests.harness.tasked_gateway import (
     KEY,
     OTHER_KEY,
@@ -172,22 +176,6 @@ def test_a_client_that_hangs_up_ends_the_providers_answer(
     eventually(lambda: openai.hung_up > before, 10, "the provider is left")
 
 
-@pytest.mark.parametrize(
-    ("path", "model", "way"),
-    [
-        ("/api/chat", "cloud:says", "POST /v1/chat/completions"),
-        ("/v1/chat/completions", "claude:says", "POST /v1/messages"),
-        ("/v1/messages", "cloud:says", "POST /v1/chat/completions"),
-        ("/v1/embeddings", "cloud:says", "POST /v1/chat/completions"),
-    ],
-)
-def test_a_dialect_that_cannot_be_passed_on_is_refused_with_the_way(
-    made: GatewayTestbed, openai: Provider, path: str, model: str, way: str
-) -> None:
-    answer = httpx.post(f"{made.url}{path}", json={"model": model, "messages": []})
-    assert answer.status_code == 400 and way in answer.text and not openai.heard
-
-
 def recent(made: GatewayTestbed, client: str) -> list[dict[str, Any]]:
     answer = httpx.get(f"{made.url}/requests/recent", params={"client": client})
     return answer.json()["requests"]
@@ -231,3 +219,203 @@ def test_a_gateway_that_stops_ends_a_providers_stream_in_words(tmp_path: Path) -
             said = b"".join(pieces)
         assert b"shutting down" in said and said.endswith(b"data: [DONE]\n\n")
         assert site.made.gateway.wait(20) == 0
+
+
+# --- in another dialect than the provider's -----------------------------------------------------
+
+KINDS = ("cloud", "claude")
+PAIRS = [
+    (dialect, kind)
+    for dialect in PATHS
+    for kind in KINDS
+    if (dialect, kind) not in (("chat", "cloud"), ("messages", "claude"))
+]
+"""The other two are passed on as they are."""
+
+
+def heard(site: TaskedGateway, kind: str) -> list[Any]:
+    found = site.openai if kind == "cloud" else site.anthropic
+    return [one.body for one in found.heard]
+
+
+REASONS = {
+    "chat": "tool_calls",
+    "responses": "completed",
+    "messages": "tool_use",
+    "ollama": "stop",
+    "generate": "stop",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("dialect", "kind"), PAIRS)
+def test_what_a_provider_says_comes_in_the_client_s_dialect(
+    made: GatewayTestbed, dialect: str, kind: str, stream: bool
+) -> None:
+    usage = {"stream_options": {"include_usage": True}} if dialect == "chat" and stream else {}
+    answer = ask(made, dialect, f"{kind}:works", stream=stream, **usage)
+    said = said_in(dialect, answer, stream=stream)
+    assert (said.text, said.thoughts) == ("".join(TEXT), "".join(THOUGHTS))
+    called = [(name, json.loads(arguments)) for name, arguments in CALLS]
+    assert said.calls == ([] if dialect == "generate" else called)
+    assert said.reason == REASONS[dialect] and said.tokens == (11, 9)
+    assert who(answer) == (None, f"{kind}:works", "asked for by its name")
+
+
+OPENAI_TURNS = [
+    {"role": "system", "content": "You fish."},
+    {"role": "user", "content": "Find one."},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c1", "type": "function",
+         "function": {"name": "find_fish", "arguments": ARGUMENTS}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "a cod"},
+]  # fmt: skip
+ANTHROPIC_TURNS = [
+    {"role": "user", "content": [{"type": "text", "text": "Find one."}]},
+    {"role": "assistant", "content": [
+        {"type": "tool_use", "id": "c1", "name": "find_fish", "input": ARGUMENTS}]},
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "c1",
+         "content": [{"type": "text", "text": "a cod"}]}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "kind"), PAIRS)
+def test_a_provider_is_asked_in_its_own_dialect(
+    site: TaskedGateway, dialect: str, kind: str
+) -> None:
+    (site.openai if kind == "cloud" else site.anthropic).heard.clear()
+    assert ask(site.made, dialect, f"{kind}:says", stream=False).status_code == 200
+    (body,) = heard(site, kind)
+    assert (body["model"], body["stream"], body["max_tokens"]) == ("says", True, 50)
+    count = 2 if dialect == "generate" else 4
+    if kind == "cloud":
+        for turn in body["messages"]:
+            for call in turn.get("tool_calls", ()):
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        assert body["messages"] == OPENAI_TURNS[:count]
+    else:
+        assert body["system"] == "You fish." and body["messages"] == ANTHROPIC_TURNS[: count - 1]
+    if dialect != "generate":
+        (tool,) = body["tools"]
+        schema = tool["function"]["parameters"] if kind == "cloud" else tool["input_schema"]
+        assert schema == SCHEMA
+
+
+@pytest.mark.parametrize("model", ["ends-early", "dies", "fails", "refuses"])
+@pytest.mark.parametrize(("dialect", "kind"), PAIRS)
+def test_a_stream_that_breaks_ends_in_words_of_the_client_s_dialect(
+    made: GatewayTestbed, dialect: str, kind: str, model: str
+) -> None:
+    answer = ask(made, dialect, f"{kind}:{model}", stream=True)
+    assert answer.status_code == 200
+    match dialect:
+        case "chat":
+            error = events_of(answer)[-1]["error"]["message"]
+            assert answer.text.endswith("data: [DONE]\n\n")
+        case "responses":
+            last = events_of(answer)[-1]
+            assert last["type"] == "response.failed"
+            error = last["response"]["error"]["message"]
+        case "messages":
+            last = events_of(answer)[-1]
+            assert last["type"] == "error"
+            error = last["error"]["message"]
+        case _:
+            error = json.loads(answer.text.splitlines()[-1])["error"]
+    assert f"'{kind}'" in error and TEXT[0].strip() in answer.text
+    assert ("too hot" in error) == (model == "fails") and KEY not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "words"),
+    [
+        ("claude:busy", 429, "too many requests"),
+        ("claude:unknown-key", 502, "SHOAL_TEST_CLOUD_KEY"),
+        ("claude:not-there", 404, "'not-there'"),
+        ("claude:dies-at-once", 502, "broke off"),
+        ("claude:ends-early", 502, "before its end"),
+    ],
+)
+def test_a_refusal_is_a_status_in_another_dialect_too(
+    made: GatewayTestbed, model: str, status: int, words: str
+) -> None:
+    answer = chat(made, model)
+    assert answer.status_code == status and words in answer.json()["error"]["message"]
+    assert KEY not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("dialect", "model", "more", "ignored"),
+    [
+        ("chat", "claude:says", {"seed": 7, "presence_penalty": 0.5}, "presence_penalty, seed"),
+        ("chat", "claude:says", {"temperature": 1.7}, "temperature"),
+        ("ollama", "cloud:says", {"options": {"top_k": 4, "seed": 7}}, "top_k"),
+        ("ollama", "cloud:says", {"think": True}, "thinking"),
+    ],
+)
+def test_what_a_provider_has_no_words_for_is_named(
+    made: GatewayTestbed, dialect: str, model: str, more: dict[str, Any], ignored: str
+) -> None:
+    answer = ask(made, dialect, model, stream=False, **more)
+    assert answer.status_code == 200 and answer.headers["x-shoal-ignored"] == ignored
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "field"),
+    [
+        ("/v1/chat/completions", {"n": 2}, "n"),
+        ("/v1/chat/completions", {"logprobs": True}, "logprobs"),
+        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("/v1/completions", {"prompt": "Once", "messages": None}, "prompt"),
+        ("/v1/embeddings", {"input": "Once", "messages": None}, "model"),
+    ],
+)
+def test_what_would_make_the_answer_wrong_is_refused_by_name(
+    site: TaskedGateway, path: str, more: dict[str, Any], field: str
+) -> None:
+    site.anthropic.heard.clear()
+    body = {"model": "claude:says", "messages": [{"role": "user", "content": "x"}], **more}
+    body = {name: value for name, value in body.items() if value is not None}
+    answer = httpx.post(site.made.url + path, json=body, timeout=30)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == field and not site.anthropic.heard
+
+
+def test_an_answer_of_a_provider_is_kept_and_gone_on_from(site: TaskedGateway) -> None:
+    url, asked = f"{site.made.url}/v1/responses", {"model": "claude:says", "input": "Hello"}
+    first = httpx.post(url, json=asked, timeout=30).json()
+    assert httpx.get(f"{url}/{first['id']}").json()["model"] == "claude:says"
+    site.anthropic.heard.clear()
+    more = {**asked, "previous_response_id": first["id"]}
+    assert httpx.post(url, json=more, timeout=30).status_code == 200
+    (body,) = heard(site, "claude")
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+
+
+def test_a_client_that_hangs_up_ends_a_translated_answer(site: TaskedGateway) -> None:
+    before = site.anthropic.hung_up
+    asked = {
+        "model": "claude:counts",
+        "stream": True,
+        "messages": [{"role": "user", "content": "x"}],
+    }
+    url = f"{site.made.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=asked, timeout=30) as answer:
+        next(answer.iter_bytes())
+    eventually(lambda: site.anthropic.hung_up > before, 10, "the provider is left")
+
+
+def test_a_row_of_the_request_log_tells_of_a_translated_answer(made: GatewayTestbed) -> None:
+    chat(made, "claude:works", x_client_id="over there")
+
+    (row,) = eventually(lambda: recent(made, "over there"), 5, "a row")
+    expected = {"model": "claude:works", "dialect": "openai_chat", "status": 200, "error": None}
+    assert expected.items() <= row.items()
+    told = row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"], row["finish"]
+    assert told == (11, 9, 5, "tool_calls")
+
+
+def test_loading_a_provider_s_model_is_done_at_once(made: GatewayTestbed) -> None:
+    answer = httpx.post(f"{made.url}/api/chat", json={"model": "cloud:says", "messages": []})
+    assert (answer.status_code, answer.json()["done_reason"]) == (200, "load"), answer.text

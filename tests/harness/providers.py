@@ -53,7 +53,9 @@ class Provider(ThreadingHTTPServer):
 class _Answers(BaseHTTPRequestHandler):
     """One connection. Models: `says` answers, `quiet` tells no usage, `counts` streams until its
     client hangs up, `dies` breaks off within its answer and `dies-at-once` before it, `ends-early`
-    ends in good order before its end, `silent` never answers, `stalls` stops within its answer."""
+    ends in good order before its end, `silent` never answers, `stalls` stops within its answer,
+    `works` streams thinking, text and two calls, `fails` sends an error within its answer, and
+    `refuses` says at its end that it will not answer."""
 
     server: Provider
     protocol_version = "HTTP/1.1"
@@ -78,7 +80,10 @@ class _Answers(BaseHTTPRequestHandler):
         elif model == "silent":
             self.server.over.wait(60)
         elif body.get("stream"):
-            frames = anthropic_frames(model) if is_anthropic else openai_frames(body)
+            if model == "works":
+                frames = anthropic_worked() if is_anthropic else openai_worked()
+            else:
+                frames = anthropic_frames(model) if is_anthropic else openai_frames(body)
             self._stream(model, frames)
         elif model in ("dies", "dies-at-once"):
             self._head("application/json", 1000)
@@ -116,6 +121,13 @@ class _Answers(BaseHTTPRequestHandler):
                 return
             if number == 3 and model == "ends-early":
                 break
+            if number == 3 and model == "fails":
+                error = {
+                    "type": "error",
+                    "error": {"type": "overloaded_error", "message": "too hot"},
+                }
+                self._chunk(f"event: error\ndata: {json.dumps(error)}\n\n".encode())
+                break
             if number == 3 and model == "stalls":
                 self.server.over.wait(60)
             self._chunk(frame)
@@ -151,7 +163,8 @@ def openai_frames(body: dict[str, Any]) -> list[bytes]:
     told: list[dict[str, Any]] = [
         {**chunk, "choices": [{"index": 0, "delta": one, "finish_reason": None}]} for one in deltas
     ]
-    told.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    reason = "content_filter" if body["model"] == "refuses" else "stop"
+    told.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     if (body.get("stream_options") or {}).get("include_usage"):
         usage = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
         told.append({**chunk, "choices": [], "usage": usage})
@@ -181,12 +194,74 @@ def anthropic_frames(model: str) -> list[bytes]:
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": one}}
         for one in TEXT
     ]
-    delta = {"stop_reason": "end_turn"}
+    delta = {"stop_reason": "refusal" if model == "refuses" else "end_turn"}
     told += [
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 4}},
         {"type": "message_stop"},
     ]
+    return [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]
+
+
+THOUGHTS = ("Hm, ", "fish.")
+CALLS = (("find_fish", '{"kind": "shoal", "legs": 0}'), ("count", "{}"))
+"""What `works` calls: a call's arguments are the JSON object without blanks around it."""
+
+
+def openai_worked() -> list[bytes]:
+    """The events of a chat completion with thinking, text and calls."""
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "reasoning_content": one} for one in THOUGHTS
+    ]
+    deltas += [{"content": one} for one in TEXT]
+    for index, (name, arguments) in enumerate(CALLS):
+        function = {"name": name, "arguments": ""}
+        call = {"index": index, "id": f"call_{index}", "type": "function", "function": function}
+        deltas.append({"tool_calls": [call]})
+        pieces = [] if arguments == "{}" else [arguments[:9], arguments[9:]]
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in pieces
+        ]
+    told: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": one}]} for one in deltas]
+    told.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    usage: dict[str, Any] = {"prompt_tokens": 11, "completion_tokens": 9}
+    usage["completion_tokens_details"] = {"reasoning_tokens": 2}
+    usage["prompt_tokens_details"] = {"cached_tokens": 5}
+    told.append({"choices": [], "usage": usage})
+    return [*(f"data: {json.dumps(one)}\n\n".encode() for one in told), b"data: [DONE]\n\n"]
+
+
+def anthropic_worked() -> list[bytes]:
+    """The events of a message with thinking, text and calls."""
+    usage = {"input_tokens": 6, "cache_read_input_tokens": 5, "output_tokens": 1}
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": usage}},
+        {"type": "ping"},
+    ]
+    thoughts = [{"type": "thinking_delta", "thinking": one} for one in THOUGHTS]
+    thoughts.append({"type": "signature_delta", "signature": "signed"})
+    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+        ({"type": "thinking", "thinking": ""}, thoughts),
+        ({"type": "text", "text": ""}, [{"type": "text_delta", "text": one} for one in TEXT]),
+    ]  # fmt: skip
+    for index, (name, arguments) in enumerate(CALLS):
+        pieces = [""] if arguments == "{}" else ["", arguments[:9], arguments[9:]]
+        block = {"type": "tool_use", "id": f"call_{index}", "name": name, "input": {}}
+        blocks.append(
+            (block, [{"type": "input_json_delta", "partial_json": one} for one in pieces])
+        )
+    for index, (block, deltas) in enumerate(blocks):
+        told.append({"type": "content_block_start", "index": index, "content_block": block})
+        told += [{"type": "content_block_delta", "index": index, "delta": one} for one in deltas]
+        told.append({"type": "content_block_stop", "index": index})
+    told.append(
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "tool_use"},
+            "usage": {"output_tokens": 9},
+        }
+    )
+    told.append({"type": "message_stop"})
     return [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]
 
 

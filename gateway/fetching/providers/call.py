@@ -16,12 +16,7 @@ from bus.wire.tasks import ProviderKind, ProviderModel
 from gateway.dialects.faults import HttpFault
 
 ASKS: Mapping[str, ProviderKind] = {"openai_chat": "openai", "anthropic_messages": "anthropic"}
-"""The dialects that are passed on -> the kind of provider that speaks them."""
-WHERE: Mapping[ProviderKind, str] = {
-    "openai": "POST /v1/chat/completions",
-    "anthropic": "POST /v1/messages",
-}
-"""Where a client asks a provider of a kind here."""
+"""The dialects that a kind of provider speaks, whose bodies are passed on as they are."""
 ANTHROPIC_VERSION = "2023-06-01"
 PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 """Headers of a client of Anthropic's API that say how its body is to be understood."""
@@ -124,13 +119,24 @@ def refusal_of(
     return HttpFault(502, "provider_failed", text, retry_after_s=again_s or RETRY_S)
 
 
+def failure_within(call: ProviderCall, event: Mapping[str, Any]) -> HttpFault | None:
+    """Return what an event of a stream is to our client where it tells of a failure."""
+    if event.get("error") is None:
+        return None
+    text = f"the provider '{call.provider}' failed within its answer{_told(event, call)}"
+    return HttpFault(502, "provider_failed", text, retry_after_s=RETRY_S)
+
+
 def _said(body: bytes, call: ProviderCall) -> str:
     """Return what the provider says of its refusal, behind a colon, without a key; empty for
     nothing that can be read."""
     try:
-        told: Any = json.loads(body)
+        return _told(json.loads(body), call)
     except (ValueError, RecursionError):
         return ""
+
+
+def _told(told: Any, call: ProviderCall) -> str:
     error = cast(dict[str, Any], told).get("error") if isinstance(told, dict) else None
     message = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
     if not isinstance(message, str):

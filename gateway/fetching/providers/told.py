@@ -119,7 +119,15 @@ class ToldInPassing:
             prompt_tokens=prompt or known.prompt_tokens,
             completion_tokens=made or known.completion_tokens,
             cached_tokens=min(cached, prompt) or known.cached_tokens,
+            reasoning_tokens=_reasoning(told) or known.reasoning_tokens,
         )
+
+
+def _reasoning(usage: dict[str, Any]) -> int:
+    details = usage.get("completion_tokens_details")
+    if not isinstance(details, dict):
+        return 0
+    return _count(cast(dict[str, Any], details), "reasoning_tokens")
 
 
 def _choices(told: dict[str, Any]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from gateway.dialects.dialect import (
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.ended_requests import AskedOver
-from gateway.http.callers import owner_of_kept, sharer_of
+from gateway.http.callers import owner_of_kept
 from gateway.http.middleware import (
     Resource,
     read_aside,
@@ -57,7 +57,7 @@ from gateway.http.running import (
     of_client,
     refusals_recorded,
 )
-from gateway.http.tasks import answer_as_named
+from gateway.http.tasks import answer_as_named, named_as_asked, submitted
 from gateway.requests.clients import with_defaults
 from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
@@ -241,6 +241,7 @@ async def _parsed(
         parsed = await read_aside(len(body), partial(dialect.parse, body, context))
     finally:
         service.bodies.give_back(len(body))
+    parsed = named_as_asked(req, parsed)
     parsed = with_defaults(parsed, of_client(service, req, asked, parsed.extras))
     asked.parsed = parsed = parsed if run is None else run.named(parsed)
     asked.traced = service.tracing.choose(asked=parsed.extras.trace, parent=asked.parent)
@@ -283,12 +284,7 @@ def _begin(
 ) -> RunningExchange:
     """Submit the requests, and watch for the client's hang-up, as before where that is given."""
     let_in(service, req, asked)
-    exchange = service.dispatcher.start(
-        parsed,
-        key_id=asked.key,
-        sharer=sharer_of(req, service.options, parsed.extras.client_id),
-        traced=True if asked.traced else None,
-    )
+    parsed, exchange = submitted(service, req, parsed, asked)
     hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
     hang_up.watch(exchange.inbox)
     running = RunningExchange(service, asked, parsed, exchange, hang_up, asked.owner)

@@ -15,7 +15,10 @@ from gateway.service import HttpService
 
 
 async def load_or_unload(service: HttpService, parsed: Parsed, client: ClientName) -> float:
-    """Do what a client's empty request means; return how many seconds the model took to load."""
+    """Do what a client's empty request means; return how many seconds the model took to load. A
+    provider's model is not loaded here."""
+    if service.tasks.table.provided(parsed.model) is not None:
+        return 0.0
     model = service.catalog.named(parsed.model)
     load_s = 0.0
     if parsed.intent == "unload":

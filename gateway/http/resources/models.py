@@ -184,7 +184,7 @@ def listings(service: HttpService, req: Request) -> list[api_table.ModelListing]
         for adapter in own.values()
     )
     listed = {one.id: one for one in (*found, *derived, *adapters)}
-    listed |= listings_of(service, listed, req)
+    listed |= listings_of(service, listed)
     return sorted(listed.values(), key=lambda one: one.id)
 
 

@@ -3,6 +3,7 @@
 from gateway.http.tasks.answering import answer_as_named, own_model
 from gateway.http.tasks.listed import listing_named, listings_of
 from gateway.http.tasks.settings import ConfigBody, ConfigResource, TaskList
+from gateway.http.tasks.translated import named_as_asked, submitted
 
 __all__ = [
     "ConfigBody",
@@ -11,5 +12,7 @@ __all__ = [
     "answer_as_named",
     "listing_named",
     "listings_of",
+    "named_as_asked",
     "own_model",
+    "submitted",
 ]

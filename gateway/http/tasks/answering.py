@@ -22,11 +22,13 @@ from gateway.dialects.dialect import Limits, WholeDialect
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
 from gateway.dialects.unknown_fields import HEADER
+from gateway.fetching import providers
 from gateway.http.callers import sharer_of
 from gateway.http.middleware import READ_AHEAD, RECEIVE, one_line, read_aside, read_body, receive_of
 from gateway.http.running import ATTEMPT, asked_over, refusals_recorded
 from gateway.http.tasks.client import WatchedClient
 from gateway.http.tasks.provided import ProviderQuestion, answer_by_provider
+from gateway.http.tasks.translated import PROVIDED, UNNAMED
 from gateway.records import Kind, job_run_of
 from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
 from gateway.service import HttpService
@@ -189,12 +191,17 @@ async def _ask(
     """Have one candidate answer. Raises what it fails with before its first token."""
     service, req, resp = named.service, named.req, named.resp
     req.scope[ATTEMPT] = attempt
-    if choice.provided is not None:
+    provided = choice.provided
+    if provided is not None and named.kind != "generate":
+        text = f"'{provided.name}' is a provider's model, which is asked for text alone"
+        raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
+    if provided is not None and providers.ASKS.get(named.dialect.name) == provided.settings.kind:
         asked = asked_over(service, named.kind, named.dialect, req, resp)
-        question = ProviderQuestion(choice.provided, named.dialect, dict(fields), asked)
+        question = ProviderQuestion(provided, named.dialect, dict(fields), asked)
         await answer_by_provider(service, req, resp, question, named.client)
         return
-    body = json_bytes({**fields, "model": choice.candidate})
+    req.scope[PROVIDED] = provided
+    body = json_bytes({**fields, "model": UNNAMED if provided else choice.candidate})
     service.bodies.take(len(body))
     req.scope[READ_AHEAD] = body
     await named.answer(req, resp)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from falcon.asgi import Request
-
-from bus.wire.tasks import ProviderKind
-from gateway.dialects.api_table import Generates, ModelListing
+from gateway.dialects.api_table import ModelListing
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.dialects.registry import APIS, api_of
-from gateway.fetching import providers
 from gateway.service import HttpService
 
 OfModel = Callable[[str], ModelListing]
@@ -19,10 +14,9 @@ OfModel = Callable[[str], ModelListing]
 
 
 def listings_of(
-    service: HttpService, models: Mapping[str, ModelListing], req: Request
+    service: HttpService, models: Mapping[str, ModelListing]
 ) -> dict[str, ModelListing]:
-    """Return what a list tells beside `models`: the tasks, and the providers' models that can be
-    asked in the API of the request; by id."""
+    """Return what a list tells beside `models`: the tasks and the providers' models, by id."""
     table = service.tasks.table
     found: dict[str, ModelListing] = {}
     if not table:
@@ -33,10 +27,8 @@ def listings_of(
         none."""
         return models.get(name) or _bare(service, name)
 
-    spoken = _spoken(req)
     for one in table.provided_models():
-        if one.settings.kind in spoken:
-            found[one.name] = _bare(service, one.name)
+        found[one.name] = _bare(service, one.name)
     for name in table.tasks:
         found[name] = listing_named(service, name, of_model)
     return found
@@ -64,10 +56,3 @@ def listing_named(service: HttpService, name: str, of_model: OfModel) -> ModelLi
 
 def _bare(service: HttpService, name: str) -> ModelListing:
     return ModelListing(id=name, size_bytes=0, modified_at_s=service.tasks.changed_at_s)
-
-
-def _spoken(req: Request) -> set[ProviderKind]:
-    """Return the kinds of providers that can be asked in the API of a request."""
-    api = api_of(req.path, lambda header: req.get_header(header) is not None) or APIS[0]
-    names = (one.dialect.name for one in api.endpoints if isinstance(one, Generates))
-    return {providers.ASKS[name] for name in names if name in providers.ASKS}

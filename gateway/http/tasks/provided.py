@@ -1,6 +1,7 @@
 """Talks to clients about answers that providers give: the question goes there, the bytes come back.
 
-A body goes as it is but for the model's name and our own fields. A status is given once the first
+What is asked in the provider's own dialect goes as it is but for the model's name and our own
+fields; `translated` has what is asked in another. A status is given once the first
 bytes are there; a stream that breaks off after that ends with an error in the client's dialect. In
 every case the answer is counted and recorded once.
 """
@@ -82,6 +83,12 @@ class _Running:
         await self.answer.close()
 
 
+def counted_as(service: HttpService, provided: ProviderModel) -> str:
+    """Return what metrics call a provider's model."""
+    known = {one.name for one in service.tasks.table.provided_models()}
+    return provided.name if provided.name in known else f"{provided.provider}:{OTHER}"
+
+
 async def answer_by_provider(
     service: HttpService,
     req: Request,
@@ -126,13 +133,6 @@ def _call_of(
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)
     provided = question.provided
-    kind = provided.settings.kind
-    if providers.ASKS.get(question.dialect.name) != kind:
-        text = (
-            f"'{provided.name}' is asked at {providers.WHERE[kind]} alone: its provider is of kind "
-            f"'{kind}', and requests are passed on as they are"
-        )
-        raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
     extras = take_extras(question.fields)
     of_client(service, req, question.asked, extras)
     let_in(service, req, question.asked)
@@ -160,12 +160,11 @@ def _begun(
 ) -> _Running:
     """Return an answer that is counted as running."""
     asked, provided = question.asked, question.provided
-    known = {one.name for one in service.tasks.table.provided_models()}
     request = next(service.parse_context().ids)
     record = ProvidedAnswer(
         request=request,
         model=provided.name,
-        counted_as=provided.name if provided.name in known else f"{provided.provider}:{OTHER}",
+        counted_as=counted_as(service, provided),
         extras=extras,
         streamed=stream,
     )

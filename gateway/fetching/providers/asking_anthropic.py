@@ -1,0 +1,180 @@
+"""A request in no dialect as a body of messages.
+
+Pure. Always streamed. Roles alternate in this API, so turns of one side become one message of many
+blocks; all system turns become the one system prompt, in their order. An answer has a bound: where
+the client sets none it is the one that models of the cluster have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    ImagePart,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
+from bus.wire.tasks import ProviderModel
+from gateway.fetching.providers.asking import (
+    TranslatedBody,
+    answered_call,
+    conversation_of,
+    not_carried,
+    sampled,
+    text_of,
+    unheeded_of,
+)
+
+MAX_TOKENS = 4096
+MOST_TEMPERATURE = 1.0
+_SAMPLING = frozenset(("temperature", "top_p", "top_k"))
+_NO_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_DATA_URL = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)
+_EFFORTS = {"minimal": "low"}
+_MODES = {"auto": "auto", "required": "any", "named": "tool", "none": "none"}
+
+
+def anthropic_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedBody:
+    """Return the body. Raises HttpFaultRaised for what cannot be carried."""
+    prompt = conversation_of(request)
+    if request.n > 1:
+        raise not_carried("n", "this provider gives one answer to a request")
+    fields: dict[str, Any] = {
+        "model": asked.model,
+        "messages": _messages(prompt),
+        "max_tokens": MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+        "stream": True,
+        **sampled(request.sampling, _SAMPLING),
+    }
+    unheeded = unheeded_of(request, prompt, _SAMPLING)
+    if fields.get("temperature", 0.0) > MOST_TEMPERATURE:
+        fields["temperature"] = MOST_TEMPERATURE
+        unheeded.append("temperature")
+    if fields.get("top_k") == 0:
+        del fields["top_k"]
+    if any(turn.name for turn in prompt.messages if turn.role != "tool"):
+        unheeded.append("messages.name")
+    system = "\n\n".join(text_of(turn) for turn in prompt.messages if turn.role == "system")
+    if system:
+        fields["system"] = system
+    if request.stop:
+        fields["stop_sequences"] = list(request.stop)
+    if prompt.tools:
+        fields["tools"] = [_tool(tool) for tool in prompt.tools]
+        fields["tool_choice"] = _choice(request)
+    fields |= _thinking(request, fields)
+    fields |= _output(request, fields)
+    return TranslatedBody(fields, tuple(unheeded))
+
+
+def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    open_calls: list[str] = []
+    for turn in prompt.messages:
+        if turn.role == "system":
+            continue
+        if turn.role == "tool":
+            call = answered_call(turn, open_calls)
+            open_calls = [one for one in open_calls if one != call]
+            blocks = [_result(turn, call)]
+        else:
+            blocks = [*_blocks(turn), *(_use(call) for call in turn.tool_calls)]
+            open_calls = [call.call_id for call in turn.tool_calls] or open_calls
+        if not blocks:
+            continue
+        role = "assistant" if turn.role == "assistant" else "user"
+        if made and made[-1]["role"] == role:
+            made[-1]["content"] += blocks
+        else:
+            made.append({"role": role, "content": blocks})
+    if made and made[-1]["role"] == "assistant" and not prompt.continue_final:
+        why = "this provider would go on from a last turn of the assistant's; end with the user's"
+        raise not_carried("messages", why)
+    return made
+
+
+def _blocks(turn: ChatMessage) -> list[dict[str, Any]]:
+    """Return the text and the images of a turn; this API takes no empty text."""
+    return [_block(part) for part in turn.parts if isinstance(part, ImagePart) or part.text]
+
+
+def _block(part: TextPart | ImagePart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    data = _DATA_URL.fullmatch(part.url)
+    source = (
+        {"type": "url", "url": part.url}
+        if data is None
+        else {"type": "base64", "media_type": data["type"], "data": data["data"]}
+    )
+    return {"type": "image", "source": source}
+
+
+def _result(turn: ChatMessage, call: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": _id(call), "content": _blocks(turn)}
+
+
+def _use(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments: Any = json.loads(call.arguments or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        why = f"the arguments of the call '{call.call_id}' are no JSON object"
+        raise not_carried("messages", why)
+    told = cast(dict[str, Any], arguments)
+    return {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": told}
+
+
+def _id(call_id: str) -> str:
+    """Return an id of a call in the letters that this API takes."""
+    return _NO_ID.sub("_", call_id)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    schema = {"type": "object", **tool.parameters}
+    told: dict[str, Any] = {"name": tool.name, "input_schema": schema}
+    if tool.description is not None:
+        told["description"] = tool.description
+    if tool.strict:
+        told["strict"] = True
+    return told
+
+
+def _choice(request: GenerationRequest) -> dict[str, Any]:
+    choice = request.tool_choice
+    told: dict[str, Any] = {"type": _MODES[choice.mode]}
+    if choice.mode == "named":
+        told["name"] = choice.name
+    if not request.parallel_tool_calls and choice.mode != "none":
+        told["disable_parallel_tool_use"] = True
+    return told
+
+
+def _thinking(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return how much to think; a budget is part of the bound of the answer."""
+    if request.thinking is False:
+        return {"thinking": {"type": "disabled"}}
+    if (budget := request.thinking_budget) is not None:
+        told = {"thinking": {"type": "enabled", "budget_tokens": budget}}
+        most = fields["max_tokens"]
+        return told if budget < most else {**told, "max_tokens": budget + most}
+    return {"thinking": {"type": "adaptive"}} if request.thinking or request.effort else {}
+
+
+def _output(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if request.effort is not None:
+        config["effort"] = _EFFORTS.get(request.effort, request.effort)
+    output = request.output
+    if output.kind == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": output.json_schema or {}}
+    elif output.kind != "text":
+        raise not_carried(output.field, "this provider holds an answer to a JSON schema alone")
+    return {"output_config": config} if config else {}

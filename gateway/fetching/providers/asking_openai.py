@@ -1,0 +1,145 @@
+"""A request in no dialect as a body of chat completions.
+
+Pure. Always streamed, with its usage. `max_tokens` is what all servers of this kind know; OpenAI's
+own takes it by its newer name alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from bus.wire.messages.requests import (
+    ChatMessage,
+    GenerationRequest,
+    ImagePart,
+    OutputFormat,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
+from bus.wire.tasks import ProviderModel
+from gateway.fetching.providers.asking import (
+    TranslatedBody,
+    answered_call,
+    conversation_of,
+    not_carried,
+    sampled,
+    text_of,
+    unheeded_of,
+)
+
+_SAMPLING = frozenset(
+    ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
+)  # fmt: skip
+_EFFORTS = {"max": "xhigh"}
+_OWN_HOSTS = ("openai.com", "openai.azure.com")
+
+
+def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedBody:
+    """Return the body. Raises HttpFaultRaised for what cannot be carried."""
+    prompt = conversation_of(request)
+    if prompt.continue_final:
+        raise not_carried("continue_final_message", "this provider begins a turn of its own")
+    fields: dict[str, Any] = {
+        "model": asked.model,
+        "messages": _turns(prompt.messages),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **sampled(request.sampling, _SAMPLING),
+    }
+    unheeded = unheeded_of(request, prompt, {*_SAMPLING, "logit_bias"})
+    if request.sampling.logit_bias:
+        # token ids of a model of the cluster; another model has others
+        unheeded.append("logit_bias")
+    if request.n > 1:
+        fields["n"] = request.n
+    if request.max_tokens is not None:
+        fields[_limit_name(asked)] = request.max_tokens
+    if request.stop:
+        fields["stop"] = list(request.stop)
+    if (wanted := _format(request.output)) is not None:
+        fields["response_format"] = wanted
+    if prompt.tools:
+        fields["tools"] = [_tool(tool) for tool in prompt.tools]
+        fields["tool_choice"] = _choice(request)
+        if not request.parallel_tool_calls:
+            fields["parallel_tool_calls"] = False
+    if request.effort is not None:
+        fields["reasoning_effort"] = _EFFORTS.get(request.effort, request.effort)
+    elif request.thinking is not None:
+        unheeded.append("thinking")
+    if request.thinking_budget is not None:
+        unheeded.append("thinking_budget")
+    return TranslatedBody(fields, tuple(unheeded))
+
+
+def _limit_name(asked: ProviderModel) -> str:
+    host = urlsplit(asked.settings.base_url).hostname or ""
+    is_own = any(host == own or host.endswith(f".{own}") for own in _OWN_HOSTS)
+    return "max_completion_tokens" if is_own else "max_tokens"
+
+
+def _turns(turns: tuple[ChatMessage, ...]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    open_calls: list[str] = []
+    for turn in turns:
+        told: dict[str, Any] = {"role": turn.role, "content": _content(turn)}
+        if turn.role == "tool":
+            told["tool_call_id"] = answered_call(turn, open_calls)
+            open_calls = [one for one in open_calls if one != told["tool_call_id"]]
+        elif turn.name:
+            told["name"] = turn.name
+        if turn.tool_calls:
+            told["tool_calls"] = [_call(call) for call in turn.tool_calls]
+            open_calls = [call.call_id for call in turn.tool_calls]
+            told["content"] = told["content"] or None
+        made.append(told)
+    return made
+
+
+def _content(turn: ChatMessage) -> str | list[dict[str, Any]]:
+    if turn.role == "tool" or not any(isinstance(part, ImagePart) for part in turn.parts):
+        return text_of(turn)
+    return [_part(part) for part in turn.parts]
+
+
+def _part(part: TextPart | ImagePart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    image = {"url": part.url} if part.detail is None else {"url": part.url, "detail": part.detail}
+    return {"type": "image_url", "image_url": image}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.parameters}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _choice(request: GenerationRequest) -> str | dict[str, Any]:
+    choice = request.tool_choice
+    if choice.mode != "named":
+        return choice.mode
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _format(output: OutputFormat) -> dict[str, Any] | None:
+    match output.kind:
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "json_object"}
+        case "json_schema":
+            schema = {"name": "answer", "schema": output.json_schema or {}}
+            return {"type": "json_schema", "json_schema": schema}
+        case "regex" | "choice" | "grammar":
+            raise not_carried(output.field, "this provider holds an answer to JSON alone")

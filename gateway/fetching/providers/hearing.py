@@ -1,0 +1,272 @@
+"""What a provider's stream says, in no dialect: its events as the entries that a runner would send.
+
+Pure. Order: text and thinking as they come; a call's id and name before its arguments, and one call
+after the other; the end of each choice behind all that it has; the last entry is `Finished`. A call
+without arguments has the empty object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from bus.wire.errors import FinishReason
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    Channel,
+    ChoiceEnd,
+    Entry,
+    Finished,
+    TokenDelta,
+    ToolCallDelta,
+)
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.fetching.providers.call import ProviderFailed
+
+FILTERED = frozenset({"content_filter", "refusal"})
+"""Reasons by which a provider ends an answer that it will not give."""
+_REASONS: Mapping[str, FinishReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+}
+_SKIPPED = ("[DONE]", "")
+
+
+class Hearing(Protocol):
+    """One answer as it comes."""
+
+    def take(self, event: Mapping[str, Any]) -> list[Entry]:
+        """Return what an event has. Raises ProviderFailed, or HttpFaultRaised for an answer that
+        is refused."""
+        ...
+
+    def end(self, usage: Usage) -> list[Entry]:
+        """Return the ends that are still to come, the terminal last."""
+        ...
+
+
+def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of whole lines of a stream. Raises ProviderFailed for what is no JSON."""
+    for line in lines.split(b"\n"):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data.decode("utf-8", "replace") in _SKIPPED:
+            continue
+        try:
+            event: Any = json.loads(data)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            text = f"the provider '{provider}' sent an event that is no JSON object"
+            raise ProviderFailed("broken", text)
+        yield cast(dict[str, Any], event)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one choice has so far. `place` is where the provider has the open call; `seen` has the
+    places and ids of all calls."""
+
+    calls: int = 0
+    place: object = None
+    call_id: str = ""
+    open: bool = False
+    has_arguments: bool = False
+    seen: set[object] = field(default_factory=set[object])
+    ended: bool = False
+
+
+class _Entries:
+    """The entries of one request, numbered."""
+
+    def __init__(self, request_id: RequestId, provider: str) -> None:
+        self._request_id = request_id
+        self._provider = provider
+        self._seq = 0
+        self._choices: dict[int, _Choice] = {}
+
+    def choice(self, number: int) -> _Choice:
+        """Return what a choice has, which begins with its first word."""
+        return self._choices.setdefault(number, _Choice())
+
+    def said(self, choice: int, channel: Channel, text: object) -> Iterator[Entry]:
+        """Yield a piece of text; nothing for what is none."""
+        self.choice(choice)
+        if isinstance(text, str) and text:
+            yield from self.closed(choice)
+            yield TokenDelta(self._request_id, self._next(), choice, channel, text, 1)
+
+    def begun(self, choice: int, place: object, call_id: object, name: object) -> Iterator[Entry]:
+        """Yield the beginning of a call, behind the end of the one before."""
+        yield from self.closed(choice)
+        known = self.choice(choice)
+        if (call_id or place) in known.seen:
+            text = f"the provider '{self._provider}' goes back to a tool call that it had ended"
+            raise ProviderFailed("broken", text)
+        number, known.calls = known.calls, known.calls + 1
+        known.place, known.open, known.has_arguments = place, True, False
+        known.seen |= {place, call_id}
+        known.call_id = str(call_id or f"call_{self._request_id}_{choice}_{number}")
+        yield self._call(choice, number, known.call_id, str(name or ""), "")
+
+    def argued(self, choice: int, arguments: object) -> Iterator[Entry]:
+        """Yield a piece of the open call's arguments."""
+        known = self.choice(choice)
+        if isinstance(arguments, str) and arguments:
+            known.has_arguments = True
+            yield self._call(choice, known.calls - 1, None, None, arguments)
+
+    def closed(self, choice: int) -> Iterator[Entry]:
+        """Yield what the open call lacks, where one is open."""
+        known = self.choice(choice)
+        if known.open and not known.has_arguments:
+            yield self._call(choice, known.calls - 1, None, None, "{}")
+        known.open = False
+
+    def ended(self, choice: int, reason: str, stop: str | None = None) -> Iterator[Entry]:
+        """Yield the end of a choice. Raises HttpFaultRaised where the provider would not answer."""
+        if reason in FILTERED:
+            text = f"the provider '{self._provider}' refused to answer ({reason})"
+            raise HttpFaultRaised(HttpFault(400, "content_filter", text))
+        known = self.choice(choice)
+        if known.ended:
+            return
+        if known.open and reason in ("length", "max_tokens"):
+            known.open = False  # it was cut off: there is no whole object to be made of it
+        yield from self.closed(choice)
+        known.ended = True
+        told = _REASONS.get(reason, "stop")
+        if told == "stop" and known.calls and stop is None:
+            told = "tool_calls"
+        yield ChoiceEnd(self._request_id, self._next(), choice, told, stop)
+
+    def last(self, usage: Usage) -> Iterator[Entry]:
+        """Yield the ends that did not come, and the terminal."""
+        for number in sorted(self._choices or {0: _Choice()}):
+            yield from self.ended(number, "stop")
+        yield Finished(self._request_id, self._next(), usage)
+
+    def _call(
+        self, choice: int, number: int, call_id: str | None, name: str | None, arguments: str
+    ) -> ToolCallDelta:
+        seq = self._next()
+        return ToolCallDelta(self._request_id, seq, choice, number, call_id, name, arguments, 1)
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq - 1
+
+
+class OpenAIHearing:
+    """The chunks of a chat completion."""
+
+    def __init__(self, request_id: RequestId, provider: str) -> None:
+        self._entries = _Entries(request_id, provider)
+
+    def take(self, event: Mapping[str, Any]) -> list[Entry]:
+        """Return what a chunk has."""
+        return [entry for choice in _objects(event.get("choices")) for entry in self._of(choice)]
+
+    def end(self, usage: Usage) -> list[Entry]:
+        """Return the ends that are still to come."""
+        return list(self._entries.last(usage))
+
+    def _of(self, choice: dict[str, Any]) -> Iterator[Entry]:
+        entries, delta = self._entries, _object(choice.get("delta"))
+        index = choice.get("index")
+        number = index if isinstance(index, int) else 0
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        yield from entries.said(number, "reasoning", thought)
+        yield from entries.said(number, "text", delta.get("content"))
+        yield from entries.said(number, "text", delta.get("refusal"))
+        for call in _objects(delta.get("tool_calls")):
+            yield from self._part_of_call(number, call)
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            yield from entries.ended(number, reason)
+
+    def _part_of_call(self, number: int, call: dict[str, Any]) -> Iterator[Entry]:
+        """Yield a part of a call. Some servers give all calls one index, and others none: another
+        id begins another call."""
+        known, function = self._entries.choice(number), _object(call.get("function"))
+        call_id, index = call.get("id"), call.get("index")
+        is_other = bool(call_id) and call_id != known.call_id
+        if not known.open or is_other or (index is not None and index != known.place):
+            yield from self._entries.begun(number, index, call_id, function.get("name"))
+        yield from self._entries.argued(number, function.get("arguments"))
+
+
+class AnthropicHearing:
+    """The events of a message."""
+
+    def __init__(self, request_id: RequestId, provider: str) -> None:
+        self._entries = _Entries(request_id, provider)
+        self._acts: Mapping[object, Callable[[Mapping[str, Any]], Iterator[Entry]]] = {
+            "content_block_start": self._begun,
+            "content_block_delta": self._delta,
+            "content_block_stop": self._stopped,
+            "message_delta": self._ended,
+        }
+
+    def take(self, event: Mapping[str, Any]) -> list[Entry]:
+        """Return what an event has; nothing for one that says nothing of the answer."""
+        act = self._acts.get(event.get("type"))
+        return [] if act is None else list(act(event))
+
+    def end(self, usage: Usage) -> list[Entry]:
+        """Return the ends that are still to come."""
+        return list(self._entries.last(usage))
+
+    def _begun(self, event: Mapping[str, Any]) -> Iterator[Entry]:
+        block = _object(event.get("content_block"))
+        match block.get("type"):
+            case "tool_use":
+                place = event.get("index")
+                yield from self._entries.begun(0, place, block.get("id"), block.get("name"))
+                if given := _object(block.get("input")):
+                    yield from self._entries.argued(0, json_bytes(given).decode())
+            case "thinking":
+                yield from self._entries.said(0, "reasoning", block.get("thinking"))
+            case _:
+                yield from self._entries.said(0, "text", block.get("text"))
+
+    def _delta(self, event: Mapping[str, Any]) -> Iterator[Entry]:
+        delta = _object(event.get("delta"))
+        match delta.get("type"):
+            case "text_delta":
+                yield from self._entries.said(0, "text", delta.get("text"))
+            case "thinking_delta":
+                yield from self._entries.said(0, "reasoning", delta.get("thinking"))
+            case "input_json_delta":
+                if self._entries.choice(0).place == event.get("index"):
+                    yield from self._entries.argued(0, delta.get("partial_json"))
+            case _:
+                return
+
+    def _stopped(self, event: Mapping[str, Any]) -> Iterator[Entry]:
+        if self._entries.choice(0).place == event.get("index"):
+            yield from self._entries.closed(0)
+
+    def _ended(self, event: Mapping[str, Any]) -> Iterator[Entry]:
+        delta = _object(event.get("delta"))
+        reason, stop = delta.get("stop_reason"), delta.get("stop_sequence")
+        if isinstance(reason, str):
+            yield from self._entries.ended(0, reason, stop if isinstance(stop, str) else None)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    found = cast(list[Any], value) if isinstance(value, list) else []
+    return [one for one in found if isinstance(one, dict)]
