@@ -30,6 +30,7 @@ from runner.text.prepared import SpanState
 from runner.text.rendering import TemplateStopped
 from runner.text.shapes import (
     PLAIN,
+    LostPart,
     TemplateShape,
     chat_messages,
     lost_parts,
@@ -131,7 +132,7 @@ def render_chat(
     told = variables or {}
     marking = marking_of(messages, [*tool_objects(tools), told], template.markup, own or "")
     messages, (*objects, said) = marking.messages, marking.tools
-    with _blamed(own):
+    with _blamed(own, lambda: _unshown_call(prompt, template, shape)):
         if own is None:
             text = template.render(
                 messages, objects, thinking=thinking, continue_final=continues, variables=said
@@ -187,8 +188,11 @@ def own_variables(request: GenerationRequest) -> dict[str, Any]:
 
 
 @contextmanager
-def _blamed(own: str | None) -> Generator[None]:
-    """Tell all that a template may raise as a refusal: the request is at fault."""
+def _blamed(
+    own: str | None, unshown: Callable[[], LostPart | None] = lambda: None
+) -> Generator[None]:
+    """Tell all that a template may raise as a refusal: the request is at fault. `unshown` is the
+    part that the model's cannot show, which tells more than what it raises."""
     whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
     try:
         yield
@@ -196,6 +200,8 @@ def _blamed(own: str | None) -> Generator[None]:
         text = f"{whose} template was stopped: {problem}"
         raise StoppedTemplate(text, field=field) from problem
     except Exception as problem:
+        if own is None and (lost := unshown()) is not None:
+            raise _not_shown(lost) from problem
         text = f"{whose} template refuses these messages: {_words(problem)}"
         raise BadRequest(text, field=field) from problem
 
@@ -257,10 +263,25 @@ def _unshown(
         lost = lost_parts(prompt, text, shape, render)
     for one in lost:
         if not one.is_beside:
-            said = "so the model would not see it; leave it out, or use another model"
-            raise Unsupported(f"this model's chat template does not show {one.words}, {said}",
-                              field=one.field)  # fmt: skip
+            raise _not_shown(one)
     return tuple(one.field for one in lost)
+
+
+def _not_shown(lost: LostPart) -> Unsupported:
+    said = "so the model would not see it; leave it out, or use another model"
+    text = f"this model's chat template does not show {lost.words}, {said}"
+    return Unsupported(text, field=lost.field)
+
+
+def _unshown_call(prompt: ChatPrompt, template: Template, shape: TemplateShape) -> LostPart | None:
+    """Return the first call or result of a conversation with a model that has no form of calls, or
+    whose template shows none."""
+    if template.family.calls is not None and shape.calls != "unseen":
+        return None
+    for place, message in enumerate(prompt.messages):
+        if message.tool_calls or message.role == "tool":
+            return LostPart(place, 0 if message.tool_calls else None, message)
+    return None
 
 
 def _written(text: str, spelled: Sequence[Span]) -> str:
