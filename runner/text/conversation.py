@@ -31,7 +31,8 @@ class ChatTemplate(Template, Protocol):
 
 
 class Conversations:
-    """Renders the conversations of one model. `facts` say what its template wants."""
+    """Renders the conversations of one model. `shape` is what its template wants, and `facts` say
+    it in words."""
 
     def __init__(self, template: ChatTemplate, *, thinking_by_default: bool) -> None:
         """Ask the template, with marked messages. `thinking_by_default` is the card's: what a
@@ -39,13 +40,13 @@ class Conversations:
         self._template = template
         self._family = template.family
         self._thinking_by_default = thinking_by_default
-        self._shape = PLAIN
+        self.shape = PLAIN
         self.facts: dict[str, str] = {}
         if not template.has_template:
             return
         try:
-            self._shape = find_shape(template)
-            self.facts["template"] = "; ".join(self._shape.words) or "takes messages as they are"
+            self.shape = find_shape(template)
+            self.facts["template"] = "; ".join(self.shape.words) or "takes messages as they are"
         except StoppedTemplate as problem:
             self.facts["template"] = f"not known what it takes: {problem.message}"
 
@@ -75,7 +76,7 @@ class Conversations:
             is_held=request.output.kind != "text",
             variables=variables,
             own=own,
-            shape=self._shape,
+            shape=self.shape,
         )
         return replace(rendered, thinking=thinking, tools=tools)
 
@@ -103,7 +104,7 @@ class Conversations:
         if tools and self._family.calls is None:
             text = f"'{request.model}' does not support tools: it has no format for calls"
             raise Unsupported(text, field="tools")
-        if tools and self._shape.tools == "unseen" and request.template is None:
+        if tools and self.shape.tools == "unseen" and request.template is None:
             text = f"'{request.model}' does not support tools: its chat template does not show them"
             raise Unsupported(text, field="tools")
         return tools

@@ -70,8 +70,24 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
         end_ids=frozenset(ends),
         templates=plain.chat_template,
         has_template=plain.chat_template is not None,
-        marks=_marks(plain, told.get("tool_parser_type", settings.parser)),
+        marks=library_marks(plain, told.get("tool_parser_type", settings.parser)),
         streaming=lambda: tokenizer_utils.NaiveStreamingDetokenizer(plain),
+    )
+
+
+def library_marks(plain: Any, form: str | None) -> LibraryMarks:
+    """Return what mlx-lm finds out about a tokenizer's output: `plain` has `chat_template` and
+    `get_vocab`. `form` names the form of calls."""
+    start, end, *_ = tokenizer_utils._infer_thinking(plain)
+    form = tokenizer_utils._infer_tool_parser(plain) if form is None else form
+    if form is None:
+        return LibraryMarks(think=marks(start, end))
+    parser = import_module(f"mlx_lm.tool_parsers.{form}")
+    return LibraryMarks(
+        think=marks(start, end),
+        calls=marks(parser.tool_call_start, parser.tool_call_end),
+        format=form,
+        parse=lambda text, tools: parser.parse_tool_call(text, list(tools) or None),
     )
 
 
@@ -150,18 +166,3 @@ def _templates(path: Path, settings: TokenizerSettings) -> Templates:
     if texts.keys() == {"default"}:
         return texts["default"]
     return texts or templates_of(settings.chat_template) or sidecar_template(path)
-
-
-def _marks(plain: _Plain, form: str | None) -> LibraryMarks:
-    """Return what mlx-lm finds out about a tokenizer's output. `form` names the form of calls."""
-    start, end, *_ = tokenizer_utils._infer_thinking(plain)
-    form = tokenizer_utils._infer_tool_parser(plain) if form is None else form
-    if form is None:
-        return LibraryMarks(think=marks(start, end))
-    parser = import_module(f"mlx_lm.tool_parsers.{form}")
-    return LibraryMarks(
-        think=marks(start, end),
-        calls=marks(parser.tool_call_start, parser.tool_call_end),
-        format=form,
-        parse=lambda text, tools: parser.parse_tool_call(text, list(tools) or None),
-    )
