@@ -51,7 +51,7 @@ class FileChecks:
         """Take in what the stage of this manifest holds; nothing is waited for."""
         self._digest = manifest.digest
         self._sizes = {entry.path: entry.size_bytes for entry in manifest.files}
-        self.unchecked = set(self._sizes) - staged.checked
+        self.unchecked = set(self._sizes)
         self._free_bytes = staged.free_bytes
         self._until, self._what = now, ""
 

@@ -42,11 +42,10 @@ def piece_at(path: str, offset: int) -> Piece:
 @dataclass(frozen=True, slots=True)
 class Staged:
     """What an opened stage holds: per file one byte for each piece, 1 where it is there;
-    `checked` are files whose whole content was found right. `free_bytes` of the disk. `heads`
+    none is known to be right before its file was hashed. `free_bytes` of the disk. `heads`
     are the first pieces, where they are there, of safetensors files."""
 
     have: Mapping[str, bytes]
-    checked: frozenset[str]
     free_bytes: int
     heads: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
@@ -80,8 +79,6 @@ class Pieces:
         have = bytearray(staged.have.get(path, b""))
         if len(have) != count:
             have = bytearray(count)
-        if path in staged.checked:
-            have = bytearray(b"\1" * count)
         self._wanted[path] = b"\1" * count
         if self._layers is not None and path.endswith(SUFFIX) and count:
             self._wanted[path] = b"\1" + bytes(count - 1)

@@ -50,22 +50,19 @@ class Stage:
         self._files = GrowingFiles(self._folder, sizes)
 
     def open(self, _stopped: Stopped) -> Staged:
-        """Make it, or find what it holds already. Raises OSError."""
+        """Make it, or find what it holds already. That a file was found right in an earlier life is
+        not believed: the disk may have lost it since. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         intact = all(map(self._files.fits, self._entries))
         self._note(held_layers(self._folder) if intact else ())
         have: dict[str, bytes] = {}
         heads: dict[str, bytes] = {}
-        checked: set[str] = set()
         for path in self._entries:
-            found = self._files.begin(path)
-            have[path] = found[:-1]
-            if found[-1]:
-                checked.add(path)
+            have[path] = self._files.begin(path)[:-1]
             if path.endswith(SUFFIX) and have[path][:1] == b"\1":
                 with open(self._files.path(path), "rb") as file:
                     heads[path] = file.read(PIECE_BYTES)
-        return Staged(have, frozenset(checked), free_bytes(self._folder), heads)
+        return Staged(have, free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
         """Write a piece whose hash was found right. Raises OSError."""
@@ -85,7 +82,6 @@ class Stage:
                 return bad
             if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
-                self._files.found_right(path)
                 return ()
             _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
         return tuple(_differing(pieces, entry.piece_hashes)) or None

@@ -178,7 +178,7 @@ def taken(pieces: Pieces, files: dict[str, bytes]) -> list[Piece]:
 def test_first_pieces_come_first_and_then_only_what_they_say_is_needed() -> None:
     files = shards()
     layers = Layers(2, 4, COUNT)
-    pieces = Pieces(manifest(files), Staged({}, frozenset(), 1 << 60), layers)
+    pieces = Pieces(manifest(files), Staged({}, 1 << 60), layers)
     asked = taken(pieces, files)
     heads = [piece for piece in asked if piece.index == 0]
     assert asked[: len(heads)] == heads and len(heads) == len(files)
@@ -197,7 +197,7 @@ def test_first_pieces_come_first_and_then_only_what_they_say_is_needed() -> None
 def test_no_piece_is_given_out_twice_however_late_the_first_ones_come(
     chance: random.Random, first: int
 ) -> None:
-    files, nothing = LATE, Staged({}, frozenset(), 1 << 60)
+    files, nothing = LATE, Staged({}, 1 << 60)
     pieces = Pieces(LATE_SHOWN, nothing, Layers(first, COUNT, COUNT))
     given: list[Piece] = []
     open_now: list[Piece] = []
@@ -219,7 +219,7 @@ def test_no_piece_is_given_out_twice_however_late_the_first_ones_come(
 def test_a_part_goes_on_from_what_a_stage_holds_and_the_whole_from_the_part() -> None:
     files = shards()
     shown = manifest(files)
-    nothing = Staged({}, frozenset(), 1 << 60)
+    nothing = Staged({}, 1 << 60)
     asked = taken(Pieces(shown, nothing, Layers(2, 4, COUNT)), files)
     have = {one.path: bytearray(piece_count(one.size_bytes)) for one in shown.files}
     for piece in asked:

@@ -87,7 +87,7 @@ def test_pieces_count_what_is_here_and_give_out_what_is_not(
 ) -> None:
     files = {"config.json": b"{}", "w.safetensors": bytes(3 * PIECE_BYTES + 5)}
     have = {"w.safetensors": bytes(held)}
-    pieces = Pieces(manifest_for(files), Staged(have, frozenset(), 0))
+    pieces = Pieces(manifest_for(files), Staged(have, 0))
     given_out: list[Piece] = []
     while (piece := pieces.next()) is not None:
         given_out.append(piece)

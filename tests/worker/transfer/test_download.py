@@ -78,7 +78,8 @@ class Disk:
             self.files.setdefault(one.path, bytearray(one.size_bytes))
             self.have.setdefault(one.path, bytearray(-(-one.size_bytes // PIECE_BYTES)))
         have = {path: bytes(bits) for path, bits in self.have.items()}
-        return Staged(have, frozenset(self.checked), self.free_bytes)
+        self.checked.clear()
+        return Staged(have, self.free_bytes)
 
     def write(self, piece: Piece, content: bytes) -> None:
         kept = self.spoil(piece, content)

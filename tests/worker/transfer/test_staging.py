@@ -14,6 +14,7 @@ from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.transfer.test_download import files_of, manifest_for
 from worker.models.files import ORIGIN_FILE, origin_of
 from worker.models.local_models import STAGING
+from worker.transfer.file_checks import FileChecks
 from worker.transfer.pieces import Piece, Pieces
 from worker.transfer.staging import KEPT_S, PlaceTaken, Stage, begun, sweep
 
@@ -58,7 +59,7 @@ def test_what_was_written_is_there_when_the_stage_is_opened_again(tmp_path: Path
     stage.write(Piece("config.json", 0), b"{}")
     assert stage.check("config.json", never) == ()
     again = Stage(tmp_path, MANIFEST).open(never)
-    assert again.have[BIG] == b"\0\0\1\0" and again.checked == {"config.json"}
+    assert again.have == {BIG: b"\0\0\1\0", "config.json": b"\1", "empty.txt": b""}
     assert again.free_bytes > 0
     assert begun(tmp_path, M) == {MANIFEST.digest} and not begun(tmp_path, ModelId("x"))
 
@@ -85,7 +86,19 @@ def test_a_check_names_the_pieces_that_are_wrong_and_they_can_be_taken_back(tmp_
     assert stage.check(BIG, never) == (0, 3)
     stage.spoil(BIG, (0, 3))
     again = Stage(tmp_path, MANIFEST).open(never)
-    assert again.have[BIG] == b"\0\1\1\0" and BIG not in again.checked
+    assert again.have[BIG] == b"\0\1\1\0"
+
+
+def test_a_file_that_was_found_right_in_an_earlier_life_is_hashed_again(tmp_path: Path) -> None:
+    stage = filled(tmp_path)
+    assert all(stage.check(path, never) == () for path in FILES)
+    with open(tmp_path / STAGING / MANIFEST.digest / "files" / "config.json", "r+b") as file:
+        file.write(b"??")  # as after a power cut, or by hand
+    again = Stage(tmp_path, MANIFEST)
+    checks = FileChecks(M, 0, 0.0)
+    checks.begin(MANIFEST, again.open(never), 0.0)
+    assert checks.unchecked == set(FILES), "none of them is published before it is hashed"
+    assert again.check("config.json", never) == (0,)
 
 
 def test_a_manifest_whose_whole_hash_is_wrong_is_told_from_a_rotten_disk(tmp_path: Path) -> None:
