@@ -17,9 +17,17 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsText, PreparedInputs
 from runner.engine import Embedder
-from runner.lifecycle import LOAD_FAILED, PREPARES_S
+from runner.lifecycle import PREPARES_S
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import NO_PEER, TEXT_THREAD, Progressed, Role, RoleParts, watchdog
+from runner.roles.role import (
+    NO_PEER,
+    TEXT_THREAD,
+    Progressed,
+    Role,
+    RoleParts,
+    leave_without_text,
+    watchdog,
+)
 from runner.text import TextThread
 
 
@@ -100,8 +108,7 @@ class EmbeddingRole(Role):
 
     def _text_loaded(self, error: Exception | None) -> None:
         if error is not None:
-            self._log.error("the tokenizer could not be loaded", error=str(error))
-            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
+            leave_without_text(self._host, self._log, error)
             return
         keep()
         self._host.signal("warmed")

@@ -21,6 +21,7 @@ from bus.process.clock import (
     wall,
     working_tasks,
 )
+from bus.process.logs import Log
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
 from bus.wire.messages.collectives import CollectiveReading
@@ -44,7 +45,7 @@ from runner.group.rank_channel import PlanChannel
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.roles.watchdog import Watchdog
-from runner.text import TextWorks
+from runner.text import RendererNotReady, TextWorks
 
 Progressed = Callable[[LoadProgress], None]
 ENGINE_THREAD, TEXT_THREAD = "engine", "text"
@@ -58,7 +59,8 @@ class Factories:
     `open_maker` (raises NotMade) and `open_exchanges` (for a test) are called in the engine's
     thread, `load_text` and `load_inputs` (of an embedding model) in the text thread, `form_group`
     (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
-    at most once and before the others: it may import what they will need, but for MLX."""
+    at most once and before the others: it may import what they will need, but for MLX; and
+    `engine_bytes`, what MLX has taken at most, None while it is not known."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -69,6 +71,7 @@ class Factories:
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
     open_maker: Callable[[RunnerSpec], Maker]
     prepare: Callable[[], None] = lambda: None
+    engine_bytes: Callable[[], int | None] = lambda: None
 
 
 class RoleHost(Protocol):
@@ -253,6 +256,17 @@ class Role:
         """Leave: a thread has passed a deadline."""
         self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> None:
+    """Leave: a model's text files could not be opened, or what opens them was not ready, which
+    another try may mend."""
+    if isinstance(error, RendererNotReady):
+        log.error("a process of shoal's own was not ready in time", error=str(error))
+        host.leave(lifecycle.WEDGED, "model_unavailable", str(error))
+        return
+    log.error("the tokenizer could not be loaded", error=str(error))
+    host.leave(lifecycle.LOAD_FAILED, "model_unavailable", str(error))
 
 
 def watchdog(

@@ -13,7 +13,7 @@ from bus.process.clock import wall
 from bus.process.memory import keep
 from runner.engine import EngineFacts
 from runner.lifecycle import LOAD_FAILED
-from runner.roles.role import RoleParts
+from runner.roles.role import RoleParts, leave_without_text
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.warm_up import WarmUp
 from runner.text import PreparedRequest, ReadPrompt, TextThread, TextWorks
@@ -83,8 +83,7 @@ class Startup:
 
     def _text_loaded(self, error: Exception | None) -> None:
         if error is not None or self._works is None:
-            self._log.error("the tokenizer could not be loaded", error=str(error))
-            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
+            leave_without_text(self._host, self._log, error)
         else:
             self._opened(self._works)
             self._log.info("read the model's text files", **self._works.facts)

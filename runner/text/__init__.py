@@ -24,6 +24,7 @@ from runner.text.prepared import (
     ThinkingCount,
     ThinkingLimit,
 )
+from runner.text.rendering import RendererNotReady
 
 if TYPE_CHECKING:
     from runner.text.embedding import (
@@ -54,6 +55,7 @@ __all__ = [
     "PromptPiece",
     "PromptReader",
     "ReadPrompt",
+    "RendererNotReady",
     "Text",
     "TextPiece",
     "TextThread",

@@ -27,7 +27,7 @@ from runner.text.checks import Unsupported
 from runner.text.families import Family
 from runner.text.markup import Markup, Span, marking_of, spans_in
 from runner.text.prepared import SpanState
-from runner.text.rendering import TemplateStopped
+from runner.text.rendering import RendererNotReady, TemplateStopped
 from runner.text.shapes import (
     PLAIN,
     LostPart,
@@ -191,11 +191,14 @@ def own_variables(request: GenerationRequest) -> dict[str, Any]:
 def _blamed(
     own: str | None, unshown: Callable[[], LostPart | None] = lambda: None
 ) -> Generator[None]:
-    """Tell all that a template may raise as a refusal: the request is at fault. `unshown` is the
-    part that the model's cannot show, which tells more than what it raises."""
+    """Tell all that a template may raise as a refusal: the request is at fault, unless there was
+    nothing to render it. `unshown` is the part that the model's cannot show, which tells more than
+    what it raises."""
     whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
     try:
         yield
+    except RendererNotReady:
+        raise
     except TemplateStopped as problem:
         text = f"{whose} template was stopped: {problem}"
         raise StoppedTemplate(text, field=field) from problem
@@ -236,7 +239,7 @@ def _rendered_again(
     variables: Mapping[str, Any],
 ) -> str | None:
     """Return what the model's template makes of a prompt that no client sent, a turn of the model
-    behind it; None where it refuses it. Raises TemplateStopped."""
+    behind it; None where it refuses it. Raises TemplateStopped and RendererNotReady."""
     try:
         return template.render(
             chat_messages(prompt, shape, tools),
@@ -245,7 +248,7 @@ def _rendered_again(
             continue_final=False,
             variables=variables,
         )
-    except TemplateStopped:
+    except (TemplateStopped, RendererNotReady):
         raise
     except Exception:  # a template may raise anything
         return None

@@ -23,7 +23,9 @@ from bus.process.logs import story_of
 from bus.wire.errors import Refusal
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsPrompt, TextPrompt
 from runner.text.prepared import PreparedRequest, ReadPrompt
+from runner.text.rendering import RendererNotReady
 
+RETRY_S = 2.0
 Answer = PreparedRequest | ReadPrompt | Refusal
 Prepared = TypeVar("Prepared")
 AnyPrepared = TypeVar("AnyPrepared", covariant=True)
@@ -117,6 +119,8 @@ class TextThread(Generic[Prepared]):
         work = works.prepare if request.question is None else works.read
         try:
             answer = work(request, self.context_tokens)
+        except RendererNotReady as error:
+            answer = Refusal(reason="queue_full", message=str(error), retry_after_s=RETRY_S)
         except Exception as error:
             # One request fails alone, whatever it contained.
             sys.stderr.write(f"a request could not be prepared:\n{story_of(error)}\n")

@@ -8,12 +8,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
+from runner.text.rendering.limits import (
+    RendererNotReady,
+    RenderLimits,
+    TemplateError,
+    TemplateStopped,
+)
 
 if TYPE_CHECKING:
     from runner.text.rendering.renderer import Renderer
 
-__all__ = ["RenderLimits", "Renderer", "TemplateError", "TemplateStopped"]
+__all__ = ["RenderLimits", "Renderer", "RendererNotReady", "TemplateError", "TemplateStopped"]
 
 _HOMES = {"Renderer": "runner.text.rendering.renderer"}
 """What is no pure module."""

@@ -15,6 +15,10 @@ class TemplateStopped(ShoalError):
     """The template went beyond a limit; the text says beyond which."""
 
 
+class RendererNotReady(ShoalError):
+    """The process that renders did not start in time: no template is to blame, but the machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
     """What one render may take. Memory and text grow with the question, by so much a byte."""

@@ -24,10 +24,19 @@ import psutil
 from bus.patience import LostTime
 from bus.process.clock import CoreWaits, now, tasks_of
 from runner.text.rendering import sandbox
-from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
+from runner.text.rendering.limits import (
+    RendererNotReady,
+    RenderLimits,
+    TemplateError,
+    TemplateStopped,
+)
 from runner.text.rendering.sandbox import QUESTION
 
 STARTS_S = 10.0
+NOT_READY = (
+    "shoal's own process that renders chat templates was not ready in time ({why}, not counting "
+    "time without a core): the model is not to blame; try again when the machine is less busy"
+)
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
 """Of the time that a render has at most, when the ones before it were stopped."""
@@ -160,7 +169,8 @@ class Renderer:
     ) -> str:
         """Return the template's text; `variables` are plain data.
 
-        Raises TemplateError in the template's words, TemplateStopped when it took too much.
+        Raises TemplateError in the template's words, TemplateStopped when it took too much,
+        RendererNotReady where its process did not start.
         """
         asked = marshal.dumps((language, template, dict(variables)))
         limits, share = self._limits, self._share
@@ -173,6 +183,9 @@ class Renderer:
             process.send(question)
             process.send(asked)
             kind, said = process.answer(text_bytes)
+        except RendererNotReady:
+            self.close()
+            raise
         except TemplateStopped:
             self.close()
             self._share = max(LEAST_SHARE, share / 2)
@@ -189,5 +202,8 @@ class Renderer:
             self.close()
             self._sandbox = made = _Sandbox()
             self._end = weakref.finalize(self, made.end)
-            made.answer(0)
+            try:
+                made.answer(0)
+            except TemplateStopped as why:
+                raise RendererNotReady(NOT_READY.format(why=why)) from why
         return self._sandbox

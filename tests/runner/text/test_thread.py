@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
+from bus.process.logs import Log
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
-from runner.text import TextThread, TextWorks
+from runner.lifecycle import LOAD_FAILED, WEDGED
+from runner.roles.role import RoleHost, leave_without_text
+from runner.text import RendererNotReady, TextThread, TextWorks, TokenizerError
+from runner.text.thread import RETRY_S
 
 
 class SlowWorks:
@@ -77,3 +83,26 @@ def test_a_long_prompt_does_not_wait_for_ever() -> None:
     for _ in range(63):
         posted.get(timeout=10)
     assert works.done.index("long") < 40
+
+
+def test_a_helper_that_was_not_ready_is_no_fault_of_the_request_nor_of_the_tokenizer() -> None:
+    class Unready:
+        def prepare(self, _request: GenerationRequest, _context_tokens: int) -> str:
+            raise RendererNotReady("shoal's own process was not ready")
+
+    posted, answers = queue.SimpleQueue[Callable[[], None]](), list[Any]()
+    thread = TextThread(lambda: cast(TextWorks, Unready()), posted.put, lambda _error: None)
+    thread.start(64)
+    thread.prepare(request("a", 1), answers.append)
+    for _ in range(2):
+        posted.get(timeout=10)()
+    thread.stop()
+    (refusal,) = answers
+    assert (refusal.reason, refusal.retry_after_s) == ("queue_full", RETRY_S)
+    left: list[tuple[int, str, str]] = []
+    host, said = SimpleNamespace(leave=lambda *words: left.append(words)), io.StringIO()
+    log = Log(node="n", process="runner:00", stream=said)
+    leave_without_text(cast(RoleHost, host), log, RendererNotReady("it was slow"))
+    assert "tokenizer" not in said.getvalue()
+    leave_without_text(cast(RoleHost, host), log, TokenizerError("no tokenizer.json"))
+    assert [code for code, *_ in left] == [WEDGED, LOAD_FAILED], "the first is tried again"

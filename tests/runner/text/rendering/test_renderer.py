@@ -16,6 +16,7 @@ import pytest
 
 from runner.text.rendering import (
     Renderer,
+    RendererNotReady,
     RenderLimits,
     TemplateError,
     TemplateStopped,
@@ -167,3 +168,15 @@ def test_it_does_not_outlive_its_runner(template: str) -> None:
         runner.wait()
         gone, _ = psutil.wait_procs([rendering], timeout=60)
     assert gone or rendering.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_is_not_ready_in_time_is_ours_to_answer_for(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(renderer_module, "STARTS_S", 0.0)
+        for _ in range(2):
+            with pytest.raises(RendererNotReady, match=r"shoal's own process .* was not ready"):
+                renderer.render(CHAT, said("hi"))
+            assert renderer.pid is None
+    assert renderer.render(CHAT, said("hi")) == "<user>hi", "with all of its time"
