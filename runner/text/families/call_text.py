@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from runner.text.families.json_text import ObjectText, mended_json, object_of, sendable
-from runner.text.families.spans import Call, ParseCalls
+from runner.text.families.spans import Call, ParseCalls, Rest
 
 _CUT_CALL = re.compile(
     r"""\s*{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*"""
@@ -30,6 +30,9 @@ _NAME = r"[\w.:-]+"
 _MARKUP = re.compile(
     rf"""\s*<function=(?P<coder>{_NAME})>"""
     rf"""|\s*<invoke\ name="(?P<invoke>{_NAME})">"""
+    rf"""|\s*<atem:invoke\ name="(?P<atem>{_NAME})">"""
+    rf"""|\s*"(?P<minicpm>{_NAME})">"""
+    rf"""|\s*<\|open\|>call\ tool="(?P<xtml>{_NAME})\""""
     rf"""|\s*<\|tool_call_begin\|>\s*(?:functions\.)?(?P<kimi>[\w.-]+)(?::\d+)?\s*<\|tool_call_arg"""
     rf"""|\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?(?P<deepseek>{_NAME})(?:\n|<｜tool▁sep｜>)"""
     rf"""|\s*call:(?P<gemma>{_NAME})\{{"""
@@ -39,9 +42,24 @@ _MARKUP = re.compile(
     re.VERBOSE,
 )
 """How calls that are no JSON begin, once their name is whole, in the forms of all families."""
-_ENDS = {"coder": "</function>", "invoke": "</invoke>"}
-_OPENERS = ("<function=", "<invoke", "<|tool_call_", "<｜tool▁", "call:")
-_ONLY_A_NAME = re.compile(r"(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*")
+_ENDS = {"coder": "</function>", "invoke": "</invoke>", "atem": "</atem:invoke>",
+         "minicpm": "</function>", "xtml": "<|close|>call<|sep|>"}  # fmt: skip
+_QUOTES = ("<escape>", '<|"|>')
+"""What Gemma puts around texts."""
+_CLOSES = (">", "}", "]", ")")
+"""With what calls end, in the forms of all families."""
+_OPENERS = (
+    "<function=",
+    "<invoke",
+    "<atem:invoke",
+    "<|open|>call",
+    "<|tool_call_",
+    "<｜tool▁",
+    "call:",
+)
+_SECTIONS = ("<|tool_call_", "<｜tool▁")
+"""How calls begin of which each has a name before its JSON."""
+_ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-]*"?')
 """How they may begin before that; nothing at all may."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
@@ -76,10 +94,20 @@ class CallText:
 
     @property
     def inside_string(self) -> bool:
-        """Return whether the text so far breaks off within a string of JSON."""
+        """Return whether the text so far breaks off within a text between quotation marks."""
         if self._object is not None:
             return self._object.inside_string
-        return inside_json_string(self.raw)
+        is_quoted = any(self.raw.count(quote) % 2 for quote in _QUOTES)
+        raw = self.raw.lstrip()
+        named = raw.find("{") if raw.startswith(_SECTIONS) else 0
+        return is_quoted or inside_json_string(raw[named:])
+
+    def is_whole(self, parse: ParseCalls) -> bool:
+        """Return whether all of the call is there, but for what marks its end."""
+        if self._object is not None:
+            return self._object.is_over
+        is_closed = self.raw.rstrip().endswith(_CLOSES)
+        return is_closed and bool(read_calls(self.raw, parse))
 
     def take(self, text: str, offset: int) -> list[Call]:
         """Take more text, which ends at `offset`; return the part of the call that is certain."""
@@ -120,7 +148,7 @@ class CallText:
         no call; else what closes what the model left open, unless the limit cut it off (`is_cut`),
         and what further calls stand behind it."""
         if self._object is None:
-            found = read_calls(self.raw, parse, is_cut=is_cut)
+            found, self.left = _read(self.raw, parse, is_cut=is_cut)
             return [Call(name, arguments, self.start, offset) for name, arguments in found]
         closing = self._object.cut() if is_cut else self._object.missing()
         rest = self._object.behind
@@ -190,14 +218,21 @@ def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
 def read_calls(raw: str, parse: ParseCalls, *, is_cut: bool = False) -> list[tuple[str, str]]:
     """Return (name, arguments as JSON text) of each call in `raw`, its JSON mended where it has to
     be; none if one is malformed."""
+    return _read(raw, parse, is_cut=is_cut)[0]
+
+
+def _read(raw: str, parse: ParseCalls, *, is_cut: bool) -> tuple[list[tuple[str, str]], str]:
+    """Return the calls in `raw`, and what of it is part of none of them."""
     for told in (raw, mended_json(raw, is_cut=is_cut)):
         try:
             found = parse(told)
             items = cast(list[object], found) if isinstance(found, list) else [found]
-            return [_one_call(item) for item in items]
+            calls = [_one_call(item) for item in items if not isinstance(item, Rest)]
         except Exception:  # any error of a family's parser means that this is not a call
             continue
-    return []
+        if calls:
+            return calls, "".join(item for item in items if isinstance(item, Rest))
+    return [], ""
 
 
 def _one_call(item: object) -> tuple[str, str]:

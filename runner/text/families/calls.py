@@ -1,32 +1,79 @@
-"""Parses the calls of families for which mlx-lm has no parser. Pure; all raise ValueError.
+"""Parses the calls of families for which mlx-lm has no parser, or one that loses text. Pure.
 
-Formats as the models' own templates write them: DeepSeek V3, R1 and V3.1; Llama 3.1 to 3.3;
-Granite 3, Phi-4, Command R and Nemotron, whose calls are a JSON list between marks.
+All raise ValueError for what is no call. Formats as the models' own templates write them: DeepSeek
+V3, R1 and V3.1; Kimi K2; Mistral's with names; Llama 3.1 to 3.3; Granite 3, Phi-4, Command R and
+Nemotron, whose calls are a JSON list between marks; FunctionGemma and Gemma 4.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-_DEEPSEEK_CALL = re.compile(
-    r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL
-)
-_FENCED = re.compile(r"\A([^\n]+)\n```(?:json)?\n(.*?)\n?```\s*\Z", re.DOTALL)
+from runner.text.families.json_text import ObjectText
+from runner.text.families.spans import Rest
+
+Parse = Callable[[str, Sequence[Mapping[str, Any]]], object]
+_UNNAMED = ("function", "```json", "```", "json")
+_NUMBERED = re.compile(r"(?:functions\.)?(.+?)(?::[0-9]+)?\Z", re.DOTALL)
 
 
-def deepseek_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-    """Parse `function<sep>NAME` with fenced JSON (V3, R1), or `NAME<sep>JSON` (V3.1)."""
-    found: list[dict[str, Any]] = []
-    for head, body in _DEEPSEEK_CALL.findall(raw):
-        fenced = _FENCED.match(body)
-        name, arguments = (fenced[1], fenced[2]) if fenced else (head, body)
-        found.append({"name": name.strip(), "arguments": json.loads(arguments)})
-    if not found:
-        raise ValueError("no call between the marks")
-    return found
+def marked_calls(*marks: str, end: str = "") -> Parse:
+    """Return a parser of calls that are a name and JSON arguments with any of `marks` around them
+    and the `end` behind, whichever of those stand twice or are missing: the JSON alone says where
+    arguments end."""
+    split = re.compile("|".join(map(re.escape, filter(None, (*marks, end)))))
+    ends = rf"{{|{re.escape(end)}|\Z" if end else r"{|\Z"
+    header = re.compile(rf"(?P<header>[^{{]*?)(?P<ends>{ends})", re.DOTALL)
+
+    def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        found: list[object] = []
+        left = raw
+        while (left := _without(split, left)) and not left.startswith("```"):
+            told = header.match(left)
+            assert told is not None, "its end is optional"
+            words = split.sub(" ", re.sub(r"\[CALL_ID\][\w-]*", " ", told["header"])).split()
+            names = [word for word in words if word not in _UNNAMED]
+            if len(names) != 1 or not told["ends"]:
+                if not found:
+                    raise ValueError("no call has one name and arguments")
+                break
+            arguments, left = "{}", left[told.end() :]
+            if told["ends"] == "{":
+                body = ObjectText()
+                arguments = body.take("{" + left)
+                if body.is_torn or not body.is_over:
+                    raise ValueError("its arguments are torn, or have no end")
+                left = body.behind.lstrip().removeprefix("```")
+            name = _NUMBERED.match(names[0])
+            assert name is not None
+            found.append({"name": name[1], "arguments": json.loads(arguments)})
+        rest = split.sub("", left).strip().removeprefix("```").strip()
+        is_mark = any(mark.startswith(rest) for mark in (*marks, end))  # that broke off
+        return found if is_mark else [*found, Rest(rest)]
+
+    return parse
+
+
+def _without(marks: re.Pattern[str], text: str) -> str:
+    """Return a text without the marks that it begins with, and without blanks."""
+    while (found := marks.match(text := text.lstrip())) is not None:
+        text = text[found.end() :]
+    return text
+
+
+DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+KIMI = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
+deepseek_calls = marked_calls("<｜tool▁calls▁begin｜>", *DEEPSEEK[:2], end=DEEPSEEK[2])
+kimi_calls = marked_calls(*KIMI[:2], end=KIMI[2])
+_named_calls = marked_calls("[TOOL_CALLS]", "[ARGS]")
+
+
+def mistral_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+    """Parse a JSON list of calls, or names with their arguments behind."""
+    return json_calls(raw, tools) if raw.lstrip()[:1] in "[{" else _named_calls(raw, tools)
 
 
 def json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
@@ -61,3 +108,69 @@ def _named(item: object) -> dict[str, Any]:
         raise ValueError("a call is an object")
     call = cast(dict[str, Any], item)
     return {"name": call["tool_name"], **call} if "tool_name" in call else call
+
+
+# --- Gemma ------------------------------------------------------------------------------------
+
+_GEMMA = re.compile(r"\s*call:\s*([\w.-]+)\s*(?=\{)")
+
+
+def gemma_calls(quote: str) -> Parse:
+    """Return a parser of `call:NAME{KEY:VALUE,...}`, whose texts stand between two `quote`s."""
+
+    def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        found: list[object] = []
+        left = raw
+        while (begun := _GEMMA.match(left)) is not None:
+            arguments, left = _gemma_value(left[begun.end() :], quote)
+            found.append({"name": begun[1], "arguments": arguments})
+        if not found:
+            raise ValueError("no call")
+        return [*found, Rest(left.strip())] if left.strip() else found
+
+    return parse
+
+
+def _gemma_value(text: str, quote: str) -> tuple[Any, str]:
+    """Return the value that a text begins with, and what stands behind it."""
+    text = text.lstrip()
+    if text.startswith(quote):
+        value, end, left = text.removeprefix(quote).partition(quote)
+        if not end:
+            raise ValueError("a text has no end")
+        return value, left
+    if text.startswith('"'):
+        value, end = json.JSONDecoder(strict=False).raw_decode(text)
+        return value, text[end:]
+    if text.startswith(("{", "[")):
+        return _gemma_members(text, quote)
+    bare = re.match(r"[^,{}\[\]]*", text)
+    assert bare is not None
+    word = bare[0].strip()
+    try:
+        value = json.loads(word)
+    except ValueError:
+        value = word
+    return value, text[bare.end() :]
+
+
+def _gemma_members(text: str, quote: str) -> tuple[Any, str]:
+    named, listed = dict[str, Any](), list[Any]()
+    is_named, left = text[0] == "{", text[1:].lstrip()
+    end = "}" if is_named else "]"
+    while not left.startswith(end):
+        if is_named:
+            key, colon, left = left.partition(":")
+            name = key.replace(quote, "").strip().strip('"')
+            if not colon or name in named:
+                raise ValueError("a member has a name of its own")
+            named[name], left = _gemma_value(left, quote)
+        else:
+            value, left = _gemma_value(left, quote)
+            listed.append(value)
+        left = left.lstrip()
+        if left.startswith(","):
+            left = left[1:].lstrip()
+        elif not left.startswith(end):
+            raise ValueError("a comma is missing, or an end")
+    return named if is_named else listed, left[1:]

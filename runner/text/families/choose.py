@@ -6,15 +6,24 @@ know is told here by what templates write.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from runner.text.families.call_forms import call_form
-from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
+from runner.text.families.calls import (
+    DEEPSEEK,
+    KIMI,
+    bare_json_calls,
+    deepseek_calls,
+    gemma_calls,
+    json_calls,
+    kimi_calls,
+    mistral_calls,
+)
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.spans import Marks
-from runner.text.families.tagged_calls import TAGGED, tagged_calls
+from runner.text.families.tagged_calls import TAGGED, kept_whole, tagged_calls
 
 _THINKING = {
     "think": Marks("<think>", "</think>"),
@@ -23,8 +32,13 @@ _THINKING = {
     "cohere": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
 }
 """By what a card calls them."""
-_KIMI = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
-_DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_OWN: Mapping[str, ParseWithTools] = {
+    "kimi_k2": kimi_calls,
+    "mistral": mistral_calls,
+    "function_gemma": gemma_calls("<escape>"),
+    "gemma4": gemma_calls('<|"|>'),
+}
+"""By mlx-lm's names of the forms: parsers that lose nothing where its own do."""
 _BARE, _NONE = "llama", "none"
 _LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
 _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
@@ -73,7 +87,7 @@ def family_of(
     if parsers.calls and not parsers.library:
         return replace(_named(parsers.calls, template), think=think, behind_thinking=behind)
     if library.calls is not None:
-        inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
+        inner = tuple(one for one in (*KIMI, *DEEPSEEK) if one in vocabulary)
         form = call_form(library.format, library.calls, template)
         parse = _tolerant(library.format, library.parse)
         return Family(think, library.calls, library.format, parse, inner, behind, form)
@@ -81,11 +95,15 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return a parser that reads what opens as a call with tags; the library reads the rest."""
+    """Return a parser of ours where there is one, or one that reads what opens as a call with tags;
+    the library reads the rest, where nothing is lost by that."""
+    if parse is None or (form or "") in _OWN:
+        return _OWN.get(form or "")
     tagged = TAGGED.get(form or "")
-    if tagged is None or parse is None:
-        return parse
-    return lambda raw, tools: tagged_calls(tagged, raw, tools) or parse(raw, tools)
+    kept = kept_whole(parse)
+    if tagged is None:
+        return kept
+    return lambda raw, tools: tagged_calls(tagged, raw, tools) or kept(raw, tools)
 
 
 def _behind(end: str, template: str) -> str:
@@ -123,5 +141,5 @@ def _named(parser: str, template: str) -> Family:
 
 
 def _family(form: str, marks: Marks, parse: ParseWithTools, template: str) -> Family:
-    inner = _DEEPSEEK if form == "deepseek" else ()
+    inner = DEEPSEEK if form == "deepseek" else ()
     return Family(None, marks, form, parse, inner, form=call_form(form, marks, template))

@@ -2,7 +2,8 @@
 
 Mended are raw control characters, escapes that JSON does not have, halves of surrogate pairs (now
 U+FFFD), commas before an end, Python's words, brackets closed by the wrong one, and bare words,
-which become text. What is JSON stays as it is, character by character.
+which become text. Text, too, becomes what clients could not send back: values nested deeper than
+`DEEPEST` levels and numbers beyond a double. Other JSON stays as it is, character by character.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 _NO_CHARACTER = "\ufffd"
 _SPACE = " \t\r\n"
 _STRUCTURE = frozenset('{}[]:,"' + _SPACE)
+_WIDEST = 1024
+"""Bits of a whole number that a double holds."""
+DEEPEST = 48
+"""Levels of arguments: with what stands around them in a history, a body has at most 64."""
 
 
 class ObjectText:
@@ -30,16 +35,30 @@ class ObjectText:
     it, so that what was mended may not be what was meant.
     """
 
-    __slots__ = ("_escape", "_inside", "_open", "_waiting", "_wants", "_word", "behind", "is_over",
-                 "is_torn")  # fmt: skip
+    __slots__ = (
+        "_buried",
+        "_deepest",
+        "_escape",
+        "_inside",
+        "_open",
+        "_waiting",
+        "_wants",
+        "_word",
+        "behind",
+        "is_over",
+        "is_torn",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, deepest: float = DEEPEST) -> None:
+        """`deepest`: a value with so many levels around it becomes text."""
+        self._deepest = deepest
         self._open: list[str] = []
         self._wants: list[Literal["name", "colon", "value", "comma"]] = []  # for each open one
         self._inside = False  # a string
         self._escape = ""  # one that is not whole, or half a pair of surrogates
         self._word = ""  # outside of strings: a number, a word
         self._waiting = ""  # a comma, and the white space behind it
+        self._buried: ObjectText | None = None  # the value that is nested too deep
         self.is_over = False
         self.behind = ""
         self.is_torn = False
@@ -47,7 +66,7 @@ class ObjectText:
     @property
     def inside_string(self) -> bool:
         """Return whether the text so far breaks off within a string."""
-        return self._inside
+        return self._inside if self._buried is None else self._buried.inside_string
 
     def take(self, text: str) -> str:
         """Return what is certain of the object's text, which begins with the first."""
@@ -57,6 +76,9 @@ class ObjectText:
             if self.is_over:
                 self.behind += text[place:]
                 break
+            if self._buried is not None:
+                text, place = self._take_buried(text[place:], out), 0
+                continue
             plain = _PLAIN.match(text, place) if self._inside and not self._escape else None
             if plain is not None:
                 out.append(plain[0])
@@ -74,6 +96,9 @@ class ObjectText:
         if self.is_over:
             return ""
         out: list[str] = []
+        if self._buried is not None:
+            out += (_quoted(self._buried.missing()), '"')
+            self._buried = None
         while self._escape:
             self._end_escape("", out)
         if self._inside:
@@ -85,9 +110,21 @@ class ObjectText:
 
     def cut(self) -> str:
         """Return what was held back, where the limit cut the object off."""
-        if self.is_over or self._inside:
+        if self.is_over or self._inside or self._buried is not None:
             return ""
         return self._waiting + (self._word if _VALUE.match(self._word) else "")
+
+    def _take_buried(self, text: str, out: list[str]) -> str:
+        """Take text of a value that is nested too deep; return what stands behind it."""
+        buried = self._buried
+        assert buried is not None
+        out.append(_quoted(buried.take(text)))
+        if not buried.is_over:
+            return ""
+        out.append('"')
+        self._buried = None
+        self.is_torn |= buried.is_torn
+        return buried.behind
 
     def _take_inside(self, letter: str, out: list[str]) -> None:
         if self._escape:
@@ -158,6 +195,10 @@ class ObjectText:
                 self._waiting += letter
             else:
                 out.append(letter)
+        elif letter != '"' and len(self._open) == self._deepest:
+            self._make_place(out, is_text=False)
+            self._buried = ObjectText(math.inf)
+            out += ('"', _quoted(self._buried.take(letter)))
         else:
             self._make_place(out, is_text=letter == '"')
             self._inside = letter == '"'
@@ -171,7 +212,7 @@ class ObjectText:
         if not word:
             return
         is_name = self._make_place(out, is_text=True)
-        if is_name or not _VALUE.fullmatch(word):
+        if is_name or not (_VALUE.fullmatch(word) and _fits(word)):
             text = json.dumps(_whole_text(word.strip("'")), ensure_ascii=False)
             word = text if is_name else _PYTHON.get(word, text)
         out.append(word)
@@ -243,21 +284,36 @@ def object_of(text: str) -> dict[str, Any] | None:
     return None
 
 
-def sendable(value: Any) -> Any:
-    """Return a value without what JSON or UTF-8 cannot say: halves of surrogate pairs are U+FFFD,
-    numbers that are none their names. Raises ValueError for what is of no type of JSON."""
+def sendable(value: Any, level: int = 0) -> Any:
+    """Return a value without what JSON, UTF-8 or a client cannot say: halves of surrogate pairs are
+    U+FFFD, numbers that are none their names, those beyond a double their digits, and what has
+    `DEEPEST` levels around it, `level` of them here, is JSON text."""
     if isinstance(value, str):
         return _whole_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
         known = cast(Mapping[Any, Any], value)
-        return {_whole_text(str(name)): sendable(one) for name, one in known.items()}
+        found = {_whole_text(str(name)): sendable(one, level + 1) for name, one in known.items()}
+        return json.dumps(found, ensure_ascii=False) if level == DEEPEST else found
     if isinstance(value, list | tuple | set | frozenset):
-        return [sendable(one) for one in cast(list[Any], value)]
-    if value is None or isinstance(value, bool | int | float):
+        items = [sendable(one, level + 1) for one in cast(list[Any], value)]
+        return json.dumps(items, ensure_ascii=False) if level == DEEPEST else items
+    if value is None or isinstance(value, bool | float):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() < _WIDEST else str(value)
     return str(value)
+
+
+def _fits(word: str) -> bool:
+    """Return whether a word of JSON is no number beyond a double."""
+    return not word[-1].isdigit() or math.isfinite(float(word))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it stands within a string of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _whole_text(text: str) -> str:

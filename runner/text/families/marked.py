@@ -5,10 +5,11 @@ visible text, which never shows them; thinking and calls may contain them. A thi
 only before anything visible was said (or right after a tool call), so that a model may write
 about its own markers; a tool call opens wherever its marker stands outside thinking. Blank
 lines at the edges of thinking, after it and around calls are layout, not content, and are
-dropped. What opens as a call and is not one is given back as the text it was: nothing is lost. The
-arguments of a call in JSON are told as they come, from their first name on; the limit may cut them
-off. A call that it cut off before its name is whole is nothing, for markup is no answer; of one
-that is no JSON there is the name, and a brace that no reader takes for whole arguments.
+dropped. A marker that stands twice counts once, and a call whose end is left out ends where the
+next one opens. What opens as a call and is not one is given back as the text it was: nothing is
+lost. The arguments of a call in JSON are told as they come, from their first name on; the limit may
+cut them off. A call that it cut off before its name is whole is nothing, for markup is no answer;
+of one that is no JSON there is the name, and a brace that no reader takes for whole arguments.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class SpanReader:
     """
 
     __slots__ = (
+        "_before",
         "_blank",
         "_call",
         "_calls",
+        "_closed",
         "_fresh",
         "_is_begun",
         "_markers",
@@ -72,6 +75,8 @@ class SpanReader:
         self._trim = opening == "reasoning"  # leading white space is layout
         self._blank: str = ""  # trailing white space that may turn out to be layout
         self._call = CallText(0)  # the open one
+        self._before = ""  # markers before it that stand twice
+        self._closed = ""  # the end marker behind which nothing visible was said yet
         self._offset = 0  # of the raw text taken so far
         self._stops = Scan(stops)
         self.stop: str | None = None
@@ -123,7 +128,7 @@ class SpanReader:
             elif markup is not None:
                 self._cut_off(None if markup[0] is None else (markup[0], "{"), out)
             elif not (is_cut and self._close_cut(out)):
-                self._say(marks.dropped + self._call.raw, out)
+                self._say(self._before + marks.dropped + self._call.raw, out)
         if self._state == "text" and self.stop is None:
             self._settle(self._stops.flush(), self._offset, out)
             if not self._trim:
@@ -139,13 +144,13 @@ class SpanReader:
         think, calls = self._think, self._calls
         sought: list[str] = []
         if self._state == "reasoning" and think is not None:
-            sought.append(think.end)
+            sought += (think.end, think.start)
         elif self._state == "call" and calls is not None:
-            sought.extend([calls.end] if calls.end else [])
+            sought += (calls.end, calls.dropped)
         else:
-            sought.extend([calls.start] if calls is not None else [])
-            sought.extend([think.start] if think is not None else [])
-        return automaton(tuple(sought))
+            for marks in filter(None, (calls, think)):
+                sought += (marks.start, marks.end)
+        return automaton(tuple(filter(None, sought)))
 
     def _enter(self, state: Literal["text", "reasoning", "call"]) -> None:
         self._state = state
@@ -191,28 +196,37 @@ class SpanReader:
         if not text:
             return
         kind = "reasoning" if self._state == "reasoning" else "text"
-        self._trim = False
+        self._trim, self._closed = False, ""
         self._fresh = self._fresh and kind == "reasoning"
         self._is_begun = self._is_begun or kind == "text"
         out.append(Span(kind, text, end - len(text), end))
 
     def _turn(self, found: str, out: list[Span | Call]) -> None:
         """Take a marker that was found: the offset passes it and the state changes."""
-        calls = self._calls
+        calls, think = self._calls, self._think
+        is_first = not self._is_begun and not self._stops.held.strip(_LAYOUT)
         start = self._offset
         self._offset += len(found)
-        if self._state == "reasoning":
-            self._blank, self._trim = "", True
+        if self._state == "reasoning" and think is not None and found == think.end:
+            self._blank, self._trim, self._closed = "", True, found
             self._enter("text")
-        elif self._state == "call":
+        elif self._state == "reasoning":
+            if not self._trim:  # else it stands twice
+                self._settle(found, self._offset, out)
+        elif self._state == "call" and found == self._marks_of_calls().end:
             self._end_call(found, out)
-        elif calls is not None and found == calls.start and self._may_call(calls):
+        elif self._state == "call":
+            self._open_again(found, out)
+        elif found == self._closed and not self._stops.held:
+            self._blank = ""  # it stands twice
+        elif calls is not None and found == calls.start and (not calls.leads or is_first):
             self._settle(self._stops.flush(), start, out)
             self._call = CallText(start, calls.kept, passes_on=not calls.leads)
+            self._before = ""
             self._enter("call")
         elif (
-            self._think is not None
-            and found == self._think.start
+            think is not None
+            and found == think.start
             and self._fresh
             and not self._stops.held.strip(_LAYOUT)
         ):
@@ -222,10 +236,23 @@ class SpanReader:
         else:
             self._say(found, out)
 
-    def _may_call(self, calls: Marks) -> bool:
-        """Return whether a call may open here."""
-        is_leading = not self._is_begun and not self._stops.held.strip(_LAYOUT)
-        return is_leading or not calls.leads
+    def _open_again(self, marker: str, out: list[Span | Call]) -> None:
+        """Take a beginning of calls within an open one: it stands twice, or the end was left out;
+        any other is text of the call."""
+        call = self._call
+        if not call.raw.strip():
+            self._before += marker + call.raw
+            self._call = CallText(call.start)
+            return
+        if call.inside_string or not call.is_whole(self._parse):
+            out.extend(call.take(marker, self._offset))
+            return
+        self._offset -= len(marker)
+        self._close(out)
+        self._say(call.left, out)
+        self._offset += len(marker)
+        self._settle(self._stops.flush(), self._offset - len(marker), out)
+        self._call, self._before = CallText(self._offset - len(marker)), ""
 
     def _end_call(self, marker: str, out: list[Span | Call]) -> None:
         if self._call.inside_string:
@@ -236,9 +263,11 @@ class SpanReader:
         self._enter("text")
         if closed:
             self._say(self._call.left, out)
+            self._blank = ""  # layout before the marker
         self._offset += len(marker)
         if not closed:
-            self._say(self._marks_of_calls().dropped + self._call.raw + marker, out)
+            opened = self._before + self._marks_of_calls().dropped
+            self._say(opened + self._call.raw + marker, out)
 
     def _close(self, out: list[Span | Call], is_cut: bool = False) -> bool:
         """Append the calls that the open one makes; False, and nothing, where it makes none."""
@@ -247,6 +276,7 @@ class SpanReader:
         if calls:
             self._blank, self._trim = "", True
             self._fresh = self._think is not None
+            self._closed = self._marks_of_calls().end
         return bool(calls)
 
     def _is_readable(self, markup: tuple[str | None, bool] | None, is_cut: bool) -> bool:

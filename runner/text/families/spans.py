@@ -52,3 +52,9 @@ class Call:
 
 ParseCalls = Callable[[str], object]
 """The text between the markers -> {name, arguments} or a list of them; raises when malformed."""
+
+
+class Rest(str):
+    """What stands between marks of calls and is part of none: a parser returns it beside them."""
+
+    __slots__ = ()

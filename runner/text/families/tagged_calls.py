@@ -1,8 +1,8 @@
-"""Parses calls whose arguments stand between tags: Qwen3-Coder's, GLM's, MiniMax's, LongCat's.
+"""Parses calls whose arguments stand between tags: Qwen3-Coder's, GLM's, MiniMax's and others'.
 
 Pure. What opens as such a call is one: a value that is not of its schema's type is told as the
-text that it is, and an end that is missing is where the next tag opens. mlx-lm's parsers raise at
-the first such value, or drop it.
+text that it is, an end that is missing is where the next tag opens, and text between the tags is
+told beside the call. mlx-lm's parsers raise at the first such value, or drop it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, cast
+
+from runner.text.families.spans import Rest
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedForm:
     """How calls and arguments are found, each pattern with a name and the text behind it.
-    `guesses`: a value without a schema is any JSON, else an object or a list."""
+    `guesses`: a value without a schema is any JSON, else an object or a list. An argument may have
+    the `kind` that its tag tells."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
@@ -28,6 +32,19 @@ class TaggedForm:
 
 def _form(call: str, argument: str, *, guesses: bool = False) -> TaggedForm:
     return TaggedForm(re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL), guesses)
+
+
+_QUOTED = r'"([^"]*)"'
+
+
+def _keyed(prefix: str) -> TaggedForm:
+    key, value = f"{prefix}arg_key", f"{prefix}arg_value"
+    return _form(
+        rf"\A\s*([^\s<>{{}}\[\]]+)\s*(?=<{key}>|\Z)(.*)",
+        rf"<{key}>((?:(?!<{key}>).)*?)</{key}>\s*(?:</{key}>\s*)*(?:<{value}>)*(.*?)"
+        rf"(?:</{value}>|(?=<{key}>)|\Z)",
+        guesses=True,
+    )
 
 
 _NAMED = r"""\s*["']?([^"'<>]+?)["']?\s*"""
@@ -40,19 +57,42 @@ TAGGED: Mapping[str, TaggedForm] = {
         rf"<invoke name={_NAMED}>(.*?)(?:</invoke>|(?=<invoke name=)|\Z)",
         rf"<parameter name={_NAMED}>(.*?)(?:</parameter>|(?=<parameter name=)|\Z)",
     ),
-    "glm47": _form(
-        r"\A\s*([^\s<>{}\[\]]+)\s*(?=<arg_key>)(.*)",
-        r"<arg_key>(.*?)</arg_key>\s*(?:<arg_value>)?(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)",
+    "muse_spark": _form(
+        rf"<atem:invoke name={_NAMED}>(.*?)(?:</atem:invoke>|(?=<atem:invoke name=)|\Z)",
+        rf"<atem:parameter name={_NAMED}>(.*?)"
+        r"(?:</atem:parameter>|(?=<atem:parameter name=)|\Z)",
         guesses=True,
     ),
-    "longcat": _form(
-        r"\A\s*([^\s<>{}\[\]]+)\s*(?=<longcat_arg_key>)(.*)",
-        r"<longcat_arg_key>(.*?)</longcat_arg_key>\s*(?:<longcat_arg_value>)?(.*?)"
-        r"(?:</longcat_arg_value>|(?=<longcat_arg_key>)|\Z)",
+    "minicpm5": _form(
+        rf"(?:\A|<function name=){_NAMED}>(.*?)(?:</function>|(?=<function name=)|\Z)",
+        rf"<param name={_NAMED}>(\s*<!\[CDATA\[.*?\]\]>\s*|.*?)"
+        r"(?:</param>|(?=<param name=)|\Z)",
         guesses=True,
     ),
+    "kimi_k3": _form(
+        rf"(?!.*<\|open\|>json)<\|open\|>call\b(?:(?!<\|sep\|>).)*?tool={_QUOTED}(?:(?!<\|sep\|>).)*<\|sep\|>"
+        r"(.*?)(?:<\|close\|>call<\|sep\|>|(?=<\|open\|>call\b)|\Z)",
+        rf"<\|open\|>argument\b(?:(?!<\|sep\|>|key=).)*key={_QUOTED}"
+        r"(?:(?!<\|sep\|>|type=).)*(?:type=\"(?P<kind>\w+)\")?(?:(?!<\|sep\|>).)*<\|sep\|>"
+        r"(?P<text>.*?)(?:<\|close\|>argument<\|sep\|>|(?=<\|open\|>argument\b)|\Z)",
+    ),
+    "glm47": _keyed(""),
+    "laguna": _keyed(""),
+    "longcat": _keyed("longcat_"),
 }
 """By mlx-lm's name of the form."""
+
+_TAGS = re.compile(
+    r"</?(?:\w+[:_])?(?:tool_call|function|parameter|param|invoke|arg_key|arg_value)\b[^<>\n]*>"
+    r"|<\|(?:open|close)\|>(?:(?!<\|sep\|>).)*<\|sep\|>"
+)
+_CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_SYNTAX = re.compile(
+    r"<\|\w+\|>|\b(?:call|tool|index|argument|key|type|json|true|false|null|None|string|boolean|number|array|object)\b"
+)
+_WORD = re.compile(r"[^\W\d_]\w+")
+Parse = Callable[[str, Sequence[Mapping[str, Any]]], object]
 
 _TYPES: Mapping[type, str] = {
     str: "string",
@@ -74,35 +114,85 @@ _WORDS = (
 """What schemas call a type, by how the word begins."""
 
 
-def tagged_calls(
-    form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the calls in the text between the marks; none where it does not open as one does."""
-    found: list[dict[str, Any]] = []
-    for name, body in form.call.findall(raw):
+def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]]) -> list[object]:
+    """Return the calls in the text between the marks, and a `Rest` of what is in none; nothing
+    where it does not open as a call does."""
+    found: list[object] = []
+    rest: list[str] = []
+    matches = [*_spread(form.call, raw, rest)]
+    for match, later in zip_longest(matches, matches[1:]):
+        name = _unquoted(match[1])
+        is_open = match.end() == match.end(2) and not match[2].strip()
+        if is_open and later is not None and later[1] == match[1]:
+            continue  # it stands twice
         known = _properties(name, tools)
-        arguments = {
-            argument: _value(text, known.get(argument), guesses=form.guesses)
-            for argument, text in _arguments(form, body)
+        if known is None and "<" not in raw:
+            return []  # a word between marks is a call where it names a tool
+        schemas = dict(known or {})
+        arguments: dict[str, str] = {}
+        for said in _spread(form.argument, match[2], rest):
+            argument, text = _unquoted(said[1].strip()), _bare(form, said[said.lastindex or 2])
+            if told := said.groupdict().get("kind"):
+                schemas.setdefault(argument, {"type": told})
+            if arguments.get(argument):
+                rest.append(f"{arguments[argument]}\n")
+            arguments[argument] = text or arguments.get(argument, "")
+        values = {
+            argument: _value(text, schemas.get(argument), guesses=form.guesses)
+            for argument, text in arguments.items()
         }
-        found.append({"name": name, "arguments": arguments})
-    return found
+        found.append({"name": name, "arguments": values})
+    left = _TAGS.sub("", "".join(rest)).strip()
+    return [*found, Rest(left)] if found and left else found
 
 
-def _arguments(form: TaggedForm, body: str) -> Iterator[tuple[str, str]]:
-    for name, text in form.argument.findall(body):
-        lines = text.removeprefix("\r").removeprefix("\n").removesuffix("\n").removesuffix("\r")
-        yield name.strip(), text.strip() if form.guesses else lines
+def _spread(pattern: re.Pattern[str], text: str, rest: list[str]) -> Iterator[re.Match[str]]:
+    """Yield what a pattern finds; add what stands between to `rest`."""
+    place = 0
+    for match in pattern.finditer(text):
+        rest.append(text[place : match.start()])
+        place = match.end()
+        yield match
+    rest.append(text[place:])
 
 
-def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _bare(form: TaggedForm, text: str) -> str:
+    """Return a value without the layout around it."""
+    cdata = _CDATA.fullmatch(text)
+    if cdata is not None:
+        return cdata[1]
+    lines = text.removeprefix("\r").removeprefix("\n").removesuffix("\n").removesuffix("\r")
+    return text.strip() if form.guesses else lines
+
+
+def kept_whole(parse: Parse) -> Parse:
+    """Return a parser of which each call has all words that it read: one that drops some raises."""
+
+    def read(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        found = parse(raw, tools)
+        said = str(found).lower()
+        words = _WORD.findall(_SYNTAX.sub(" ", _ESCAPE.sub(" ", raw)))
+        if any(word.lower() not in said for word in words):
+            raise ValueError("the parser drops what stands between the marks")
+        return found
+
+    return read
+
+
+def _unquoted(name: str) -> str:
+    """Return a name as it was before it stood between quotation marks."""
+    return name.replace("&quot;", '"').replace("&amp;", "&")
+
+
+def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the schemas of a tool's arguments; None where there is no such tool."""
     for tool in tools:
         function: Any = tool.get("function")
         if isinstance(function, Mapping) and cast(Any, function).get("name") == name:
             schema: Any = cast(Any, function).get("parameters")
             known = schema.get("properties") if isinstance(schema, Mapping) else None  # pyright: ignore
             return cast(Mapping[str, Any], known) if isinstance(known, Mapping) else {}
-    return {}
+    return None
 
 
 def _value(text: str, schema: Any, *, guesses: bool) -> Any:

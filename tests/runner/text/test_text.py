@@ -170,16 +170,22 @@ def test_a_template_that_raises_refuses_the_request_in_its_own_words() -> None:
     assert "not that" in refusal.message
 
 
-def test_a_model_tells_what_its_template_wants_and_refuses_what_it_does_not_show() -> None:
+SHOWS_NO_CALLS = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> tool_call.name #}"
+)
+
+
+def test_a_model_tells_what_its_template_wants_and_refuses_tools_that_it_does_not_show() -> None:
     assert TEXT.facts["template"].startswith("system text at the beginning only")
-    shows_calls = (
-        "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> tool_call.name #}"
-    )
-    other = Text(toy_tokenizer(shows_calls))
+    other = Text(toy_tokenizer(SHOWS_NO_CALLS))
     assert "tools are not shown" in other.facts["template"]
     refusal = other.prepare(request(chat("hi", tools=(TOOL,))), 4096)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == ("unsupported", "tools")
+
+
+def test_a_call_that_a_template_does_not_show_is_refused_by_name() -> None:
+    other = Text(toy_tokenizer(SHOWS_NO_CALLS))
     call = ChatMessage(
         role="assistant", tool_calls=(ToolCall(call_id="c", name="f", arguments="{}"),)
     )

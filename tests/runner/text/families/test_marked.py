@@ -289,13 +289,52 @@ def test_an_end_marker_within_an_argument_does_not_end_the_call() -> None:
         '{"name": "", "arguments": {}}',
         '{"name": "f", "arguments": [1]}',
         '{"name": "f\\ud800", "arguments": {}}',
-        '{"arguments": {"n": ' + "9" * 5000 + '}, "name": "f"}',
-        '{"arguments": ' + '{"a": ' * 5000 + "1" + "}" * 5000 + ', "name": "f"}',
     ],
 )
 def test_a_malformed_call_comes_back_as_the_text_it_was(raw: str) -> None:
     text = f"So: <tool_call>{raw}</tool_call> done"
     assert read(list(text)) == [("text", text)]
+
+
+DEEP = '{"a": ' * 5000 + "1" + "}" * 5000
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        f'{{"name": "f", "arguments": {{"n": {LONG}, "deep": {DEEP}}}}}',
+        f'{{"arguments": {{"n": {LONG}, "deep": {DEEP}}}, "name": "f"}}',
+    ],
+)
+def test_values_that_no_client_could_send_back_are_texts(raw: str) -> None:
+    ((_, name, arguments),) = read([f"<tool_call>{raw}</tool_call>"])
+    found = json.loads(arguments)
+    assert (name, found["n"]) == ("f", LONG)
+    levels = 0
+    value = found["deep"]
+    while isinstance(value, dict):
+        value, levels = value["a"], levels + 1
+    assert levels < 58 and value.replace(" ", "") + "}" * levels in DEEP.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<tool_call><tool_call>{WHOLE_CALL}</tool_call>",
+        f"<tool_call>{WHOLE_CALL}</tool_call></tool_call>",
+        f"<tool_call>\n<tool_call>\n{WHOLE_CALL}\n</tool_call>\n</tool_call>\n",
+        f"<tool_call>{WHOLE_CALL}<tool_call>{WHOLE_CALL}</tool_call>",
+    ],
+)
+def test_a_marker_of_a_call_that_stands_twice_or_is_missing_is_not_told(text: str) -> None:
+    arguments = '{"a": {"b": "}\\""}}'
+    assert read(list(text)) == [("call", "f", arguments)] * text.count(WHOLE_CALL)
+
+
+def test_a_marker_of_thinking_that_stands_twice_is_not_told() -> None:
+    text = "<think><think>\nhm</think></think>\n\nHi </think>"
+    assert read(list(text)) == [("reasoning", "hm"), ("text", "Hi </think>")]
 
 
 def test_a_call_that_the_output_breaks_off_in_comes_back_as_text() -> None:
