@@ -119,11 +119,6 @@ class OpenEmbedding:
         self.credit += grant
         self._watch_credit(now)
 
-    def forgive(self, lost_s: float) -> None:
-        """Note that for so long this process stood still, and no credit could come."""
-        if self._stalled_at is not None:
-            self._stalled_at += lost_s
-
     def stalled_s(self, now: float) -> float:
         """Return for how long the request has waited for credit."""
         return 0.0 if self._stalled_at is None else now - self._stalled_at

@@ -240,13 +240,12 @@ class EmbeddingServer:
 
     def watch(self, now: float) -> None:
         """Give up silent gateway processes, readers that never come back, and what is too late."""
-        lost_s = self._link.watch(now)
+        woke_at = self._link.watch(now)
         told: dict[OpenEmbedding, list[Entry]] = {}
         for request in self._open.values():
-            request.forgive(lost_s)
             if now >= request.deadline_at:
                 told[request] = request.fail("deadline", TIMED_OUT, now)
-            elif request.stalled_s(now) > self._drop_idle_s:
+            elif min(request.stalled_s(now), now - woke_at) > self._drop_idle_s:
                 message = f"the reader took nothing for {self._drop_idle_s:g} s"
                 told[request] = request.fail("deadline", message, now)
         self._send(told)

@@ -213,12 +213,6 @@ class OpenRequest:
             self._parsed[what] = True
         return found
 
-    def forgive(self, lost_s: float) -> None:
-        """Note that for so long this process stood still, and no credit could come."""
-        for choice in self.choices:
-            if choice.stalled_since is not None:
-                choice.stalled_since += lost_s
-
     def stalled_s(self, now: float) -> float:
         """Return for how long the slowest choice has waited for credit."""
         since = [c.stalled_since for c in self.choices if c.stalled_since is not None]

@@ -374,10 +374,9 @@ class RequestServer:
 
     def watch(self, now: float) -> None:
         """Give up silent gateway processes and readers that never come back."""
-        lost_s, outs = self._link.watch(now), dict[bytes, Outgoing]()
+        woke_at, outs = self._link.watch(now), dict[bytes, Outgoing]()
         for request in list(self._open.values()):
-            request.forgive(lost_s)
-            if request.stalled_s(now) > self.spec.drop_idle_s:
+            if min(request.stalled_s(now), now - woke_at) > self.spec.drop_idle_s:
                 out = outs.setdefault(request.peer, Outgoing())
                 message = f"the reader took nothing for {self.spec.drop_idle_s:g} s"
                 request.fail("deadline", message, out)
