@@ -1,10 +1,12 @@
 """Capability cards: what a node can do, and which models lie on its disk.
 
-Pure. A card is a retained reading; the strictly newer one of two wins.
+Pure. A card is a retained reading. The newer one of two wins, and of two with one stamp the same
+one wherever and in whatever order they are heard (`supersedes`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -307,6 +309,19 @@ class NodeCard(Message):
 
 AHEAD_S = 60.0
 """How far a node's clock may be ahead of ours."""
+
+
+def supersedes(card: NodeCard, known: NodeCard | None) -> bool:
+    """Return whether a card takes the place of what is known of its node: it is newer, or of one
+    stamp and the greater by its content. One that is heard again does, too."""
+    if known is None or card.announced_at_s > known.announced_at_s:
+        return True
+    return card.announced_at_s == known.announced_at_s and _content(card) >= _content(known)
+
+
+def _content(card: NodeCard) -> str:
+    """Return all that a card says, equal for equal cards."""
+    return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
 def as_received(card: NodeCard, wall_s: float) -> NodeCard:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from bus.wire.accelerators import HardwareReading
-from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of
+from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of, supersedes
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -94,8 +94,8 @@ class ClusterReadings:
         """Keep a card or a reading; any other message is passed over."""
         if isinstance(message, CardReading):
             card = message.card
-            known = self._cards.get(card.node)
-            if known is None or card.announced_at_s >= known[0].announced_at_s:
+            known, _ = self._cards.get(card.node, (None, now))
+            if supersedes(card, known):
                 self._cards[card.node] = (card, now)
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.hardware.observed_links import measured_links
-from bus.wire.cards import NodeCard
+from bus.wire.cards import NodeCard, supersedes
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -69,10 +69,10 @@ class Observations:
             self.first_heard_at = now
         match message:
             case CardReading(card=card):
-                known = self.cards.get(card.node)
-                if known is None or known[0].announced_at_s <= card.announced_at_s:
+                known, _ = self.cards.get(card.node, (None, now))
+                if supersedes(card, known):
                     self.cards[card.node] = (card, now)
-                return known is None or known[0].models != card.models
+                return known is None or known.models != card.models
             case NodeReading():
                 first = message.node not in self.nodes
                 self.nodes[message.node] = (message, now)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, NodeCard, supersedes
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import StorageReading
@@ -56,8 +56,8 @@ class Sources:
 
     def heard(self, card: NodeCard, now: float) -> None:
         """Take in a card; one's own and older ones change nothing."""
-        known, _ = self.cards.get(card.node, (card, now))
-        if card.node != self.me and card.announced_at_s >= known.announced_at_s:
+        known, _ = self.cards.get(card.node, (None, now))
+        if card.node != self.me and supersedes(card, known):
             self.cards[card.node] = (card, now)
 
     def heard_storage(self, reading: StorageReading, now: float) -> None:
