@@ -1,7 +1,7 @@
 """Capability cards: what a node can do, and which models lie on its disk.
 
-Pure. A card is a retained reading. The newer one of two wins, and of two with one stamp the same
-one wherever and in whatever order they are heard (`supersedes`).
+Pure. A card is a retained reading. The newer one of two wins. Of two with one stamp the same one
+wins on every node and in any order (`supersedes`).
 """
 
 from __future__ import annotations
