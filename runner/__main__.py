@@ -9,7 +9,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
@@ -117,6 +117,12 @@ def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
     return EmbeddingInputs.load(Path(spec.path), max_tokens=spec.context_tokens)
 
 
+def engine_bytes() -> int | None:
+    """Return what MLX has taken at most, None before an engine has loaded it."""
+    device: Any = sys.modules.get("runner.mlx.model.device")
+    return None if device is None else device.taken_bytes()
+
+
 def main() -> int:
     """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
     settings = load_settings()
@@ -138,6 +144,7 @@ def main() -> int:
             open_exchanges=open_exchanges,
             open_maker=open_maker,
             prepare=import_libraries,
+            engine_bytes=engine_bytes,
         ),
     )
 

@@ -37,6 +37,7 @@ NO_SPEC: Final = 73
 SLOT_REFUSED: Final = 74
 GROUP_LOST: Final = 76
 CANNOT_IMPORT: Final = 77
+OVER_MEMORY: Final = 78
 
 EXIT_CODES: Mapping[int, str] = {
     STOPPED: "stopped in good order",
@@ -46,6 +47,7 @@ EXIT_CODES: Mapping[int, str] = {
     NO_SPEC: "no worker was there in time to give this slot a spec",
     SLOT_REFUSED: "the worker has nothing for this slot",
     GROUP_LOST: "the group did not form, or lost a rank; a new generation may do better",
+    OVER_MEMORY: "its process took far more memory beside the model than it may",
     CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is mended",
 }
 """What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""

@@ -53,6 +53,7 @@ from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
 from runner.roles.quantize import QuantizeRole
 from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleParts
+from runner.serving.memory_watch import ProcessMemory
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -80,6 +81,7 @@ class RunnerService:
         self._drain: tuple[float, str] | None = None
         self._since = self._reactor.now()
         self._lost_at: float | None = self._since  # since when there is no worker
+        self._memory = ProcessMemory(factories.engine_bytes)
         self._prepared = False
         self._busy_at: float | None = None
         self._loading = OwedTime(CoreWaits(working_tasks(ENGINE_THREAD, TEXT_THREAD)))
@@ -221,6 +223,11 @@ class RunnerService:
             self._tell_reading()
 
     def _beat(self) -> None:
+        spec = self._spec
+        serves = spec is not None and spec.test is None and spec.quantizes is None
+        promised_bytes = 0 if spec is None else spec.memory_limit_bytes
+        if why := self._memory.look(self.phase if serves else "loading", promised_bytes):
+            self.leave(lifecycle.OVER_MEMORY, "runner_lost", why)
         self._say_hello()
         self._tell_reading()
 
@@ -230,7 +237,10 @@ class RunnerService:
         reading = self._role.reading(self._reactor.now())
         if reading is not None:
             speaker = self._shell.speaker
-            kind = "runner" if isinstance(reading, RunnerReading) else "collective"
+            kind = "collective"
+            if isinstance(reading, RunnerReading):
+                kind, taken = "runner", {"process_bytes": self._memory.used_bytes}
+                reading = reading.model_copy(update=taken)
             self._client.publish(reading_topic(kind, speaker.node, speaker.process), reading)
 
     def _wait(self, now: float) -> None:

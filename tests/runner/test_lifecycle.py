@@ -30,7 +30,7 @@ def test_every_phase_can_end() -> None:
 
 
 def test_exit_codes_are_distinct_and_explained() -> None:
-    assert len(EXIT_CODES) == 8
+    assert len(EXIT_CODES) == 9
     assert all(EXIT_CODES.values())
 
 

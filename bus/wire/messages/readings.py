@@ -119,11 +119,10 @@ class RunnerReading(Message):
 
     Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
     `best_waiting_priority` is the smallest among waiting rows, `best_running_priority` among the
-    others. `last_used_ago_s` counts from the last time that any request was open. `kv` says
-    how its layers hold KV: "full", "8bit", or "8bit in 4 of 24 layers"; empty while that is not
-    known. `active_bytes` and `cache_bytes` (freed, and kept for the next array) are measured,
-    `limit_bytes` is what the rank was promised; `memory_ends` counts rows that ended because a rank
-    took more. `found`: what the lead found out of the model's text files, in words."""
+    others. `last_used_ago_s`: since a request was last open. `kv` is how its layers hold KV:
+    "full", "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured are `active_bytes`,
+    `cache_bytes` (freed, and kept) and what the process has (`process_bytes`); `limit_bytes` was
+    promised; `memory_ends` counts rows that ended for it. `found`: what it found of text files."""
 
     kind: Literal["runner_reading"] = "runner_reading"
     node: NodeId
@@ -161,6 +160,7 @@ class RunnerReading(Message):
     limit_bytes: int = 0
     memory_ends: int = 0
     found: dict[str, str] = {}
+    process_bytes: int = 0
 
 
 class ClassDemand(Message):

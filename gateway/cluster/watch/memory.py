@@ -65,7 +65,15 @@ def _node(
 
 def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> dict[str, Any]:
     said: Mapping[str, Any] = {} if reading is None else reading.model_dump(mode="json")
-    told = ("process", "phase", "limit_bytes", "active_bytes", "cache_bytes", "peak_bytes")
+    told = (
+        "process",
+        "phase",
+        "limit_bytes",
+        "active_bytes",
+        "cache_bytes",
+        "peak_bytes",
+        "process_bytes",
+    )
     lead = ("kv_bytes", "kv_limit_bytes", "prefix_bytes", "memory_ends")
     return {
         "instance": instance.instance,

@@ -238,10 +238,13 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     if reading is None:
         leaves = _leaves(state, one, 0.0)
         return (one.model, _status(state, one), one.instance, *[""] * 4, one.kv, leaves)
+    ranks = state.ranks_of(one)
     speed, memory = (
         f"{reading.generation_tokens_per_s:.0f}",
-        size(sum(rank.active_bytes for rank in state.ranks_of(one))),
+        size(sum(rank.active_bytes for rank in ranks)),
     )
+    if process_bytes := sum(rank.process_bytes for rank in ranks):
+        memory = f"{memory} (process {size(process_bytes)})"
     figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
     leaves = "when done" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
@@ -254,6 +257,7 @@ def _rank_lines(state: NodeState, one: Instance) -> list[str]:
     lines = [
         f"{one.model} rank {rank.rank} on {state.names.get(rank.node, rank.node)}: "
         f"{size(rank.active_bytes)} of {size(rank.limit_bytes)}, at most {size(rank.peak_bytes)}"
+        f"{f'; its process {size(rank.process_bytes)}' if rank.process_bytes else ''}"
         for rank in ranks
         if len(one.shards) > 1
     ]
