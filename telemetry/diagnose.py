@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -92,6 +92,23 @@ def _dumped(program: str, pid: int) -> str:
     return _run([*command, *as_it_stands], DUMP_TIMEOUT_S)
 
 
+NO_SAMPLES = "No stack counts found"
+"""How py-spy says that a process was idle."""
+EMPTY: Mapping[Format, bytes] = {
+    "speedscope": json.dumps(
+        {
+            "$schema": "https://www.speedscope.app/file-format-schema.json",
+            "name": "idle: no samples",
+            "profiles": [],
+            "shared": {"frames": []},
+        }
+    ).encode(),
+    "flamegraph": b"<svg xmlns='http://www.w3.org/2000/svg' width='400' height='40'>"
+    b"<text x='10' y='25'>idle: no samples</text></svg>",
+}
+"""The profile of a process that was idle all the time."""
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether the system has halted a process (SIGSTOP, a debugger)."""
     try:
@@ -123,7 +140,8 @@ def profile(
 ) -> bytes:
     """Sample one process (and its children, when it has any) for `seconds`.
 
-    Returns a speedscope JSON or an SVG. Raises as `stacks` does.
+    Returns a speedscope JSON or an SVG, without samples where the process was idle all the time.
+    Raises as `stacks` does.
     """
     with tempfile.TemporaryDirectory(prefix="shoal-profile-") as folder:
         path = Path(folder) / "capture"
@@ -132,9 +150,16 @@ def profile(
         command += ["--rate", str(rate_hz), "--threads", "--output", str(path)]
         if children:
             command.append("--subprocesses")
-        _run(command, seconds + RECORD_SLACK_S)
+        try:
+            _run(command, seconds + RECORD_SLACK_S)
+        except CaptureFailed as error:
+            if NO_SAMPLES not in str(error):
+                raise
+            path.unlink(missing_ok=True)
         if not path.exists():
-            raise CaptureFailed("py-spy saw nothing: the process was idle or ended meanwhile")
+            if not psutil.pid_exists(pid):
+                raise CaptureFailed("the process ended meanwhile")
+            return EMPTY[form]
         if path.stat().st_size > MAX_CAPTURE_BYTES:
             raise CaptureFailed(
                 f"the capture is over {MAX_CAPTURE_BYTES >> 20} MB; ask for fewer seconds or hertz"

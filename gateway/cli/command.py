@@ -9,19 +9,31 @@ imported by what it runs: the list of verbs is to be there at once.
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from typer.main import get_command
 
 from gateway.cli.exit_codes import INTERRUPTED
+
+_ALLOW = "let this user write there, or choose another home with `--home DIR`"
+_FREE = "free some space there, or choose another home with `--home DIR`"
+UNWRITABLE: Mapping[int, str] = {
+    errno.EROFS: _ALLOW,
+    errno.EACCES: _ALLOW,
+    errno.EPERM: _ALLOW,
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+}
+"""What to do where the disk refuses a file: no defect of ours."""
 
 if TYPE_CHECKING:
     from bus.wire.errors import ShoalError
@@ -196,7 +208,6 @@ def end_in_words(output: Output, act: Callable[[], None]) -> None:
     """Run `act`; say what goes wrong on `output`, and raise typer.Exit with its exit code."""
     from bus.wire.errors import ShoalError
     from gateway.cli.output.errors import FAILED, CliError
-    from gateway.cli.output.terminal import DEBUG
 
     try:
         act()
@@ -213,12 +224,25 @@ def end_in_words(output: Output, act: Callable[[], None]) -> None:
         raise typer.Exit(0) from None
     except (typer.Exit, typer.Abort):
         raise
-    except Exception as error:
-        if output.verbosity >= DEBUG:
-            output.detail(traceback.format_exc())
-        text = f"this is a defect of shoal: {type(error).__name__}: {error}"
-        output.error(CliError(text, remedy="repeat it with -vv for the traceback and report it"))
+    except OSError as error:
+        if error.filename is None or error.errno not in UNWRITABLE:
+            _end_as_defect(output, error)
+        text = f"{error.filename}: {error.strerror or error}"
+        output.error(CliError(text, remedy=UNWRITABLE[cast(int, error.errno)]))
         raise typer.Exit(FAILED) from None
+    except Exception as error:
+        _end_as_defect(output, error)
+
+
+def _end_as_defect(output: Output, error: Exception) -> NoReturn:
+    from gateway.cli.output.errors import FAILED, CliError
+    from gateway.cli.output.terminal import DEBUG
+
+    if output.verbosity >= DEBUG:
+        output.detail(traceback.format_exc())
+    text = f"this is a defect of shoal: {type(error).__name__}: {error}"
+    output.error(CliError(text, remedy="repeat it with -vv for the traceback and report it"))
+    raise typer.Exit(FAILED) from None
 
 
 def _in_words(error: ShoalError) -> CliError:

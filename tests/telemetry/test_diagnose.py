@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +117,20 @@ def wait_until_stopped(pid: int) -> None:
     end = time.monotonic() + 10
     while not diagnose.is_stopped(pid):
         assert time.monotonic() < end, "the process never stopped"
+
+
+@pytest.mark.parametrize("does", ["exit 0", "echo Error: No stack counts found >&2; exit 1"])
+@pytest.mark.parametrize("form", ["speedscope", "flamegraph"])
+def test_an_idle_process_has_an_empty_profile(
+    tmp_path: Path, does: str, form: diagnose.Format
+) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o700)
+    asked = {"seconds": 1.0, "rate_hz": 10, "form": form, "children": ()}
+    captured = diagnose.profile(str(program), os.getpid(), **asked)  # pyright: ignore
+    assert b"idle: no samples" in captured
+    if form == "speedscope":
+        assert json.loads(captured)["profiles"] == []
+    with pytest.raises(diagnose.CaptureFailed, match="ended meanwhile"):
+        diagnose.profile(str(program), 2**22 + 1, **asked)  # pyright: ignore

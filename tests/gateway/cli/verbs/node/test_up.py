@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,11 @@ def test_a_look_asks_why_a_model_waits_and_tells_the_sum(tmp_path: Path) -> None
         (ModelLook("shoal-tiny", NO_ROOM, why="needs 9 GB, n1 has 2 GB"),),
         *[(ModelLook("shoal-tiny", "waiting"),)] * 2,
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder that takes no file, of root either")
+def test_a_home_that_cannot_be_written_is_no_defect() -> None:
+    found = up(Path("/sys/shoal-home"))
+    assert found.exit_code == 1, found.stderr
+    assert "defect" not in found.stderr and "/sys/shoal-home" in found.stderr
+    assert "choose another home with `--home DIR`" in found.stderr
