@@ -183,15 +183,17 @@ def _agreed(said: Mapping[str, Said | None]) -> tuple[str, Said | None]:
     return found[0] if found else ("", None)
 
 
-def tool_tag(own: str) -> Callable[[object], str | None]:
-    """Return what tells a tool that the client runs, whose `type` is `own` or left out (`~own`),
-    from one of another kind (`~foreign`)."""
+def tool_tag(own: str, *others: str) -> Callable[[object], str | None]:
+    """Return what tells a tool that the client runs, whose `type` is `own` or left out (`~own`) or
+    one of `others` (`~` and that), from one of another kind (`~foreign`)."""
 
     def tag(value: object) -> str | None:
         """Return the tag of a tool; None for what is no object."""
         if not isinstance(value, Mapping):
             return None
         kind = cast(Mapping[str, object], value).get("type")
+        if kind in others:
+            return f"~{kind}"
         return "~foreign" if isinstance(kind, str) and kind != own else "~own"
 
     return tag

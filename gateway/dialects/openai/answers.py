@@ -82,6 +82,21 @@ class AnsweredCall(TypedDict):
     function: AnsweredFunction
 
 
+class AnsweredCustom(TypedDict):
+    """A tool that takes text, as it is called."""
+
+    name: str
+    input: str
+
+
+class AnsweredCustomCall(TypedDict):
+    """A call of a tool that takes text."""
+
+    id: str
+    type: Literal["custom"]
+    custom: AnsweredCustom
+
+
 class AnsweredMessage(TypedDict):
     """The assistant's turn; `content` is null where there are calls alone. `function_call` is one
     in the older form, where the body has functions."""
@@ -89,7 +104,7 @@ class AnsweredMessage(TypedDict):
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[AnsweredCall]]
+    tool_calls: NotRequired[list[AnsweredCall | AnsweredCustomCall]]
     function_call: NotRequired[AnsweredFunction]
 
 
@@ -160,13 +175,29 @@ class CallDelta(TypedDict):
     function: FunctionDelta
 
 
+class CustomDelta(TypedDict):
+    """A piece of the text that a tool is called with: its name in the first alone."""
+
+    name: NotRequired[str]
+    input: str
+
+
+class CustomCallDelta(TypedDict):
+    """A piece of a call of a tool that takes text: its id in the first alone."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["custom"]]
+    custom: CustomDelta
+
+
 class ChatDelta(TypedDict):
     """What a chunk adds to the assistant's turn."""
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[CallDelta]]
+    tool_calls: NotRequired[list[CallDelta | CustomCallDelta]]
     function_call: NotRequired[FunctionDelta]
 
 

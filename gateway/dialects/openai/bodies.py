@@ -22,6 +22,7 @@ from gateway.dialects.body import (
     no_effect,
     only,
 )
+from gateway.dialects.openai.custom_tools import NAME, CustomChoiceBody, CustomToolBody
 from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
@@ -70,8 +71,6 @@ REFUSED_COMPLETIONS = {
 
 # --- tools and formats --------------------------------------------------------------------
 
-NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
-
 
 class FunctionBody(Closed):
     """A function that the model may call."""
@@ -99,8 +98,10 @@ class ForeignToolBody(Closed):
 
 
 ToolBody = Annotated[
-    Annotated[FunctionToolBody, Tag("~own")] | Annotated[ForeignToolBody, Tag("~foreign")],
-    by_shape("an object", tool_tag("function")),
+    Annotated[FunctionToolBody, Tag("~own")]
+    | Annotated[CustomToolBody, Tag("~custom")]
+    | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag("function", "custom")),
 ]
 
 
@@ -128,7 +129,13 @@ class AllowedToolsBody(Closed):
     """The tools that are allowed this time, of those in `tools`."""
 
     mode: Literal["auto", "required"]
-    tools: list[AllowedToolBody] = Field(min_length=1)
+    tools: list[
+        Annotated[
+            Annotated[AllowedToolBody, Tag("~function")]
+            | Annotated[CustomChoiceBody, Tag("~custom")],
+            by_field("type", "function", "custom"),
+        ]
+    ] = Field(min_length=1)
 
 
 class AllowedChoiceBody(Closed):
@@ -143,8 +150,9 @@ ToolChoiceBody = Annotated[
     | Annotated[
         Annotated[
             Annotated[NamedChoiceBody, Tag("~function")]
+            | Annotated[CustomChoiceBody, Tag("~custom")]
             | Annotated[AllowedChoiceBody, Tag("~allowed_tools")],
-            by_field("type", "function", "allowed_tools"),
+            by_field("type", "function", "custom", "allowed_tools"),
         ],
         Tag("~object"),
     ],

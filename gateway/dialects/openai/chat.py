@@ -2,9 +2,9 @@
 
 Pure. Every field is honoured or refused by name; those accepted without effect stand in
 `bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
-is read as its text. `tool_choice` with `allowed_tools` offers only those tools. Tools of other
-kinds than functions are not offered to the model, and named; an earlier call of one is read as a
-call whose one argument is its input.
+is read as its text. `tool_choice` with `allowed_tools` offers only those tools. A tool that takes
+text is offered as a function whose one argument is that (`custom_tools`); tools of other kinds are
+not offered to the model, and named.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import bad_field, ignoring, read_body
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import FUNCTION_CALL, ChatStream, render_chat
+from gateway.dialects.openai.custom_tools import (
+    CustomChoiceBody,
+    CustomToolBody,
+    custom_function,
+    custom_tells,
+)
 from gateway.dialects.openai.formats import output_of
 from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
-    NO_SUCH_TOOL,
     ThinkingAsked,
-    foreign_in,
     stops_of,
     thinking_asked,
     tools_of,
@@ -97,14 +101,11 @@ class OpenAIChat:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(asked),
-            extras=ignoring(
-                thinking.told_in(extras, context.limits),
-                foreign_in(asked.tools, bodies.ForeignToolBody),
-                NO_SUCH_TOOL,
-                context.limits,
+            extras=fields.tools_told(
+                asked.tools, thinking.told_in(extras, context.limits), context.limits
             ),
             said_back=fields.said_back_of(asked),
-            tells=frozenset((FUNCTION_CALL,) if older else ()),
+            tells=frozenset((FUNCTION_CALL,)) if older else custom_tells(asked.tools),
             manner=fields.manner_of(asked.verbosity),
             affinity=asked.prompt_cache_key or "",
         )
@@ -236,11 +237,11 @@ def _tools_of(
             return tools, ToolChoice(mode="none")
         case "required":
             if not tools:
-                raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
+                raise bad_field("tool_choice", "'required' needs a tool that the client runs")
             return tools, ToolChoice(mode="required")
-        case bodies.NamedChoiceBody() as named:
-            name = named.function.name
-            _check_known(name, specs, "tool_choice.function.name")
+        case bodies.NamedChoiceBody() | CustomChoiceBody() as named:
+            kind, name = fields.tool_named(named)
+            _check_known(name, specs, f"tool_choice.{kind}.name")
             return tools, ToolChoice(mode="named", name=name)
         case bodies.AllowedChoiceBody() as allowed:
             return _allowed_of(allowed, specs)
@@ -267,8 +268,10 @@ def _functions_of(
 
 
 def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return a function; None for a tool of another kind."""
-    return None if isinstance(tool, bodies.ForeignToolBody) else tool_of(tool.function)
+    """Return a function, or a tool that takes text as one; None for a tool of another kind."""
+    if isinstance(tool, bodies.ForeignToolBody):
+        return None
+    return custom_function(tool) if isinstance(tool, CustomToolBody) else tool_of(tool.function)
 
 
 def tool_of(function: bodies.FunctionBody) -> ToolSpec:
@@ -286,9 +289,9 @@ def _allowed_of(
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     allowed: dict[str, ToolSpec] = {}
     for index, one in enumerate(choice.allowed_tools.tools):
-        field = f"tool_choice.allowed_tools.tools[{index}].function.name"
-        _check_known(one.function.name, specs, field)
-        allowed[one.function.name] = specs[one.function.name]
+        kind, name = fields.tool_named(one)
+        _check_known(name, specs, f"tool_choice.allowed_tools.tools[{index}].{kind}.name")
+        allowed[name] = specs[name]
     return tuple(allowed.values()), ToolChoice(mode=choice.allowed_tools.mode)
 
 

@@ -25,12 +25,12 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Vectors,
 )
-from gateway.dialects.collect import Collected, CollectedChoice, Collector
+from gateway.dialects.collect import Collected, CollectedCall, CollectedChoice, Collector
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
-from gateway.dialects.openai.answers import CallDelta
-from gateway.dialects.openai.shapes import FINISHES, finish_bytes, whole_answer
-from gateway.dialects.openai.stream import OpenAIStream
+from gateway.dialects.openai.answers import CallDelta, CustomCallDelta, CustomDelta
+from gateway.dialects.openai.custom_tools import InputText, input_of, is_custom
+from gateway.dialects.openai.shapes import FINISHES, OpenAIStream, finish_bytes, whole_answer
 
 CHUNK = "chat.completion.chunk"
 FUNCTION_CALL = "function_call"
@@ -47,6 +47,7 @@ class ChatStream(OpenAIStream):
         self.answer: bytes | None = None
         kept = parsed.to_keep is not None
         self._whole = Collector(parsed.requests) if kept else None
+        self._inputs = _CustomInputs(parsed)
         start = self._start()
         self._starts = [
             start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
@@ -84,6 +85,11 @@ class ChatStream(OpenAIStream):
             self.answer = render_chat(self._parsed, self._whole.collected[0])
         return super().close()
 
+    def _call(self, choice: int, delta: CallDelta | CustomCallDelta | None) -> bytes:
+        if delta is None:
+            return b""
+        return self._starts[choice] + b'"tool_calls":' + json_bytes([delta]) + _DELTA_TAIL
+
     def _with_logprobs(self, entry: TokenDelta) -> bytes:
         return b"".join(
             (
@@ -101,15 +107,42 @@ class ChatStream(OpenAIStream):
                 function = json_bytes(call_delta(entry)["function"])
                 return self._starts[entry.choice] + b'"function_call":' + function + _DELTA_TAIL
             case ToolCallDelta():
-                calls = json_bytes([call_delta(entry)])
-                return self._starts[entry.choice] + b'"tool_calls":' + calls + _DELTA_TAIL
+                return self._call(entry.choice, self._inputs.delta(entry))
             case ChoiceEnd():
                 finish = finish_bytes(_finish_of(self._parsed, entry.finish_reason))
-                return self._end_of_choice(entry, self._starts[entry.choice] + b"},%b}]" % finish)
+                last = self._starts[entry.choice] + b"},%b}]" % finish
+                left = [self._call(entry.choice, one) for one in self._inputs.end(entry.choice)]
+                return b"".join(left) + self._end_of_choice(entry, last)
             case TokenDelta() | PromptTokens() | Vectors():
                 return b""
             case PrefillProgress() | Finished() | Failed():
                 return self._of_request(entry)
+
+
+class _CustomInputs:
+    """The calls of a stream, those of tools that take text with their text."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self._parsed = parsed
+        self._open: dict[tuple[int, int], InputText] = {}
+
+    def delta(self, entry: ToolCallDelta) -> CallDelta | CustomCallDelta | None:
+        """Return a fragment of a call; None where it has no more of a text."""
+        place = (entry.choice, entry.call)
+        if entry.name and is_custom(self._parsed, entry.name):
+            self._open[place] = text = InputText()
+            custom: CustomDelta = {"name": entry.name, "input": text.add(entry.arguments)}
+            told: CustomCallDelta = {"index": entry.call, "type": "custom", "custom": custom}
+            return {**told, "id": entry.call_id or ""}
+        if place not in self._open:
+            return call_delta(entry)
+        more = self._open[place].add(entry.arguments)
+        return {"index": entry.call, "custom": {"input": more}} if more else None
+
+    def end(self, choice: int) -> list[CustomCallDelta]:
+        """Return the fragments that were held back of a choice's texts."""
+        left = [(place[1], text.end()) for place, text in self._open.items() if place[0] == choice]
+        return [{"index": call, "custom": {"input": text}} for call, text in left if text]
 
 
 def render_chat(parsed: Parsed, collected: Collected) -> bytes:
@@ -145,6 +178,14 @@ def _finish_of(parsed: Parsed, reason: FinishReason) -> Mapping[str, str]:
     return {"finish_reason": FUNCTION_CALL} if older else FINISHES[reason]
 
 
+def _call_object(parsed: Parsed, call: CollectedCall) -> dict[str, Any]:
+    if is_custom(parsed, call.name):
+        custom = {"name": call.name, "input": input_of(call.arguments)}
+        return {"id": call.call_id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
 def _choice_object(
     parsed: Parsed, index: int, choice: CollectedChoice, *, wants_logprobs: bool
 ) -> dict[str, Any]:
@@ -159,14 +200,7 @@ def _choice_object(
         call = choice.calls[0]
         message["function_call"] = {"name": call.name, "arguments": call.arguments}
     elif choice.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in choice.calls
-        ]
+        message["tool_calls"] = [_call_object(parsed, call) for call in choice.calls]
     return {
         "index": index,
         "message": message,

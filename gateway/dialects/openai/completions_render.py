@@ -29,7 +29,7 @@ from gateway.dialects.collect import Collected, CollectedChoice, total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes
 from gateway.dialects.openai import shapes
-from gateway.dialects.openai.stream import OpenAIStream
+from gateway.dialects.openai.shapes import OpenAIStream
 
 OBJECT = "text_completion"
 # a raw prompt has no tools: a model that wrote a call has come to its end

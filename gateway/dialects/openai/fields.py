@@ -5,7 +5,7 @@ Pure. Each function reads one matter out of a body, or raises `BadRequest` namin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.wire.errors import BadRequest
@@ -13,10 +13,18 @@ from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
 from bus.wire.shares import PRIORITIES
 from gateway.dialects import shared_fields
-from gateway.dialects.body import bad_field
-from gateway.dialects.dialect import Extras
+from gateway.dialects.body import bad_field, ignoring
+from gateway.dialects.dialect import Extras, Limits
+from gateway.dialects.openai import bodies
 from gateway.dialects.openai.bodies import SharedBody
-from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of
+from gateway.dialects.openai.custom_tools import NOT_HELD, CustomChoiceBody, unheld_in
+from gateway.dialects.shared_fields import (
+    LEAST_TOP_P,
+    NO_SUCH_TOOL,
+    foreign_in,
+    named_model,
+    temperature_of,
+)
 
 MAX_BIASED = 1024
 AS_MANY_AS_FIT = -1
@@ -113,3 +121,19 @@ def _biases_of(biases: dict[str, float]) -> dict[int, float]:
             raise bad_field(field, "must be from -100 to 100")
         made[int(key)] = bias
     return made
+
+
+def tools_told(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits: Limits) -> Extras:
+    """Return the extras with the tools that are not offered, or whose text is not held."""
+    foreign = foreign_in(tools, bodies.ForeignToolBody)
+    extras = ignoring(extras, foreign, NO_SUCH_TOOL, limits)
+    return ignoring(extras, unheld_in(tools), NOT_HELD, limits)
+
+
+def tool_named(
+    choice: bodies.NamedChoiceBody | bodies.AllowedToolBody | CustomChoiceBody,
+) -> tuple[str, str]:
+    """Return what kind of tool a choice names, and its name."""
+    if isinstance(choice, CustomChoiceBody):
+        return "custom", choice.custom.name
+    return "function", choice.function.name

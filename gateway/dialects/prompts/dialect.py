@@ -19,17 +19,16 @@ from bus.wire.messages.requests import (
     TokensPrompt,
 )
 from bus.wire.messages.tokens import PromptAnswer
-from gateway.dialects.body import bad_field, ignoring, read_body
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.openai.bodies import ForeignToolBody, TemplateArgumentsBody
+from gateway.dialects.openai.bodies import TemplateArgumentsBody
 from gateway.dialects.openai.chat import function_of, messages_of, switches_of, variables_of
+from gateway.dialects.openai.fields import tools_told
 from gateway.dialects.prompts import bodies
 from gateway.dialects.shared_fields import (
-    NO_SUCH_TOOL,
     ThinkingAsked,
-    foreign_in,
     named_model,
     thinking_asked,
     tools_of,
@@ -157,8 +156,7 @@ def _conversing(
     arguments = asked.chat_template_kwargs
     thinking = _thinking_of(arguments or TemplateArgumentsBody())
     extras = thinking.told_in(extras, context.limits)
-    foreign = foreign_in(asked.tools, ForeignToolBody)
-    extras = ignoring(extras, foreign, NO_SUCH_TOOL, context.limits)
+    extras = tools_told(asked.tools, extras, context.limits)
     parsed = _parsed(asked, prompt, question, extras, context)
     request = thinking.asked_of(parsed.requests[0])
     told = request.model_copy(update={"variables": variables_of(arguments)})

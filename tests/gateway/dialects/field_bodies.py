@@ -19,7 +19,10 @@ from gateway.dialects.prompts.bodies import ApplyTemplateBody, DetokenizeBody, T
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 OTHER = {**FUNCTION, "name": "g"}
 TOOLS = [{"type": "function", "function": function} for function in (FUNCTION, OTHER)]
-CUSTOM = {"type": "custom", "custom": {"name": "f"}}
+RULE = {"syntax": "regex", "definition": "a+"}
+CUSTOM = {"type": "custom", "custom": {"name": "r", "format": {"type": "grammar", "grammar": RULE}}}
+CHOSEN_CUSTOM = {"type": "custom", "custom": {"name": "r"}}
+PLAIN_CUSTOM = {"type": "custom", "custom": {"name": "p", "format": {"type": "text"}}}
 CUSTOM_CALL = {"id": "d", "type": "custom", "custom": {"name": "f", "input": "i"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -36,7 +39,8 @@ TURNS: list[dict[str, Any]] = [
     {"role": "assistant", "content": "so"},
 ]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-CHAT: dict[str, Any] = {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM], "stream": True}
+CHAT: dict[str, Any] = {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM, PLAIN_CUSTOM],
+                        "stream": True}  # fmt: skip
 RESPONSE: dict[str, Any] = {
     "model": "m",
     "stream": True,
@@ -56,6 +60,8 @@ RESPONSE: dict[str, Any] = {
         {"type": "function", **FUNCTION},
         {"type": "function", **OTHER},
         {"type": "web_search"},
+        {"type": "custom", "name": "r", "format": {"type": "grammar", **RULE}},
+        {"type": "custom", "name": "p", "format": {"type": "text"}},
     ],
     "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
     "reasoning": {"effort": "low"},
@@ -175,6 +181,7 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
         *_choices(
             CHAT,
             {"type": "function", "function": {"name": "f"}},
+            CHOSEN_CUSTOM,
             {"type": "allowed_tools", "allowed_tools": ALLOWED},
         ),
     ],
@@ -277,6 +284,8 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("ChatCompletionsBody", "functions"): [[OTHER]],
     ("ChatCompletionsBody", "function_call"): ["none", {"name": "g"}],
     ("NamedChoiceBody", "function"): _NAMED,
+    ("CustomNamedBody", "name"): ["r", "p"],
+    ("CustomChoiceBody", "custom"): [{"name": name} for name in ("r", "p")],
     ("AllowedToolBody", "function"): _NAMED,
     ("AllowedToolsBody", "tools"): [_ALLOWED, _ALLOWED[1:]],
     ("AllowedChoiceBody", "allowed_tools"): [{**ALLOWED, "tools": _ALLOWED}],

@@ -101,7 +101,18 @@ class AnsweredCallItem(TypedDict):
     arguments: str
 
 
-AnsweredItem = AnsweredMessageItem | AnsweredReasoningItem | AnsweredCallItem
+class AnsweredCustomItem(TypedDict):
+    """A call of a tool that takes text, as an item."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+
+
+AnsweredItem = AnsweredMessageItem | AnsweredReasoningItem | AnsweredCallItem | AnsweredCustomItem
 
 
 class IncompleteDetails(TypedDict):
@@ -276,6 +287,20 @@ class ArgumentsDoneTold(PlacedEvent):
     arguments: str
 
 
+class InputDeltaTold(PlacedEvent):
+    """A piece of the text that a tool is called with."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class InputDoneTold(PlacedEvent):
+    """The text that a tool is called with, whole."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 class ErrorTold(NumberedEvent):
     """A failure; the response is told as failed after it."""
 
@@ -299,6 +324,8 @@ ResponseEvent = (
     | SummaryDoneTold
     | ArgumentsDeltaTold
     | ArgumentsDoneTold
+    | InputDeltaTold
+    | InputDoneTold
     | ErrorTold
 )
 

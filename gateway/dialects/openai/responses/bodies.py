@@ -30,6 +30,7 @@ from gateway.dialects.openai.bodies import (
     TierBody,
     VerbosityBody,
 )
+from gateway.dialects.openai.custom_tools import NAME, ResponsesCustomToolBody
 from gateway.dialects.openai.responses.items import ResponsesInput
 from gateway.dialects.shared_fields import tool_tag
 
@@ -66,8 +67,6 @@ REFUSED = {
     "logprobs": "send 'top_logprobs'",
 }
 
-NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
-
 # --- tools --------------------------------------------------------------------------------
 
 
@@ -88,20 +87,22 @@ class ResponsesFunctionBody(Closed):
 
 
 ResponsesTool = Annotated[
-    Annotated[ResponsesFunctionBody, Tag("~own")] | Annotated[ForeignToolBody, Tag("~foreign")],
-    by_shape("an object", tool_tag("function")),
+    Annotated[ResponsesFunctionBody, Tag("~own")]
+    | Annotated[ResponsesCustomToolBody, Tag("~custom")]
+    | Annotated[ForeignToolBody, Tag("~foreign")],
+    by_shape("an object", tool_tag("function", "custom")),
 ]
 
 
 class ResponsesNamedChoiceBody(Closed):
-    """This function and no other."""
+    """This function, or this tool that takes text, and no other."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
 class ResponsesAllowedToolBody(Closed):
-    """One of the tools that are allowed this time; only functions are looked at."""
+    """One of the tools that are allowed this time, which the client runs."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "of tools of other kinds, which are skipped"
@@ -122,16 +123,18 @@ def _choice_tag(value: Any) -> str | None:
         return "~mode"
     if isinstance(value, Mapping):
         kind = cast(Mapping[str, Any], value).get("type")
-        return f"~{kind}" if kind in ("function", "allowed_tools") else None
+        return f"~{kind}" if kind in ("function", "custom", "allowed_tools") else None
     return None
 
 
 ResponsesToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~mode")]
     | Annotated[ResponsesNamedChoiceBody, Tag("~function")]
+    | Annotated[ResponsesNamedChoiceBody, Tag("~custom")]
     | Annotated[ResponsesAllowedChoiceBody, Tag("~allowed_tools")],
     by_shape(
-        "'none', 'auto', 'required', or an object whose type is 'function' or 'allowed_tools'",
+        "'none', 'auto', 'required', or an object whose type is 'function', 'custom' or "
+        "'allowed_tools'",
         _choice_tag,
     ),
 ]

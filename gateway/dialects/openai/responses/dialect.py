@@ -33,6 +33,7 @@ from gateway.dialects.dialect import (
     ToKeep,
 )
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai.custom_tools import NOT_HELD, custom_tells, unheld_in
 from gateway.dialects.openai.fields import manner_of, priority_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.background import in_background
@@ -106,7 +107,7 @@ class OpenAIResponses:
             include_usage=True,
             extras=_told(asked, found, thinking.told_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
-            tells=_tells_of(asked),
+            tells=_tells_of(asked) | custom_tells(asked.tools),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             affinity=asked.prompt_cache_key or "",
             cuts=asked.truncation == "auto",
@@ -282,6 +283,7 @@ def _told(
 ) -> Extras:
     """Return the extras with the tools, items and parts that no model reads here."""
     extras = ignoring(extras, foreign_tools_of(asked), NO_SUCH_TOOL, limits)
+    extras = ignoring(extras, unheld_in(asked.tools), NOT_HELD, limits)
     extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
     return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
 

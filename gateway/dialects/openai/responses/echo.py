@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.dialects.openai.custom_tools import ResponsesCustomToolBody
 from gateway.dialects.openai.fields import tier_told
 from gateway.dialects.openai.responses import bodies
+from gateway.dialects.openai.responses.functions import OWN
 
 
 def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
@@ -41,7 +43,11 @@ def said_of_prompt(asked: bodies.ResponsesPromptBody) -> dict[str, Any]:
         "previous_response_id": asked.previous_response_id,
         "conversation": None if named is None else {"id": named},
         "instructions": asked.instructions,
-        "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
+        "tools": [
+            _tool(tool)
+            for tool in asked.tools or ()
+            if not isinstance(tool, bodies.ForeignToolBody)
+        ],
         "tool_choice": _choice(asked.tool_choice),
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
@@ -70,6 +76,10 @@ def summary_of(asked: bodies.ResponsesPromptBody) -> str | None:
 
 
 def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:
+    if isinstance(tool, ResponsesCustomToolBody):
+        wanted = {"type": "text"} if tool.format is None else tool.format.model_dump()
+        told = {"type": "custom", "name": tool.name, "description": tool.description}
+        return {**told, "format": wanted}
     assert isinstance(tool, bodies.ResponsesFunctionBody)
     return {
         "type": "function",
@@ -86,12 +96,10 @@ def _choice(choice: bodies.ResponsesToolChoice | None) -> str | dict[str, Any]:
             return "auto"
         case str():
             return choice
-        case bodies.ResponsesNamedChoiceBody(name=name):
-            return {"type": "function", "name": name}
+        case bodies.ResponsesNamedChoiceBody(type=kind, name=name):
+            return {"type": kind, "name": name}
         case bodies.ResponsesAllowedChoiceBody(mode=mode, tools=tools):
-            functions = [
-                {"type": "function", "name": one.name} for one in tools if one.type == "function"
-            ]
+            functions = [{"type": one.type, "name": one.name} for one in tools if one.type in OWN]
             return {"type": "allowed_tools", "mode": mode, "tools": functions}
 
 

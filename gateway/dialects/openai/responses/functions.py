@@ -1,6 +1,7 @@
 """The functions that a response's body offers its model, and which of them that may call.
 
-Pure. Tools of other kinds are not offered, and named as ignored (`foreign_tools_of`).
+Pure. A tool that takes text is offered as a function (`custom_tools`). Tools of other kinds are not
+offered, and named as ignored (`foreign_tools_of`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from bus.wire.messages.requests import ToolChoice, ToolSpec
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai.bodies import ForeignToolBody
+from gateway.dialects.openai.custom_tools import ResponsesCustomToolBody, custom_function
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.shared_fields import foreign_in, tools_of
+
+OWN = ("function", "custom")
+"""Types of tools that the client runs."""
 
 
 def functions_of(
@@ -43,14 +48,16 @@ def foreign_tools_of(asked: bodies.ResponsesPromptBody) -> tuple[str, ...]:
     if not isinstance(choice, bodies.ResponsesAllowedChoiceBody):
         return found
     return found + tuple(
-        f"tool_choice.tools[{n}]" for n, one in enumerate(choice.tools) if one.type != "function"
+        f"tool_choice.tools[{n}]" for n, one in enumerate(choice.tools) if one.type not in OWN
     )
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return a function; None for a tool of another kind."""
+    """Return a function, or a tool that takes text as one; None for a tool of another kind."""
     if isinstance(tool, ForeignToolBody):
         return None
+    if isinstance(tool, ResponsesCustomToolBody):
+        return custom_function(tool)
     return ToolSpec(
         name=tool.name,
         description=tool.description,
@@ -65,7 +72,7 @@ def _allowed_of(
     """Return the functions that are allowed; tools of other kinds among them are skipped."""
     allowed: dict[str, ToolSpec] = {}
     for index, one in enumerate(choice.tools):
-        if one.type == "function":
+        if one.type in OWN:
             name = one.name or ""
             _check_known(name, specs, f"tool_choice.tools[{index}].name")
             allowed[name] = specs[name]
@@ -77,7 +84,7 @@ def _allowed_of(
 
 def _check_any(tools: Sequence[ToolSpec]) -> None:
     if not tools:
-        raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
+        raise bad_field("tool_choice", "'required' needs a tool that the client runs")
 
 
 def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:

@@ -32,6 +32,7 @@ from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, text_bytes
 from gateway.dialects.faults import HttpFault
+from gateway.dialects.openai.custom_tools import InputText, input_of, is_custom
 from gateway.dialects.openai.responses import shapes
 from gateway.dialects.openai.responses.answers import ResponseError
 from gateway.dialects.openai.shapes import error_object
@@ -42,6 +43,7 @@ _DELTAS: dict[Channel, str] = {
 }
 _SUMMARY = "response.reasoning_summary"
 _ARGUMENTS = "response.function_call_arguments"
+_INPUT = "response.custom_tool_call_input"
 _TAIL = b',"sequence_number":%d}\n\n'
 _TEXT_TAIL = b',"logprobs":[]' + _TAIL
 
@@ -67,6 +69,8 @@ class ResponsesStream:
         self._summary_head = b""
         """Up to the delta that tells a piece of thinking again, where the open item has such."""
         self._pieces: list[str] = []
+        self._input: InputText | None = None
+        """The text of the open call, where that is one of a tool that takes text."""
         self._logprobs: list[dict[str, Any]] = []
         self._early_logprobs: tuple[TokenLogprob, ...] = ()
 
@@ -197,13 +201,18 @@ class ResponsesStream:
         if entry.call != self._item:
             call_id, name = entry.call_id or "", entry.name or ""
             number = next(self._counts["call"])
-            item = shapes.call_item(self._request, number, "in_progress", call_id, name, "")
+            custom = is_custom(self._parsed, name)
+            make = shapes.custom_item if custom else shapes.call_item
+            item = make(self._request, number, "in_progress", call_id, name, "")
             begun = self._begin(entry.call, item)
-            self._head = _delta_head(f"{_ARGUMENTS}.delta", self._place())
-        if not entry.arguments:
-            return begun
+            self._input = InputText() if custom else None
+            self._head = _delta_head(f"{_INPUT if custom else _ARGUMENTS}.delta", self._place())
         self._pieces.append(entry.arguments)
-        return begun + self._head + text_bytes(entry.arguments) + self._numbered(_TAIL)
+        said = entry.arguments if self._input is None else self._input.add(entry.arguments)
+        return begun + self._delta(said)
+
+    def _delta(self, said: str) -> bytes:
+        return self._head + text_bytes(said) + self._numbered(_TAIL) if said else b""
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
         """Return the end of the open item, which is complete, and the beginning of this one."""
@@ -218,7 +227,12 @@ class ResponsesStream:
         if item is None:
             return b""
         said, self._pieces = "".join(self._pieces), []
-        if isinstance(item, int):
+        if isinstance(item, int) and self._input is not None:
+            ended = self._delta(self._input.end())
+            told = {"input": input_of(said)}
+            ended += self._event(f"{_INPUT}.done", {**self._place(), **told})
+            whole = {**self._added, "status": status, **told}
+        elif isinstance(item, int):
             done = {**self._place(), "name": self._added["name"], "arguments": said}
             ended = self._event(f"{_ARGUMENTS}.done", done)
             whole = {**self._added, "status": status, "arguments": said}
@@ -312,11 +326,12 @@ def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
     if choice.text:
         part = shapes.text_part(choice.text, shapes.scores(choice.logprobs))
         output.append(shapes.text_item(request, 0, "completed", [part]))
-    output += (
-        shapes.call_item(request, number, "completed", call.call_id, call.name, call.arguments)
-        for number, call in enumerate(choice.calls)
-    )
+    for number, call in enumerate(choice.calls):
+        custom = is_custom(parsed, call.name)
+        make = shapes.custom_item if custom else shapes.call_item
+        said = input_of(call.arguments) if custom else call.arguments
+        output.append(make(request, number, "completed", call.call_id, call.name, said))
     if output:
-        last = output[-1]
-        last["status"] = shapes.status_of(choice.finish_reason, last.get("arguments"))
+        arguments = choice.calls[-1].arguments if choice.calls else None
+        output[-1]["status"] = shapes.status_of(choice.finish_reason, arguments)
     return output

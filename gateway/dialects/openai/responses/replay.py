@@ -29,6 +29,7 @@ _UNENDED: Mapping[str, Any] = {
 _NO_SCORES: tuple[Any, ...] = ()
 _TEXTS = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
 _ARGUMENTS = "response.function_call_arguments"
+_INPUT = "response.custom_tool_call_input"
 _SUMMARY = "response.reasoning_summary"
 
 
@@ -59,6 +60,7 @@ def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
     place = {"item_id": item["id"], "output_index": index}
     at_start: dict[str, Any] = {
         "arguments": "",
+        "input": "",
         "content": [],
         "summary": [],
         "status": "in_progress",
@@ -71,6 +73,10 @@ def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
         if said:
             yield f"{_ARGUMENTS}.delta", {**place, "delta": said}
         yield f"{_ARGUMENTS}.done", {**place, "name": item["name"], "arguments": said}
+    elif item["type"] == "custom_tool_call":
+        if said := item["input"]:
+            yield f"{_INPUT}.delta", {**place, "delta": said}
+        yield f"{_INPUT}.done", {**place, "input": said}
     else:
         [part] = item["content"]
         yield from _part(_TEXTS[item["type"]], place, part, [*item.get("summary", ())])

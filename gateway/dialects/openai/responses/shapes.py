@@ -143,6 +143,20 @@ def call_item(
     }
 
 
+def custom_item(
+    request: RequestId, number: int, status: ItemStatus, call_id: str, name: str, text: str
+) -> dict[str, Any]:
+    """Return a call of a tool that takes text as an item."""
+    return {
+        "id": f"ctc_{request}-{number}",
+        "type": "custom_tool_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "input": text,
+    }
+
+
 def status_of(reason: FinishReason, arguments: str | None = None) -> ItemStatus:
     """Return how the last item of an answer ended; a call is complete when its `arguments` are."""
     if reason in ("stop", "tool_calls"):

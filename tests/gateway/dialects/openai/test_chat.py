@@ -159,7 +159,7 @@ def test_allowed_tools_offers_only_those(desk: Any) -> None:
 
 
 def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
-    custom = {"type": "custom", "custom": {"name": "run", "format": {"type": "text"}}}
+    custom = {"type": "mcp", "custom": {"name": "run", "format": {"type": "text"}}}
     parsed = desk.parse(CHAT, _body(tools=[custom, _tool("f"), {"type": "web_search"}]))
     assert parsed.extras.ignored == ("tools[0]", "tools[2]")
     (request,) = parsed.requests
@@ -169,6 +169,26 @@ def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
     assert (alone.prompt.tools, alone.tool_choice.mode) == ((), "none")
     refusal = desk.refusal(CHAT, _body(tools=[custom], tool_choice="required"))
     assert refusal.field == "tool_choice"
+
+
+def test_a_tool_that_takes_text_is_offered_as_a_function_with_one_text(desk: Any) -> None:
+    rule = {"syntax": "lark", "definition": 'start: "a"'}
+    custom = {"name": "run", "description": "Runs.", "format": {"type": "grammar", "grammar": rule}}
+    body = _body(tools=[_tool("f"), {"type": "custom", "custom": custom}])
+    parsed = desk.parse(CHAT, body)
+    assert parsed.extras.ignored == ("tools[1].custom.format",)
+    tool = parsed.requests[0].prompt.tools[1]
+    assert (tool.name, tool.parameters["required"], tool.strict) == ("run", ["input"], True)
+    assert tool.description == 'Runs.\n\nThe input is text of this Lark grammar:\nstart: "a"'
+    named = {"type": "custom", "custom": {"name": "run"}}
+    chosen = _request(desk, tools=body["tools"], tool_choice=named)
+    assert (chosen.tool_choice.mode, chosen.tool_choice.name) == ("named", "run")
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
+    (only,) = _request(desk, tools=body["tools"], tool_choice=allowed).prompt.tools
+    assert only.name == "run"
+    unknown = {"type": "custom", "custom": {"name": "walk"}}
+    refusal = desk.refusal(CHAT, {**body, "tool_choice": unknown})
+    assert refusal.field == "tool_choice.custom.name"
 
 
 def test_an_earlier_call_of_a_tool_that_takes_text_is_a_call(desk: Any) -> None:

@@ -194,7 +194,7 @@ def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
     foreign = [
         {"type": "web_search", "user_location": {"type": "approximate"}},
         {"type": "namespace", "name": "x", "tools": [LOOK]},
-        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+        {"type": "mcp", "server_label": "x"},
     ]
     parsed = desk.parse(RESPONSES, {**BODY, "tools": [*foreign, LOOK]})
     assert [one.name for one in parsed.requests[0].prompt.tools] == ["look"]
