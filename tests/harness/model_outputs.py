@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from runner.text.families import Family, LibraryMarks, Marks, Parsers, family_of
 from runner.text.families.harmony import MARKERS as HARMONY
@@ -184,9 +184,10 @@ def _gemma(quote: str, start: str, end: str) -> Write:
             case str():
                 return f"{quote}{one}{quote}"
             case dict():
-                return "{" + ",".join(f"{k}:{value(v)}" for k, v in one.items()) + "}"
+                members = cast(dict[str, Any], one).items()
+                return "{" + ",".join(f"{name}:{value(inner)}" for name, inner in members) + "}"
             case list():
-                return "[" + ",".join(map(value, one)) + "]"
+                return "[" + ",".join(map(value, cast(list[Any], one))) + "]"
             case _:
                 return json.dumps(one)
 
@@ -208,7 +209,13 @@ def _pythonic(calls: Sequence[Called]) -> list[str]:
 
 
 def _kimi_k3(calls: Sequence[Called]) -> list[str]:
-    kinds = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
+    kinds: dict[type, str] = {
+        str: "string",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        list: "array",
+    }
     found: list[str] = [Mark("<|open|>tools<|sep|>")]
     for number, one in enumerate(calls, 1):
         found.append(Mark(f'<|open|>call tool="{one.name}" index="{number}"<|sep|>'))

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId, TokenId
@@ -97,7 +97,7 @@ def read(
     choice = ChoiceText(
         request_id=RequestId("r"),
         choice=0,
-        detokeniser=_Pieces(pieces),
+        detokeniser=cast(Any, _Pieces(pieces)),
         reader=reader,
         stop_token_ids=frozenset(),
         one_call=False,
@@ -159,7 +159,7 @@ def _chat_whole(answer: Body) -> Told:
 def _chat_stream(stream: bytes) -> Told:
     found = Told()
     for event in _events(stream):
-        delta = event["choices"][0]["delta"] if event["choices"] else {}
+        delta: Body = event["choices"][0]["delta"] if event["choices"] else {}
         found.reasoning += delta.get("reasoning_content") or ""
         found.text += delta.get("content") or ""
         for one in delta.get("tool_calls") or ():

@@ -76,7 +76,7 @@ class SpanReader:
         self._blank: str = ""  # trailing white space that may turn out to be layout
         self._call = CallText(0)  # the open one
         self._before = ""  # markers before it that stand twice
-        self._closed = ""  # the end marker behind which nothing visible was said yet
+        self._closed: str = ""  # the end marker behind which nothing visible was said yet
         self._offset = 0  # of the raw text taken so far
         self._stops = Scan(stops)
         self.stop: str | None = None

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 from bus.wire.errors import BadRequest, FinishReason
 from bus.wire.messages.requests import GenerationRequest
-from runner.text.prepared import PreparedRequest
+from runner.text.prepared import Piece, PreparedRequest
 from runner.text.text import Text
 from tests.harness.model_outputs import TOOLS, Output, outputs
 from tests.harness.seeds import PROVING, seed_for
@@ -75,7 +76,7 @@ def _of_reading(output: Output, found: Told) -> str:
 
 
 def _of_dialects(
-    output: Output, found: Told, pieces: list, reason: FinishReason, text: Text
+    output: Output, found: Told, pieces: Sequence[Piece], reason: FinishReason, text: Text
 ) -> str:
     chosen = random.Random(output.seed).randrange(len(WAYS))
     for number, way in enumerate(WAYS):

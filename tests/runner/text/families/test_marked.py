@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -312,7 +313,7 @@ def test_values_that_no_client_could_send_back_are_texts(raw: str) -> None:
     found = json.loads(arguments)
     assert (name, found["n"]) == ("f", LONG)
     levels = 0
-    value = found["deep"]
+    value: Any = found["deep"]
     while isinstance(value, dict):
         value, levels = value["a"], levels + 1
     assert levels < 58 and value.replace(" ", "") + "}" * levels in DEEP.replace(" ", "")
