@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bus.wire.cards import AHEAD_S, NodeCard, as_received, supersedes
+from bus.wire import cards
+from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import CardReading
 from gateway.cluster.readings import ClusterReadings
@@ -27,7 +28,7 @@ def card(at_s: float, name: str = "box", node: str = "n1") -> NodeCard:
 def test_a_card_dated_ahead_hides_none_of_its_nodes_later_ones() -> None:
     readings, sources = ClusterReadings(), Sources(NodeId("me"))
     for second, (at_s, name) in enumerate([(NOW_S + 400 * 86_400, "ahead"), (NOW_S + 1, "right")]):
-        heard = as_received(card(at_s, name), NOW_S + second)
+        heard = cards.as_received(card(at_s, name), NOW_S + second)
         readings.heard(CardReading(card=heard), float(second))
         sources.heard(heard, float(second))
     assert [one.name for one in readings.cards(1.0)] == ["right"]
@@ -35,8 +36,8 @@ def test_a_card_dated_ahead_hides_none_of_its_nodes_later_ones() -> None:
 
 
 def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
-    for at_s in (0.0, NOW_S, NOW_S + AHEAD_S):
-        assert as_received(card(at_s), NOW_S).announced_at_s == at_s
+    for at_s in (0.0, NOW_S, NOW_S + cards.AHEAD_S):
+        assert cards.as_received(card(at_s), NOW_S).announced_at_s == at_s
 
 
 CARDS = st.builds(
@@ -44,10 +45,10 @@ CARDS = st.builds(
 )
 
 
-def merged(*cards: NodeCard) -> NodeCard:
-    known = cards[0]
-    for one in cards[1:]:
-        known = one if supersedes(one, known) else known
+def merged(*heard: NodeCard) -> NodeCard:
+    known = heard[0]
+    for one in heard[1:]:
+        known = one if cards.supersedes(one, known) else known
     return known
 
 
@@ -57,7 +58,7 @@ def test_of_two_cards_one_wins_in_whatever_order_and_group_they_are_heard(
 ) -> None:
     assert merged(one, other) == merged(other, one)
     assert merged(merged(one, other), third) == merged(one, merged(other, third))
-    assert merged(one, one) == one and supersedes(one, one), "heard again, it is heard"
+    assert merged(one, one) == one and cards.supersedes(one, one), "heard again, it is heard"
     assert merged(one, other).announced_at_s == max(one.announced_at_s, other.announced_at_s)
 
 
