@@ -29,6 +29,7 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
     header = re.compile(rf"(?P<header>[^{{]*?)(?P<ends>{ends})", re.DOTALL)
 
     def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        """Return the calls, and a `Rest` of what is in none. Raises ValueError."""
         found: list[object] = []
         left = raw
         while (left := _without(split, left)) and not left.startswith("```"):
@@ -119,6 +120,7 @@ def gemma_calls(quote: str) -> Parse:
     """Return a parser of `call:NAME{KEY:VALUE,...}`, whose texts stand between two `quote`s."""
 
     def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        """Return the calls, and a `Rest` of what is in none. Raises ValueError."""
         found: list[object] = []
         left = raw
         while (begun := _GEMMA.match(left)) is not None:

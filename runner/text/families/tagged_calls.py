@@ -169,6 +169,7 @@ def kept_whole(parse: Parse) -> Parse:
     """Return a parser of which each call has all words that it read: one that drops some raises."""
 
     def read(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        """Return what the parser does. Raises ValueError where a word is missing."""
         found = parse(raw, tools)
         said = str(found).lower()
         words = _WORD.findall(_SYNTAX.sub(" ", _ESCAPE.sub(" ", raw)))
