@@ -137,30 +137,22 @@ def run_service(
     reactor = PollReactor()
     try:
         with role_lock(endpoints, process) as role:
-            reactor.on_reopened = lambda path: log.warning(SOCKET_GONE, path=path)
-            reactor.every(REOPEN_S, lambda: role.look(log))
+            _look_after_files(reactor, role, log)
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
             reactor.wake_on_signals()
             keyring = None if keys is None else open_keyring(keys, node=node, log=log)
-            speaker = Speaker(node, process, new_boot())
             traffic = open_traffic(endpoints.folder, process, node)
+            speaker = Speaker(node, process, new_boot())
             shell = Shell(speaker, endpoints, reactor, log, keyring, traffic)
             follow_level(log, levels)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 if isinstance(service, EndsInOrder):
                     end_in_order(reactor, service)
-                stalls = StallMeter(Path(endpoints.folder), process)
-                reactor.measure(stalls)
-                log.info("started", pid=os.getpid(), boot=shell.speaker.boot, code=running_code())
-                try:
-                    reactor.run()
-                finally:
-                    service.close()
-                    stalls.close()
-                    traffic.close()
+                log.info("started", pid=os.getpid(), boot=speaker.boot, code=running_code())
+                _run_until_stopped(shell, service)
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
@@ -172,6 +164,24 @@ def run_service(
         return EXIT_FAILED
     log.info("stopped")
     return 0
+
+
+def _run_until_stopped(shell: Shell, service: Closeable) -> None:
+    """Run the loop, its stalls counted; then close what was opened for it."""
+    stalls = StallMeter(Path(shell.endpoints.folder), shell.speaker.process)
+    shell.reactor.measure(stalls)
+    try:
+        shell.reactor.run()
+    finally:
+        service.close()
+        stalls.close()
+        shell.traffic.close()
+
+
+def _look_after_files(reactor: PollReactor, role: RoleLock, log: Log) -> None:
+    """Have what is removed of the files of sockets and of the role's lock made anew, and told."""
+    reactor.on_reopened = lambda path: log.warning(SOCKET_GONE, path=path)
+    reactor.every(REOPEN_S, lambda: role.look(log))
 
 
 def end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:

@@ -101,7 +101,7 @@ class ResponsesStream:
                     out += (self._head, told, self._tail % self._seq)
                     self._seq += 1
                     if self._summary_head:
-                        out.append(self._summary_delta(told))
+                        out.append(self._delta(self._summary_head, told))
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
@@ -168,7 +168,7 @@ class ResponsesStream:
         if not is_text:
             told = begun + delta + self._numbered(_TAIL)
             if self._summary_head:
-                told += self._summary_delta(text_bytes(entry.text))
+                told += self._delta(self._summary_head, text_bytes(entry.text))
             return told
         logprobs = shapes.scores((*self._early_logprobs, *entry.logprobs))
         self._early_logprobs = ()
@@ -193,9 +193,6 @@ class ResponsesStream:
             self._summary_head = _delta_head(f"{_SUMMARY}_text.delta", place)
         return begun
 
-    def _summary_delta(self, told: bytes) -> bytes:
-        return self._summary_head + told + self._numbered(_TAIL)
-
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
         begun = b""
         if entry.call != self._item:
@@ -209,10 +206,10 @@ class ResponsesStream:
             self._head = _delta_head(f"{_INPUT if custom else _ARGUMENTS}.delta", self._place())
         self._pieces.append(entry.arguments)
         said = entry.arguments if self._input is None else self._input.add(entry.arguments)
-        return begun + self._delta(said)
+        return begun + (self._delta(self._head, text_bytes(said)) if said else b"")
 
-    def _delta(self, said: str) -> bytes:
-        return self._head + text_bytes(said) + self._numbered(_TAIL) if said else b""
+    def _delta(self, head: bytes, told: bytes) -> bytes:
+        return head + told + self._numbered(_TAIL)
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
         """Return the end of the open item, which is complete, and the beginning of this one."""
@@ -228,7 +225,8 @@ class ResponsesStream:
             return b""
         said, self._pieces = "".join(self._pieces), []
         if isinstance(item, int) and self._input is not None:
-            ended = self._delta(self._input.end())
+            rest = self._input.end()
+            ended = self._delta(self._head, text_bytes(rest)) if rest else b""
             told = {"input": input_of(said)}
             ended += self._event(f"{_INPUT}.done", {**self._place(), **told})
             whole = {**self._added, "status": status, **told}
