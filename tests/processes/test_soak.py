@@ -63,10 +63,20 @@ def margin_where_they_part(truth: dict[str, Any], text: str) -> float | None:
     return truth["margins"][-1] if truth["margins"] else 0.0
 
 
-class Day:
-    """The requests of a day; `ends` counts how they ended."""
+def is_slow(data: dict[str, Any]) -> bool:
+    """Whether a request was refused because its runner did not even take it up in time."""
+    error = data.get("error") or {}
+    return error.get("code") == "model_not_ready" and "overloaded" in error["message"]
 
-    def __init__(self, node: Node, truth: list[dict[str, Any]]) -> None:
+
+class Day:
+    """The requests of a day; `ends` counts how they ended. `may_be_slow`: beside work that leaves
+    a runner no core, requests may be refused."""
+
+    def __init__(
+        self, node: Node, truth: list[dict[str, Any]], *, may_be_slow: bool = False
+    ) -> None:
+        self.may_be_slow = may_be_slow
         self.node = node
         self.truth = truth
         self.ends: dict[str, int] = {}
@@ -93,6 +103,9 @@ class Day:
     def post(self, body: dict[str, Any]) -> httpx.Response:
         for _ in range(200):
             reply = httpx.post(self.node.url + "/v1/completions", json=body, timeout=120)
+            if self.may_be_slow and reply.status_code == 503 and is_slow(reply.json()):
+                self.count("the runner was too slow, tried again")
+                continue
             if reply.status_code != 429:
                 return reply
             self.count("429, tried again")
@@ -122,6 +135,9 @@ class Day:
                     done = True
                 elif line.startswith("data: "):
                     data = json.loads(line[6:])
+                    if self.may_be_slow and not text and is_slow(data):
+                        self.count("the runner was too slow")
+                        return
                     assert "error" not in data, data
                     identity = data["id"]
                     text += "".join(c["text"] for c in data["choices"])
@@ -204,7 +220,8 @@ def runners(node: Node) -> dict[str, int]:
 
 def asked_all_the_while(node: Node, seconds: float) -> Day:
     """Ask as on a long day, sixteen at once."""
-    day, numbers, ends_at = Day(node, truths()), count(), time.monotonic() + seconds
+    day = Day(node, truths(), may_be_slow=True)
+    numbers, ends_at = count(), time.monotonic() + seconds
 
     def client(_number: int) -> None:
         while time.monotonic() < ends_at:
