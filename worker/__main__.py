@@ -17,7 +17,7 @@ from worker.eviction import StoreSettings
 from worker.machine.gpu import has_cuda, has_metal
 from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
-from worker.pulling import PullSettings
+from worker.pulling import PullSettings, hub_of
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
@@ -62,7 +62,11 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
         pulls=PullSettings(
-            settings.paths.models, settings.offline, float32=_float32(), kv=settings.runner.kv
+            settings.paths.models,
+            settings.offline,
+            float32=_float32(),
+            kv=settings.runner.kv,
+            hub=hub_of(os.environ.get("HF_ENDPOINT", "")),
         ),
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline

@@ -31,7 +31,6 @@ from bus.wire.messages.readings import (
     RunnerReading,
     TokenTap,
     UndoneReading,
-    VerifyReading,
     WeightsReading,
 )
 from bus.wire.messages.weights import (
@@ -41,6 +40,7 @@ from bus.wire.messages.weights import (
     PurgeAsked,
     StorageReading,
     VerifyAsked,
+    VerifyReading,
 )
 from bus.wire.messages.wire import Message
 from bus.wire.pool import PoolReading

@@ -27,10 +27,9 @@ from bus.wire.messages.readings import (
     PullReading,
     RunnerReading,
     UndoneReading,
-    VerifyReading,
     WeightsReading,
 )
-from bus.wire.messages.weights import StorageReading
+from bus.wire.messages.weights import StorageReading, VerifyReading
 from bus.wire.messages.wire import Message
 from bus.wire.pool import PoolReading, PoolWait
 

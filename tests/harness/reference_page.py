@@ -54,6 +54,7 @@ VARIABLES: Mapping[str, str] = {
     "HF_HUB_DISABLE_XET": "given to processes that pull: bytes come by HTTP ranges alone",
     "HF_HUB_OFFLINE": "where it is set, no hub is asked",
     "HF_TOKEN": "the hub's token of a node that pulls, else what `hf auth login` left",
+    "HF_ENDPOINT": "the hub that models are pulled from, else https://huggingface.co",
     "HF_HOME": "where Hugging Face's cache is; models in it are used, never written",
     "HF_HUB_CACHE": "that cache itself; wins over HF_HOME",
     "HOME": "given to the node by the service that starts it",

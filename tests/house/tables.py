@@ -105,6 +105,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "conf.tiny": (),
     "gateway.requests.clients": ("msgspec", "pydantic"),
     "gateway.requests.tracing": ("msgspec", "pydantic"),
+    "worker.pulling.claims": ("pydantic",),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip
 """The watched libraries (`loads.WATCHED`) that each row loads, exactly, in order of the alphabet.

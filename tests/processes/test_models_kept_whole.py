@@ -18,6 +18,9 @@ from tests.harness.pulling import REPOSITORY, hub_settings, is_whole, tiny, two_
 
 pytestmark = pytest.mark.nodes
 MB = 1 << 20
+TWICE = "someone/twice"
+LOOKED_AT = "config.json"
+"""Read before a pull is decided on, by each node that is to look whether the model would fit."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,41 @@ def _on_its_way(node: Node) -> Any:
     pulls = [one for reading in told["pulls"] for one in reading["pulls"]]
     known = any(one["phase"] not in ("done", "failed") for one in (*fetches, *pulls))
     return removed(node) if known else None
+
+
+def test_two_nodes_that_are_asked_at_once_fetch_a_model_once(
+    nodes: tuple[Node, Node], hub: HubServer
+) -> None:
+    hub.repositories[TWICE] = tiny()
+    hub.forget()
+    hub.faults = Faults(bytes_per_s=4 * MB)
+    said: dict[str, list[dict[str, Any]]] = {}
+
+    def pull(node: Node, *, anyway: bool) -> None:
+        body = {"model": TWICE, "anyway": anyway}
+        told = said[node.node_id()] = []
+        with node.http.stream("POST", "/models/pull", json=body, timeout=120) as answer:
+            for line in answer.iter_lines():
+                told.append(json.loads(line))
+                if told[-1]["status"] == "copying" and told[-1]["completed"]:
+                    return  # the rest of the copy would take its time, and shows no more
+
+    asking = zip(nodes, (True, False), strict=True)
+    both = [threading.Thread(target=pull, args=(n,), kwargs={"anyway": a}) for n, a in asking]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(120)
+    hub.faults = Faults()
+    sizes = {path: len(content) for path, content in tiny().items()}
+    sent = dict(hub.sent.of)
+    assert sent.pop(LOOKED_AT) in (sizes[LOOKED_AT], 2 * sizes[LOOKED_AT])
+    assert sent == {path: size for path, size in sizes.items() if path != LOOKED_AT}
+    (fetched, _), (_, events) = sorted(said.items(), key=lambda one: len(one[1][-1]["sources"]))
+    assert (events[-1]["status"], events[-1]["sources"]) == ("copying", [fetched])
+    name = next(n.env["SHOAL_NODE_NAME"] for n in nodes if n.node_id() == fetched)
+    notes = {event["note"] for event in events}
+    assert f"{name} fetches it; it will be copied from there" in notes, notes
 
 
 def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, Node]) -> None:

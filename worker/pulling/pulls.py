@@ -1,10 +1,10 @@
 """Talks to the bus, to processes that pull and to this node's fetches: the pulls of one worker.
 
 A pull is wanted for as long as one of those who asked repeats it; who asks for a model that is
-being pulled joins. A model that another node gives is copied from there, unless a revision is asked
-for; where all who wait want a copy, no hub is asked. A pull that all who asked have it hold tells
-what would come, and waits. `Pulls.tick` and `looked` are called by the worker; how each pull stands
-is published.
+being pulled joins. A model that another node gives, or fetches (`claims`), is copied from there,
+unless a revision is asked for; where all who wait want a copy, no hub is asked. A pull that all who
+asked have it hold tells what would come, and waits. `Pulls.tick` and `looked` are called by the
+worker; how each pull stands is published.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bus.process.clock import wall
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId, is_model_id
-from bus.wire.kv import KvKind
+from bus.wire.ids import ModelId
 from bus.wire.messages.readings import PullForecast, PullPhase, PullReading, PullRefusal, PullState
 from bus.wire.messages.weights import PullAsked
 from bus.wire.topics import reading_topic
-from worker.pulling.order import HERE_ALREADY, PullOrder
+from worker.pulling.claims import Claims, PullStanding
+from worker.pulling.order import HERE_ALREADY, PullOrder, PullSettings, is_repository
 from worker.pulling.processes import PullProcess
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bus.client import BusClient
     from bus.wire.codec import Envelope
     from worker.models.local_models import LocalModels
@@ -41,17 +40,8 @@ GIVER_S = 10.0
 """The cards of other nodes may be so late: a copy waits so long for a node that gives it."""
 MOST_PULLS = 16
 MOST_QUESTIONS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class PullSettings:
-    """`models` is the folder that pulled models go to. `offline`: no hub is asked for anything.
-    `float32` and `kv` are how this node has its models in memory."""
-
-    models: Path
-    offline: bool = False
-    float32: bool = False
-    kv: KvKind = "full"
+YIELDS_BYTES = 64 << 20
+"""A node that has fetched so much goes on, though another that fetches comes before it."""
 
 
 @dataclass(slots=True)
@@ -59,7 +49,8 @@ class _Pull:
     """One pull. `heard` says of each question when it was repeated last; `goes` is set once one of
     them has it not hold, and `released` once its process was told; `ended_at` is set at the end,
     `came` once the files are in their place and the disk was not looked at since. `from_hub` are
-    the questions for which a hub may be asked, too. The first was asked at `asked_at`."""
+    the questions for which a hub may be asked, too. The first was asked at `asked_at`.
+    `standing` is what it is among the pulls of other nodes."""
 
     model: ModelId
     revision: str
@@ -73,11 +64,24 @@ class _Pull:
     asked_at: float = 0.0
     came: bool = False
     ended_at: float | None = None
+    standing: PullStanding = field(default_factory=PullStanding)
 
     @property
     def copies(self) -> bool:
         """Return whether all who wait want it from other nodes alone."""
         return not self.from_hub & self.heard.keys()
+
+    def begin(self) -> None:
+        """Let its process fetch, and tell other nodes so."""
+        self.released = True
+        self.standing.begin()
+
+    def stop(self, downloads: Downloads) -> None:
+        """End its work; what came stays."""
+        if self.process is not None:
+            self.process.stop()
+        if self.state.phase == "copying":
+            downloads.let_go(self.model)
 
 
 class Pulls:
@@ -91,9 +95,12 @@ class Pulls:
         self._downloads = downloads
         self._here = here
         self._pulls: list[_Pull] = []
+        self._claims = Claims(client.speaker.node, settings.hub)
         self._published: tuple[PullState, ...] = ()
         self._published_at = client.reactor.now()
         client.hear(f"pull.asked.{client.speaker.node}", self._asked)
+        now = client.reactor.now
+        client.hear("reading.pulls", lambda _, told: self._claims.heard(told.message, now()))
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -125,7 +132,7 @@ class Pulls:
     def close(self) -> None:
         """End all; what came stays."""
         for pull in self._live():
-            self._stop(pull)
+            pull.stop(self._downloads)
 
     # --- who asks ---
 
@@ -146,7 +153,7 @@ class Pulls:
     def _take(self, asked: PullAsked, now: float) -> None:
         """Join a pull of that model, begin one, or refuse it."""
         live = self._live()
-        may_be_asked = asked.copies or _is_repository(asked.model)
+        may_be_asked = asked.copies or is_repository(asked.model)
         same = next((pull for pull in live if pull.model == asked.model), None)
         if (
             same is not None
@@ -181,7 +188,7 @@ class Pulls:
         pull.heard = {q: at for q, at in pull.heard.items() if now - at < LEASE_S}
         if not pull.heard and not pull.came:
             self._client.log.info("stops a pull that nobody waits for", model=pull.model)
-            self._stop(pull)
+            pull.stop(self._downloads)
             self._pulls.remove(pull)
 
     # --- how it goes on ---
@@ -189,7 +196,7 @@ class Pulls:
     def _go_on(self, pull: _Pull, now: float) -> None:
         if pull.process is not None:
             self._heard(pull, pull.process)
-            self._release(pull, pull.process)
+            self._release(pull, pull.process, now)
         elif pull.state.phase == "copying":
             self._copied(pull)
         else:
@@ -211,39 +218,65 @@ class Pulls:
                     return
                 if sum(one.state.phase == "copying" for one in self._live()) >= AT_ONCE:
                     return
-                self._client.log.info("copies a model that it is to pull", model=pull.model)
                 self._downloads.hold(pull.model, now)
-                pull.state = pull.state.model_copy(
-                    update={"phase": "copying", "sources": givers, "forecast": None}
-                )
+                self._client.log.info("copies a model that it is to pull", model=pull.model)
+                pull.state = PullState(model=pull.model, phase="copying", sources=givers)
+                pull.standing.withdraw()
                 return
         if pull.copies:
             if (why := _no_giver(pull, now)) is not None:
                 self._fail(pull, "no_giver", f"{pull.model} could not be copied: {why}")
+        elif pull.goes and self._follows(pull, now):
+            pass
         elif self._settings.offline:
+            why = pull.standing.left
             text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
-            self._fail(pull, "offline", text)
-        elif self._has_turn(pull):
+            self._fail(pull, "offline", f"{text}{why and f': {why}'}")
+        elif not _has_turn(pull, self._live()):
+            pull.standing.withdraw()
+        elif not pull.goes or self._claimed(pull, now):
             self._pull(pull)
 
-    def _has_turn(self, pull: _Pull) -> bool:
-        """Return whether a pull may have a process: those that hold take no turn of the others."""
-        busy = [one for one in self._live() if one.process is not None and one is not pull]
-        return sum(one.released == pull.goes for one in busy) < AT_ONCE
-
-    def _release(self, pull: _Pull, process: PullProcess) -> None:
-        """Have a pull that told what would come go on, once it may; where it has no turn yet, it
-        begins anew when it has."""
-        if not pull.goes or pull.released or pull.state.forecast is None:
+    def _release(self, pull: _Pull, process: PullProcess, now: float) -> None:
+        """Have a pull that told what would come go on, once it may. Where it has no turn yet, or
+        another node fetches the model, its process ends, and a new one begins when it may."""
+        fetches, told = pull.released, pull.state.forecast is not None
+        if pull.ended_at is not None or pull.came or not pull.goes or not (fetches or told):
+            return
+        if fetches and not _yields(pull.state):
             return
         pull.state = pull.state.model_copy(update={"forecast": None})
-        if self._has_turn(pull):
-            pull.released = True
-            process.go()
-        else:
-            process.stop()
-            pull.process = None
+        if self._follows(pull, now):
+            pull.standing.give_way()
+        elif fetches:
+            return
+        elif not _has_turn(pull, self._live()):
+            pull.standing.withdraw()
             pull.state = PullState(model=pull.model, phase="waiting")
+        else:
+            if self._claimed(pull, now):
+                pull.begin()
+                process.go()
+            return
+        process.stop()
+        pull.process, pull.released = None, False
+
+    def _follows(self, pull: _Pull, now: float) -> bool:
+        """Return whether another node fetches the model, to be copied from there; say so."""
+        if pull.revision or pull.no_copy or pull.model in self._here.cards:
+            return False
+        cards = self._downloads.elsewhere(now).cards
+        told = self._claims.followed(pull.model, pull.standing, cards, now)
+        if told is None and pull.process is None and (left := pull.standing.left):
+            pull.state = PullState(model=pull.model, phase="waiting", note=left)
+        pull.state = told or pull.state
+        return told is not None
+
+    def _claimed(self, pull: _Pull, now: float) -> bool:
+        """Claim a model for this node, and return whether it may fetch it now."""
+        gives = bool(self._downloads.addresses)
+        settled = pull.revision or self._claims.claim(pull.standing, now, wall(), gives=gives)
+        return bool(settled) or not self._downloads.elsewhere(now).cards
 
     def _pull(self, pull: _Pull) -> None:
         card, settings = self._here.cards.get(pull.model), self._settings
@@ -256,7 +289,8 @@ class Pulls:
             float32=settings.float32,
             kv=settings.kv,
         )
-        pull.released = pull.goes
+        if pull.goes:
+            pull.begin()
         self._client.log.info("pulls a model", model=pull.model, revision=pull.revision)
         pull.process = PullProcess(order)
 
@@ -306,6 +340,7 @@ class Pulls:
     def _fail(self, pull: _Pull, reason: PullRefusal, message: str) -> None:
         self._client.log.warning("could not pull a model", model=pull.model, why=message)
         pull.state = pull.state.model_copy(update={"reason": reason, "message": message})
+        pull.standing.withdraw()
         self._end(pull, "failed")
 
     def _end(self, pull: _Pull, phase: PullPhase, note: str = "") -> None:
@@ -320,12 +355,6 @@ class Pulls:
                 "pulled a model", model=pull.model, received_bytes=pull.state.received_bytes
             )
 
-    def _stop(self, pull: _Pull) -> None:
-        if pull.process is not None:
-            pull.process.stop()
-        if pull.state.phase == "copying":
-            self._downloads.let_go(pull.model)
-
     # --- what is told ---
 
     def _live(self) -> list[_Pull]:
@@ -334,7 +363,10 @@ class Pulls:
     def _publish(self, now: float) -> None:
         """Publish when more than a figure has changed, and twice a second while there are any."""
         pulls = tuple(
-            pull.state.model_copy(update={"questions": tuple(pull.heard)}) for pull in self._pulls
+            one.state.model_copy(
+                update={"questions": tuple(one.heard), "claim": one.standing.claim}
+            )
+            for one in self._pulls
         )
         if list(map(_mark, pulls)) != list(map(_mark, self._published)) or (
             self._live() and now - self._published_at >= PUBLISH_S
@@ -351,10 +383,18 @@ def _no_giver(pull: _Pull, now: float) -> str | None:
     return pull.state.note or "no other node that is here gives it"
 
 
-def _is_repository(model: ModelId) -> bool:
-    return is_model_id(model) and model.count("/") == 1 and ":" not in model
+def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
+    """Return whether a pull may have a process: those that hold take no turn of the others."""
+    busy = [one for one in live if one.process is not None and one is not pull]
+    return sum(one.released == pull.goes for one in busy) < AT_ONCE
+
+
+def _yields(state: PullState) -> bool:
+    """Return whether a pull that fetches may yet be left to another node that does."""
+    return state.phase in ("listing", "fetching") and state.received_bytes < YIELDS_BYTES
 
 
 def _mark(state: PullState) -> tuple[object, ...]:
     """Return what of a state is more than a figure."""
-    return state.model, state.phase, state.questions, state.note, state.forecast is None
+    told = state.forecast is not None
+    return state.model, state.phase, state.questions, state.note, told, state.claim

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bus.wire.messages.readings import WrongFile
+from bus.wire.messages.weights import WrongFile
 from worker.models.file_hashes import Interrupted, Stopped, held_files, opened
 from worker.models.files import header_of, origin_of
 from worker.models.passed_over import UnfitModel, printable

@@ -13,8 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from bus.wire.ids import ModelId
-from bus.wire.messages.readings import VerifyReading, VerifyState
-from bus.wire.messages.weights import VerifyAsked
+from bus.wire.messages.weights import VerifyAsked, VerifyReading, VerifyState
 from bus.wire.topics import reading_topic
 from worker.transfer.disk_thread import DiskThread
 from worker.verifying.checks import Verdict, total_bytes, verify

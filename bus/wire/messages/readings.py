@@ -264,12 +264,25 @@ class PullForecast(Message):
     no_speed: str = ""
 
 
+class PullClaim(Message):
+    """That a node is to ask `hub` for a model's newest revision, for all nodes: claimed `at_s` of
+    its wall clock. `fetches`: it has begun. `gives`: other nodes can copy from it. The others wait
+    for the first claim: one that fetches, then the older one, then the lesser node id."""
+
+    at_s: float
+    hub: str = Field(max_length=2048)
+    fetches: bool = False
+    gives: bool = True
+
+
 class PullState(Message):
     """How far a model's way from a hub to a node's disk is. `revision` is the commit, once known;
     `digest` names exactly these files. `bytes_per_s` is over the last 5 s; `received_bytes` came
     over the network in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`
     says what is waited for. `questions` are of those who wait; a failure has `reason` and
-    `message`. `forecast` is there while it is held, for those who asked so."""
+    `message`. `forecast` is there while it is held, for those who asked so. `claim` is there from
+    before the first weights are asked for until the pull fails or is a copy. A pull that waits for
+    another node's has the figures of that one."""
 
     model: ModelId
     phase: PullPhase
@@ -288,6 +301,7 @@ class PullState(Message):
     message: str = ""
     retry_after_s: float | None = None
     forecast: PullForecast | None = None
+    claim: PullClaim | None = None
 
 
 class PullReading(Message):
@@ -297,47 +311,6 @@ class PullReading(Message):
     kind: Literal["pull_reading"] = "pull_reading"
     node: NodeId
     pulls: tuple[PullState, ...] = ()
-
-
-VerifyPhase = Literal["waiting", "reading", "done", "failed"]
-
-
-class WrongFile(Message):
-    """A file of a model that is not as it has to be, by its path in the model's folder, and what is
-    wrong with it."""
-
-    path: str = Field(max_length=700)
-    what: str = Field(max_length=700)
-
-
-class VerifyState(Message):
-    """How far the reading of a model on a node's disk is, and with `done` what came of it: held
-    `against` the hashes that it came with or, where there are none, the headers of its weights
-    alone. `wrong` are the first of `wrong_count` files; `unlisted` of all `files` have no hash. A
-    failure has `reason` and `message`. `questions` are of those who wait."""
-
-    model: ModelId
-    phase: VerifyPhase
-    done_bytes: int = Field(default=0, ge=0)
-    total_bytes: int = Field(default=0, ge=0)
-    bytes_per_s: float = 0.0
-    against: Literal["hashes", "headers"] = "headers"
-    files: int = Field(default=0, ge=0)
-    wrong: tuple[WrongFile, ...] = ()
-    wrong_count: int = Field(default=0, ge=0)
-    unlisted: int = Field(default=0, ge=0)
-    questions: tuple[str, ...] = ()
-    reason: Literal["not_here", "busy", "unreadable"] | None = None
-    message: str = ""
-
-
-class VerifyReading(Message):
-    """The models that a node verifies, and those that it verified a moment ago. Twice a second
-    while there are any, and on change."""
-
-    kind: Literal["verify_reading"] = "verify_reading"
-    node: NodeId
-    verifications: tuple[VerifyState, ...] = ()
 
 
 class UndoneChange(Message):

@@ -125,6 +125,47 @@ class VerifyAsked(Message):
     leaves: bool = False
 
 
+VerifyPhase = Literal["waiting", "reading", "done", "failed"]
+
+
+class WrongFile(Message):
+    """A file of a model that is not as it has to be, by its path in the model's folder, and what is
+    wrong with it."""
+
+    path: str = Field(max_length=700)
+    what: str = Field(max_length=700)
+
+
+class VerifyState(Message):
+    """How far the reading of a model on a node's disk is, and with `done` what came of it: held
+    `against` the hashes that it came with or, where there are none, the headers of its weights
+    alone. `wrong` are the first of `wrong_count` files; `unlisted` of all `files` have no hash. A
+    failure has `reason` and `message`. `questions` are of those who wait."""
+
+    model: ModelId
+    phase: VerifyPhase
+    done_bytes: int = Field(default=0, ge=0)
+    total_bytes: int = Field(default=0, ge=0)
+    bytes_per_s: float = 0.0
+    against: Literal["hashes", "headers"] = "headers"
+    files: int = Field(default=0, ge=0)
+    wrong: tuple[WrongFile, ...] = ()
+    wrong_count: int = Field(default=0, ge=0)
+    unlisted: int = Field(default=0, ge=0)
+    questions: tuple[str, ...] = ()
+    reason: Literal["not_here", "busy", "unreadable"] | None = None
+    message: str = ""
+
+
+class VerifyReading(Message):
+    """The models that a node verifies, and those that it verified a moment ago. Twice a second
+    while there are any, and on change."""
+
+    kind: Literal["verify_reading"] = "verify_reading"
+    node: NodeId
+    verifications: tuple[VerifyState, ...] = ()
+
+
 class KeepAsked(Message):
     """May the asker delete its whole copy of a model, as you have another and want not to delete
     that? `question` is the same in its repeats, and another for each node that is asked. `digest`

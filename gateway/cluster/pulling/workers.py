@@ -16,8 +16,15 @@ from typing import Protocol, TypeVar
 from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.readings import PullReading, PullState, VerifyReading, VerifyState
-from bus.wire.messages.weights import PullAsked, PurgeAsked, PurgeState, VerifyAsked
+from bus.wire.messages.readings import PullReading, PullState
+from bus.wire.messages.weights import (
+    PullAsked,
+    PurgeAsked,
+    PurgeState,
+    VerifyAsked,
+    VerifyReading,
+    VerifyState,
+)
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.names import PullTarget
 from gateway.cluster.readings import ClusterReadings, storage_of

@@ -18,7 +18,8 @@ from bus.wire.messages.weights import PullAsked
 from tests.recorded.specimens import least
 from worker.models.local_models import LocalModels
 from worker.pulling import pulls as pulling
-from worker.pulling.pulls import AT_ONCE, GIVER_S, Pulls, PullSettings
+from worker.pulling.order import PullSettings
+from worker.pulling.pulls import AT_ONCE, GIVER_S, Pulls
 from worker.transfer.downloads import Downloads
 
 ME = NodeId("me")
@@ -66,10 +67,11 @@ class Fetches:
 
     gives: set[ModelId] = field(default_factory=set[ModelId])
     held: dict[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
+    addresses: tuple[str, ...] = ("tcp://127.0.0.1:1",)
 
     def elsewhere(self, _now: float) -> Any:
         """Return what is known of other nodes."""
-        return SimpleNamespace(has_heard=True, fetches=dict(self.held))
+        return SimpleNamespace(has_heard=True, cards={}, fetches=dict(self.held))
 
     def givers(self, model: ModelId, _now: float) -> tuple[NodeId, ...]:
         """Return who gives it."""

@@ -171,7 +171,7 @@ def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
     """Return how far a pull is, in a line; `names` are the nodes', by id."""
     status, total = event["status"], event["total"]
     words = [f"{status} {event['model']}"]
-    if total and status in ("fetching", "copying"):
+    if total and status in ("waiting", "fetching", "copying"):
         words.append(f"{100 * event['completed'] // total} % of {size(total)}")
     if event["sources"]:
         words.append(f"from {', '.join(names.get(one, one) for one in event['sources'])}")

@@ -12,7 +12,7 @@ from falcon.asgi import Request, Response
 from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.readings import VerifyPhase, VerifyState
+from bus.wire.messages.weights import VerifyPhase, VerifyState
 from gateway.cluster.pulling import Workers
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes

@@ -1,0 +1,93 @@
+"""What one node claims of the models that it is to pull, and whose pulls it waits for.
+
+Pure: time arrives as `now`. A node publishes its claim, and waits `SETTLE_S` for those of others
+before it fetches. If a reading takes at most half of that to come, one node fetches, even where
+clocks differ. If it takes longer and two begin, one gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bus.wire.cards import NodeCard
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import PullClaim, PullReading, PullState
+from bus.wire.messages.wire import Message
+from worker.pulling.claims.others import OtherPulls
+
+SETTLE_S = 0.3
+"""Between a claim and the first fetched byte, where there are other nodes."""
+
+
+@dataclass(slots=True)
+class PullStanding:
+    """One pull among those of other nodes: its `claim`, made at `claimed_at`, the node that it
+    `follows`, and why it `left` the one before."""
+
+    claim: PullClaim | None = None
+    claimed_at: float = 0.0
+    follows: NodeId | None = None
+    left: str = ""
+
+    def withdraw(self) -> None:
+        """Claim nothing, and follow no node."""
+        self.claim = self.follows = None
+
+    def begin(self) -> None:
+        """Fetch."""
+        self._fetches(True)
+
+    def give_way(self) -> None:
+        """Fetch no more; the claim stays."""
+        self._fetches(False)
+
+    def _fetches(self, fetches: bool) -> None:
+        if self.claim is not None:
+            self.claim = self.claim.model_copy(update={"fetches": fetches})
+
+
+class Claims:
+    """The claims of the node `me`, whose pulls ask `hub`."""
+
+    def __init__(self, me: NodeId, hub: str) -> None:
+        self._hub = hub
+        self._others = OtherPulls(me)
+
+    def heard(self, message: Message, now: float) -> None:
+        """Take in what a node says of its pulls."""
+        if isinstance(message, PullReading):
+            self._others.heard(message, now)
+
+    def followed(
+        self, model: ModelId, standing: PullStanding, cards: Mapping[NodeId, NodeCard], now: float
+    ) -> PullState | None:
+        """Return what is told while another node fetches the model; None while none does, or this
+        one comes first. `cards` are those of other nodes."""
+        first = self._others.first(model, self._hub, standing.claim, now)
+        left = standing.follows
+        if left is not None and left != first:
+            standing.left = f"{_name(left, cards)} {self._others.why_not(left, model, now)}"
+        standing.follows = first
+        theirs = None if first is None else self._others.state_of(first, model)
+        if first is None or theirs is None:
+            return None
+        return PullState(
+            model=model,
+            phase="waiting",
+            note=f"{_name(first, cards)} fetches it; it will be copied from there",
+            done_bytes=theirs.done_bytes,
+            total_bytes=theirs.total_bytes,
+        )
+
+    def claim(self, standing: PullStanding, now: float, at_s: float, *, gives: bool) -> bool:
+        """Claim a model, `at_s` of the wall clock; return whether others had time to object.
+        `gives`: they can copy from this node."""
+        if standing.claim is None:
+            standing.claim = PullClaim(at_s=at_s, hub=self._hub, gives=gives)
+            standing.claimed_at = now
+        return now - standing.claimed_at >= SETTLE_S
+
+
+def _name(node: NodeId, cards: Mapping[NodeId, NodeCard]) -> str:
+    return cards[node].name if node in cards else node
