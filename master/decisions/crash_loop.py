@@ -17,7 +17,7 @@ there by the clock of the wall, here by the holder's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import MAX_WHY, Instance, NodeSetback, Setbacks
@@ -143,6 +143,17 @@ class CrashLoops:
             for model, row in self.rows.items()
         }
         return {model: nodes for model, nodes in found.items() if nodes}
+
+    def failed_on(self, model: ModelId) -> Mapping[NodeId, NodeRow]:
+        """Return the nodes on which a model's runners failed, whether they may have it or not."""
+        row = self.rows.get(model)
+        return {} if row is None else row.on
+
+    def bar(self, model: ModelId, node: NodeId, now: float) -> None:
+        """Have a node on which a model's runner failed not get it again for a while: another one
+        has it."""
+        on = self.rows[model].on
+        on[node] = replace(on[node], until=max(on[node].until, now + RETRY_FAILED_S))
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
         """Take back each model's last failure where it was for want of a rank on a lost node that

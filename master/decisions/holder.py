@@ -19,7 +19,6 @@ from bus.wire.messages.commands import Command, EndLease, PlaceModel, RenewLease
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import (
     EventBody,
-    InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
     LeaseEnded,
@@ -42,7 +41,14 @@ from master.decisions.leasing import asked_back, not_wanted_back
 from master.decisions.observations import Observations
 from master.decisions.pool_view import claim_of, copies_of, pins_of_cards
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
-from master.decisions.stand_ins import BROKEN_S, Lost, StandIns, lost_copies, stood_down
+from master.decisions.stand_ins import (
+    BROKEN_S,
+    Lost,
+    StandIns,
+    lost_copies,
+    made_good,
+    stood_down,
+)
 from master.log.sequencer import LogDraft, judge
 from master.pool import PlanBook, Promise, pool_reading
 
@@ -289,12 +295,13 @@ class Holder:
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             quiet = self.view.quiet_nodes(before.nodes, now)
             known = replicating.as_it_stands(body.instance, before, quiet)
-            follows = planner.follow_up(known, body, self._memory.crash_loops, now)
+            loops, decide = self._memory.crash_loops, partial(self._decide, fresh=InstanceId(""))
+            follows = planner.follow_up(known, body, loops, now)
+            if isinstance(body, RunnerEnded) and known is not None:
+                scene = self._scene(log.state, now)
+                follows = [made_good(known, one, body, scene, loops, decide) for one in follows]
             self._keep_setbacks(log, now)
             for more in follows:
-                if isinstance(more, InstanceFailed) and isinstance(body, RunnerEnded) and known:
-                    decide = partial(self._decide, fresh=InstanceId(""))
-                    more = planner.moved(known, more, self._scene(log.state, now), decide)
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,

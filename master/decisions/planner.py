@@ -34,7 +34,6 @@ from master.decisions.crash_loop import RETRY_FAILED_S, CrashLoops, Setback
 from master.decisions.decide import (
     Decided,
     Decision,
-    Known,
     Later,
     Scene,
 )
@@ -210,39 +209,6 @@ def _after_failure(
         again = before.conditions
         return InstanceFailed(instance=before.instance, why=why, place_again=again)
     return _reopen(before, said)
-
-
-def moved(
-    known: Instance,
-    failed: InstanceFailed,
-    scene: Scene,
-    decide: Callable[[PlaceModel, Scene], Decision],
-) -> InstanceFailed:
-    """Return the failure of a copy as one that is made good at once on other nodes, where they can
-    hold it; as it is where they cannot, with what its model did on those that could."""
-    barred = scene.barred.get(known.model, {})
-    if not barred or known.conditions.layers:
-        return failed
-    rest = {name: one for name, one in scene.state.instances.items() if name != known.instance}
-    without = replace(scene, state=scene.state.model_copy(update={"instances": rest}))
-    command = placement_again(known, known.conditions, "again")
-    decision = decide(command.model_copy(update={"if_absent": False, "dry_run": True}), without)
-    seats = {shard.node for shard in known.shards}
-    names = {NodeId(node): seat.name for node, seat in scene.state.nodes.items()}
-    if isinstance(decision, Known):
-        there = ", ".join(names.get(node, node) for node in sorted(seats & barred.keys()))
-        update = {
-            "why": f"{failed.why}; it failed on {there}, and is placed elsewhere",
-            "place_again": known.conditions,
-            "elsewhere": True,
-        }
-        return failed.model_copy(update=update)
-    others = sorted(barred.keys() - seats)
-    if not others:
-        return failed
-    here = ", ".join(names.get(node, node) for node in sorted(seats))
-    words = [f"on {names.get(node, node)}: {barred[node].why}" for node in others]
-    return failed.model_copy(update={"why": "; ".join([f"on {here}: {failed.why}", *words])})
 
 
 def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:

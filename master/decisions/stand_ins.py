@@ -1,4 +1,5 @@
-"""Copies whose node is lost: placed anew at once where the other nodes can hold them.
+"""Copies whose node is lost, or failed to run them: placed anew at once where other nodes can hold
+them.
 
 Pure. A node is lost some seconds after anything was heard of it, long before its grace is over.
 A group that has lost a rank and does not serve gives way to a new copy on the nodes that are left.
@@ -10,17 +11,29 @@ broken. Where the other nodes cannot meet what was asked of the copy (a number o
 sharding, a split by hand), it is placed without that, and says so (`unmet`). Nothing is done where
 fewer than half of the nodes that have not said goodbye are heard: then it may be we who are cut
 off.
+A copy that is given up on a node, or has to pause there, is placed on other nodes, whose idle
+models are evicted where need be. One whose runner ends before it has loaded is placed at once on
+another node that has the files and free memory, and where no runner of the model has failed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import PlaceModel
-from bus.wire.messages.events import EventBody, InstanceDraining, InstanceRemoved
-from master.decisions.decide import Scene
+from bus.wire.messages.events import (
+    EventBody,
+    GenerationOpened,
+    InstanceDraining,
+    InstanceFailed,
+    InstanceRemoved,
+    RunnerEnded,
+)
+from master.decisions.crash_loop import GROUP_LOST, CrashLoops
+from master.decisions.decide import Decision, Known, Scene
 from master.decisions.pool_view import LIVING, living, placement_again
 
 BROKEN_S = 2.0
@@ -90,6 +103,81 @@ def stood_down(scene: Scene, stand_ins: StandIns) -> list[EventBody]:
                 body = InstanceDraining(instance=other, deadline_s=STAND_DOWN_S, why=why)
                 found.append(body)
     return found
+
+
+def made_good(
+    known: Instance,
+    follows: EventBody,
+    ended: RunnerEnded,
+    scene: Scene,
+    crash_loops: CrashLoops,
+    decide: Callable[[PlaceModel, Scene], Decision],
+) -> EventBody:
+    """Return what follows from a runner's end: what it would without other nodes, or the failure of
+    a copy that is placed on them."""
+    if isinstance(follows, InstanceFailed):
+        return _moved(known, follows, scene, decide)
+    failed_on = crash_loops.failed_on(known.model)
+    is_loaded = ended.found_gone or ended.rank in {rank.rank for rank in known.ready}
+    is_of_node = ended.node in failed_on and ended.exit_code != GROUP_LOST
+    if is_loaded or not is_of_node or not isinstance(follows, GenerationOpened):
+        return follows
+    decision = _elsewhere(known, replace(scene, barred={known.model: failed_on}), decide)
+    plan = decision.plan if isinstance(decision, Known) else None
+    if known.conditions.layers or plan is None or plan.get("evicts") or plan["fetch_bytes"]:
+        return follows
+    crash_loops.bar(known.model, ended.node, scene.now)
+    failed = InstanceFailed(instance=known.instance, why=ended.message)
+    return _as_moved(failed, known, (ended.node,), scene)
+
+
+def _moved(
+    known: Instance,
+    failed: InstanceFailed,
+    scene: Scene,
+    decide: Callable[[PlaceModel, Scene], Decision],
+) -> InstanceFailed:
+    """Return the failure of a copy as one that is made good at once on other nodes, where they can
+    hold it; as it is where they cannot, with what its model did on those that could."""
+    barred = scene.barred.get(known.model, {})
+    if not barred or known.conditions.layers:
+        return failed
+    seats = {shard.node for shard in known.shards}
+    if isinstance(_elsewhere(known, scene, decide), Known):
+        return _as_moved(failed, known, seats & barred.keys(), scene)
+    others = sorted(barred.keys() - seats)
+    if not others:
+        return failed
+    here = ", ".join(_name(node, scene) for node in sorted(seats))
+    words = [f"on {_name(node, scene)}: {barred[node].why}" for node in others]
+    return failed.model_copy(update={"why": "; ".join([f"on {here}: {failed.why}", *words])})
+
+
+def _elsewhere(
+    known: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
+) -> Decision:
+    """Return where a copy would go if it were not there; none of its nodes is barred by that."""
+    rest = {name: one for name, one in scene.state.instances.items() if name != known.instance}
+    without = replace(scene, state=scene.state.model_copy(update={"instances": rest}))
+    command = placement_again(known, known.conditions, "again")
+    return decide(command.model_copy(update={"if_absent": False, "dry_run": True}), without)
+
+
+def _as_moved(
+    failed: InstanceFailed, known: Instance, on: Collection[NodeId], scene: Scene
+) -> InstanceFailed:
+    there = ", ".join(_name(node, scene) for node in sorted(on))
+    update = {
+        "why": f"{failed.why}; it failed on {there}, and is placed elsewhere",
+        "place_again": known.conditions,
+        "elsewhere": True,
+    }
+    return failed.model_copy(update=update)
+
+
+def _name(node: NodeId, scene: Scene) -> str:
+    seat = scene.state.nodes.get(node)
+    return node if seat is None else seat.name
 
 
 def _has_other(instance: Instance, scene: Scene, lost: frozenset[NodeId]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import PlaceModel
+from bus.wire.messages.events import InstanceFailed
 from gateway.requests.placement_check import is_final
 from gateway.requests.routing import given_up
 from master.decisions.crash_loop import CANNOT_IMPORT, LOAD_FAILED, RETRY_FAILED_S, WEDGED
@@ -21,16 +22,19 @@ TWO = {"n1": (16.0, 2), "n2": (16.0, 2)}
 
 
 class Failing:
-    """A pool of which some nodes' runners end as soon as they begin. `tries` counts them."""
+    """A pool of which some nodes' runners end as soon as they begin, or as soon as they are
+    `loaded`. `tries` counts them."""
 
-    def __init__(self, exit_code: int, *nodes: NodeId) -> None:
-        self.world = PoolWorld([Kind(ModelId("a"), 4, 1.0)], TWO)
-        self.exit_code, self.nodes = exit_code, nodes
+    def __init__(self, exit_code: int, *nodes: NodeId, loaded: bool = False) -> None:
+        self.world = PoolWorld([Kind(ModelId("a"), 4, 1.0), Kind(ModelId("b"), 12, 1.0)], TWO)
+        self.exit_code, self.nodes, self.loaded = exit_code, nodes, loaded
         self.tries: dict[NodeId, int] = {}
 
     def run(self, seconds: float, until: Any = lambda: False) -> bool:
         def look() -> bool:
             for held in [one for one in self.world.held.values() if one.node in self.nodes]:
+                if held.model != "a" or (self.loaded and held.ready_at is None):
+                    continue
                 self.tries[held.node] = self.tries.get(held.node, 0) + 1
                 self.world.crash(held, self.exit_code)
             return until()
@@ -44,17 +48,58 @@ class Failing:
         return self.world.command(command)
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "tries"), [(LOAD_FAILED, 1), (CANNOT_IMPORT, 1), (WEDGED, 2), (1, 3)]
-)
-def test_what_fails_on_one_node_is_served_by_another(exit_code: int, tries: int) -> None:
+@pytest.mark.parametrize(("exit_code", "tries"), [(WEDGED, 2), (1, 3)])
+def test_a_copy_that_keeps_failing_once_it_is_loaded_goes_to_another_node(
+    exit_code: int, tries: int
+) -> None:
+    failing = Failing(exit_code, FIRST, loaded=True)
+    world = failing.world
+    failing.asked()
+
+    def is_elsewhere() -> bool:
+        return any(one.node == OTHER and one.ready_at for one in world.held.values())
+
+    assert failing.run(SOON_S, is_elsewhere), "the other node has it"
+    assert failing.tries == {FIRST: tries}
+    (served,) = world.state.instances.values()
+    assert served.shards[0].node == OTHER and served.conditions.excluded_nodes == ()
+
+
+@pytest.mark.parametrize("exit_code", [LOAD_FAILED, CANNOT_IMPORT, WEDGED, 1, -9])
+def test_a_runner_that_ends_while_it_loads_is_followed_by_one_on_another_node(
+    exit_code: int,
+) -> None:
     failing = Failing(exit_code, FIRST)
     world = failing.world
     ask = world.ask("a", work_s=0.1)
     assert failing.run(SOON_S, lambda: ask in world.done), "the other node answers"
-    assert failing.tries == {FIRST: tries}
-    (served,) = world.state.instances.values()
-    assert served.shards[0].node == OTHER and served.conditions.excluded_nodes == ()
+    assert failing.tries == {FIRST: 1}, "it is not tried there again"
+    (failed,) = [one for one in world.told if isinstance(one, InstanceFailed)]
+    assert "it crashed" in failed.why and "it failed on n2, and is placed elsewhere" in failed.why
+    blocked = failing.asked(dry_run=True, previews=True).plan["blocked"]
+    assert "gets it again in" in blocked["n2"] and "it crashed" in blocked["n2"]
+
+
+def test_no_model_is_evicted_for_one_whose_runner_ended_once_while_it_loaded() -> None:
+    failing = Failing(1, FIRST)
+    world = failing.world
+    world.command(
+        PlaceModel(command_id=CommandId("b"), model=ModelId("b"), excluded_nodes=(FIRST,))
+    )
+    assert world.run(SOON_S, lambda: any(one.ready_at for one in world.held.values()))
+    world.ask("a", work_s=0.1)
+    assert failing.run(SOON_S, lambda: failing.tries == {FIRST: 2}), "it is tried there again"
+    assert not any(isinstance(one, InstanceFailed) for one in world.told), "not placed elsewhere"
+
+
+def test_a_model_that_ends_every_runner_is_given_up_after_one_try_and_three() -> None:
+    failing = Failing(1, FIRST, OTHER)
+    world = failing.world
+    world.ask("a")
+    failing.run(SOON_S)
+    assert failing.tries == {FIRST: 1, OTHER: 3}
+    why = given_up(world.state.instances.values(), ModelId("a")) or ""
+    assert "on n1: it crashed" in why and "on n2: it crashed" in why
 
 
 def test_a_request_is_not_refused_while_another_node_can_be_tried() -> None:
