@@ -13,8 +13,9 @@ from typing import Any
 from bus.wire.messages.readings import NodeReading
 
 UNREACHABLE_S = 15.0
-GRAVE = frozenset({"journal_damaged", "means_gone", "state_damaged", "thread_ended"})
-"""Findings that `/health` tells as well: something of the node itself is broken or lost."""
+GRAVE = frozenset({"disk_full", "journal_damaged", "means_gone", "state_damaged", "thread_ended"})
+"""Findings that `/health` tells as well: something of the node itself is broken or lost, or will
+be: a journal on a full disk is not written."""
 
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"
 

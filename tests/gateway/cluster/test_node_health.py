@@ -47,7 +47,13 @@ def test_all_reasons_are_told_the_worst_first() -> None:
     assert node_health(reading(), 1.0)["reasons"] == []
 
 
-def test_health_tells_damage_and_ended_threads_and_leaves_the_rest_to_the_state() -> None:
+def test_health_tells_damage_full_disks_and_ended_threads_and_leaves_the_rest_to_the_state() -> (
+    None
+):
     ended = LOW.model_copy(update={"code": "thread_ended", "message": "records ended"})
-    assert grave_problems(reading(LOW, ended)) == ["records ended: make some"]
+    lower = LOW.model_copy(update={"code": "disk_low", "message": "not much room"})
+    assert grave_problems(reading(LOW, lower, ended)) == [
+        "no room: make some",
+        "records ended: make some",
+    ]
     assert grave_problems(None) == []
