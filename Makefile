@@ -127,8 +127,8 @@ prove-fuzz: $(READY)
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
 # files of nodes that another target runs whole
-ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz partition \
-	pool_mixed_load pool_rules ports record_kills refused_loads secrets soak templates two_nodes
+ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz \
+	mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets soak templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
@@ -143,7 +143,7 @@ prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl
 	$(PROVE) tests/processes/test_cluster.py tests/processes/test_two_nodes.py \
 		tests/processes/test_partition.py tests/processes/test_churn.py tests/processes/test_counts.py \
-		tests/runner/test_groups.py; \
+		tests/processes/test_mixed_clusters.py tests/runner/test_groups.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
 
 prove-records: $(READY)

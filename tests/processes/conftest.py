@@ -31,7 +31,13 @@ __all__ = [
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 RESULTS = ROOT / "prove-results"
 Ledger = Callable[..., None]
-OF_CLUSTERS = ("test_cluster", "test_two_nodes", "test_partition", "test_churn")
+OF_CLUSTERS = (
+    "test_cluster",
+    "test_two_nodes",
+    "test_partition",
+    "test_churn",
+    "test_mixed_clusters",
+)
 """Whose notes go to a file of their own: `make prove-cluster` shows it as one table."""
 OF_RECORDS = ("test_record_kills",)
 """The same for `make prove-records`."""
