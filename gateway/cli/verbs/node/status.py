@@ -90,7 +90,7 @@ def status(invocation: Invocation) -> None:
     _say_node(output, state, links)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
-    _say_what_is_amiss(output, mixed, health, undone)
+    _say_what_is_amiss(output, mixed, state, undone)
     if state is None:
         raise typer.Exit(NO_NODE)
 
@@ -128,14 +128,17 @@ def _say_node(output: Output, state: NodeState | None, links: Sequence[dict[str,
 def _say_what_is_amiss(
     output: Output,
     mixed: str,
-    health: Mapping[str, HealthSummary],
+    state: NodeState | None,
     undone: Sequence[tuple[str, UndoneChange]],
 ) -> None:
     if mixed:
         output.say(f"warn: {mixed}; {code_mix.REMEDY}")
+    names: Mapping[str, str] = {} if state is None else state.names
+    health: Mapping[str, HealthSummary] = {} if state is None else state.health
     for node, one in health.items():
         if one.status != "ok":
-            output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
+            name = names.get(node, node)
+            output.say(f"{one.status}: {name}: {one.message} ({one.remediation})")
     for node, change in undone:
         ago = span(max(0.0, wall() - change.at_s))
         output.say(
