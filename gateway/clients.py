@@ -34,6 +34,17 @@ TELL_S, REPEAT_S = 0.25, 1.0
 """How often other processes may hear who rests or waits, and how often while that stays so."""
 
 
+class ClientTold(records.ClientFigures):
+    """A client; `known_by` is null for one that has a profile and was never seen. `rests_s` is how
+    long it rests on."""
+
+    client: str
+    known_by: str | None
+    waiting: int
+    rests_s: float
+    profile: dict[str, Any] | None
+
+
 class AskingClients:
     """The clients of one HTTP process."""
 
@@ -120,7 +131,7 @@ class AskingClients:
         """Take what another process tells of clients that rest or wait there."""
         self._rests.heard(process, rows, self._now())
 
-    async def told(self) -> list[dict[str, Any]]:
+    async def told(self) -> list[ClientTold]:
         """Return all clients of this gateway, those that were seen last first, then those that have
         a profile and were never seen."""
         parts = await self._near.client_rows(self._options.processes)
@@ -131,7 +142,7 @@ class AskingClients:
         for client in (*waiting, *self._rests.clients()):
             found.setdefault(client, records.ClientTotals())  # it has asked, and nothing has ended
         seen = sorted(found.items(), key=lambda one: -(one[1].seen_at_s or inf))
-        rows = [
+        rows: list[ClientTold] = [
             {
                 "client": client.name,
                 "known_by": client.kind,
@@ -152,7 +163,7 @@ class AskingClients:
 
     # --- below -----------------------------------------------------------------------------------
 
-    def _unseen_told(self, name: str) -> dict[str, Any]:
+    def _unseen_told(self, name: str) -> ClientTold:
         return {
             "client": name,
             "known_by": None,

@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
@@ -35,7 +34,7 @@ from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.card_files import CardFiles
 from gateway.cluster.counters import Counters, RecentMinute
-from gateway.cluster.http_processes import HttpProcesses
+from gateway.cluster.http_processes import HttpProcesses, OpenRequestTold
 from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
 from gateway.cluster.options import Options
@@ -291,7 +290,7 @@ class HttpService:
         self.metrics.ignored(dialect, labels_of(fields))
         self.log.debug("fields without effect", dialect=dialect, fields=len(fields))
 
-    def open_requests(self) -> list[dict[str, Any]]:
+    def open_requests(self) -> list[OpenRequestTold]:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
 

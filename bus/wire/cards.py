@@ -316,7 +316,9 @@ def supersedes(card: NodeCard, known: NodeCard | None) -> bool:
     stamp and the greater by its content. One that is heard again does, too."""
     if known is None or card.announced_at_s > known.announced_at_s:
         return True
-    return card.announced_at_s == known.announced_at_s and _content(card) >= _content(known)
+    if card.announced_at_s < known.announced_at_s:
+        return False
+    return card == known or _content(card) > _content(known)
 
 
 def _content(card: NodeCard) -> str:

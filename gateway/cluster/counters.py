@@ -13,7 +13,9 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from typing_extensions import TypedDict
 
 ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
@@ -64,6 +66,26 @@ class Counters:
         return models
 
 
+class HistogramTold(TypedDict):
+    """A histogram: the upper bounds (the last is null: infinity), a count for each, and the sum."""
+
+    bounds: list[float | None]
+    counts: list[int]
+    sum: float
+
+
+class TotalsTold(TypedDict):
+    """What a node's gateways have counted; `requests` by how they ended."""
+
+    requests: dict[str, int]
+    prompt_tokens: int
+    generation_tokens: int
+    http_errors: int
+    ttft_s: HistogramTold
+    itl_s: HistogramTold
+    e2e_s: HistogramTold
+
+
 @dataclass(frozen=True, slots=True)
 class HistogramTotals:
     """A histogram: `counts[i]` values were at most `bounds[i]` and more than the bound before."""
@@ -72,7 +94,7 @@ class HistogramTotals:
     counts: tuple[int, ...]
     sum: float
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> HistogramTold:
         """Return it as plain values; infinity as None."""
         bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
         return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
@@ -91,7 +113,7 @@ class NodeTotals:
     itl_s: HistogramTotals
     e2e_s: HistogramTotals
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> TotalsTold:
         """Return them as plain values; infinity as None."""
         return {
             "requests": dict(self.requests),

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from typing_extensions import TypedDict
+
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
@@ -27,6 +29,19 @@ ANSWER_BYTES = 4 << 20
 """All requests that a process may have open, listed."""
 
 
+class OpenRequestTold(TypedDict):
+    """A request that is open; `instance` is null while it waits for one."""
+
+    request: str
+    model: str
+    client: str | None
+    priority: int
+    instance: str | None
+    waiting: bool
+    tokens: int
+    seconds: float
+
+
 class ProcessRequests(Protocol):
     """What a process can answer about its own requests."""
 
@@ -34,7 +49,7 @@ class ProcessRequests(Protocol):
         """Stop it; False when it is not open here."""
         ...
 
-    def open_requests(self) -> list[dict[str, Any]]:
+    def open_requests(self) -> list[OpenRequestTold]:
         """Return one plain record for each open request."""
         ...
 
@@ -69,7 +84,7 @@ class HttpProcesses:
         answer = await self._ask(number, ["cancel", request_id])
         return answer if isinstance(answer, bool) else None
 
-    async def open_requests(self, processes: int) -> list[dict[str, Any]]:
+    async def open_requests(self, processes: int) -> list[OpenRequestTold]:
         """Return the open requests of all `processes` HTTP processes; silent ones are left out."""
         return self._own.open_requests() + await self._asked_all(processes, "open")
 

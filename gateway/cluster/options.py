@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from typing_extensions import TypedDict
 
 from bus.process.endpoints import Endpoints, is_loopback
 from bus.wire.cards import ModelKind
@@ -19,11 +21,39 @@ if TYPE_CHECKING:
     from bus.process.logs import LevelSource
 
 
+SettingValue = bool | int | float | str | list[str]
+
+
+class SettingRow(TypedDict):
+    """A setting: in the file or by default (`value`, from `source`), and as it `running` has it."""
+
+    key: str
+    meaning: str
+    kind: Literal["choice", "truth", "whole", "number", "words", "text"]
+    choices: list[str]
+    default: SettingValue
+    value: SettingValue
+    source: str
+    running: SettingValue
+    differs: bool
+    takes: Literal["at once", "restart"]
+    not_over_http: str
+
+
+class SettingsFound(TypedDict):
+    """The settings of a node, and what is wrong with their file."""
+
+    file: str
+    trouble: str
+    settings: list[SettingRow]
+
+
 class SettingsDesk(Protocol):
     """What reads and changes the settings of this node. It blocks, and raises ConfigError."""
 
     def rows(self) -> dict[str, Any]:
-        """Return every setting as it may be shown, and what is wrong with their file."""
+        """Return every setting as it may be shown, and what is wrong with their file, as
+        `SettingsFound` has it."""
         ...
 
     def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:

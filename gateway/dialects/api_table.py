@@ -19,6 +19,7 @@ from gateway.dialects.dialect import (
     ErrorAnswer,
     KeptAnswer,
     Limits,
+    ModelListing,
     NamedItem,
     ParseContext,
     WholeDialect,
@@ -29,47 +30,6 @@ from gateway.dialects.faults import HttpFault
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedCopy:
-    """One loaded copy. `expires_at_s` None or infinite: it stays."""
-
-    size_bytes: int
-    accelerator_bytes: int
-    context_tokens: int
-    expires_at_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelListing:
-    """What the listings tell of one model.
-
-    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
-    tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
-    are (name, type, shape): they, the template and the license are empty where its files are not on
-    this node's disk. `max_tokens` is what an answer may have unless its request says it.
-    `derived`: it is made of another, of which all else is told.
-    """
-
-    id: str
-    size_bytes: int
-    modified_at_s: float
-    digest: str = ""
-    family: str = ""
-    parameters: int = 0
-    quantization: str = ""
-    context_tokens: int = 0
-    capabilities: tuple[str, ...] = ("completion",)
-    layers: int = 0
-    vocabulary: int = 0
-    max_tokens: int | None = None
-    template: str = ""
-    license: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    derived: DerivedModel | None = None
-    loaded: tuple[LoadedCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +75,30 @@ class Embeds(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ListsModels(Endpoint):
-    """`GET path` tells of all models. `waits`: until it is known which there are."""
+    """`GET path` tells of all models; `answer` is the type of its answer. `waits`: until it is
+    known which there are."""
 
     render: Callable[[Sequence[ModelListing], float], bytes]
+    answer: Any
     waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PagesModels(Endpoint):
     """`GET path` tells of a page of all models, as its query asks; `render` gets that, raises
-    `BadRequest` naming one of its fields."""
+    `BadRequest` naming one of its fields. `answer` is the type of its answer."""
 
     render: Callable[[Sequence[ModelListing], Mapping[str, str]], bytes]
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ShowsModel(Endpoint):
-    """`GET path` tells of the model that is the `{name}` in it."""
+    """`GET path` tells of the model that is the `{name}` in it; `answer` is the type of its
+    answer."""
 
     render: Callable[[ModelListing], bytes]
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +122,24 @@ class AsksOfModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ShowsAsked(AsksOfModel):
-    """`POST path` tells of the model."""
+    """`POST path` tells of the model; `shown` is the type of its answer."""
 
     render: Callable[[ModelListing], bytes]
+    shown: Any
 
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
     """`POST path` has a model pulled: `answer` says that it is here, `line` how far it is in a line
-    of a stream, `error_line` that it failed."""
+    of a stream, `error_line` that it failed. `shown` is the type of the answer, `event` that of a
+    line."""
 
     answer: Callable[[], bytes]
     line: Callable[[PullState], bytes]
     error_line: Callable[[HttpFault], bytes]
     streams: str
+    shown: Any
+    event: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +176,14 @@ itself, and the time in seconds since 1970. Raises BadRequest."""
 @dataclass(frozen=True, slots=True)
 class DerivesModel(Endpoint):
     """`POST path` makes a derived model. `lines` are those of a stream, the last of which is the
-    answer of one piece; none: the answer is empty."""
+    answer of one piece; none: the answer is empty. `shown` is the type of a line."""
 
     parse: Callable[[bytes, Limits], AskedDerivation]
     body: type[BaseModel]
     derive: Derive
     lines: tuple[bytes, ...] = ()
     streams: str = ""
+    shown: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +195,19 @@ class MadeInBackground:
     stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]
     is_made: Callable[[bytes], bool]
     last_event: Callable[[bytes, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShapes:
+    """The types of what is told of kept answers: of one, of its removal, of a list of its items, of
+    an event of its stream (None: it has none), and of a list of them (None: they are not listed).
+    """
+
+    answer: Any
+    deleted: Any
+    items: Any
+    event: Any = None
+    listing: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +223,7 @@ class KeepsAnswers(Endpoint):
     what: str
     items: Callable[[KeptAnswer, Mapping[str, str]], bytes]
     deleted: Callable[[str], bytes]
+    shown: KeptShapes
     told: Callable[[KeptAnswer], bytes] = attrgetter("answer")
     items_at: str = "input_items"
     replayed: Callable[[KeptAnswer, Mapping[str, str]], bytes] | None = None
@@ -329,31 +313,35 @@ class ConversationShapes:
 class KeepsConversations(Endpoint):
     """At `path` conversations are begun, below it told, labelled and removed by their ids; below
     each of them its items are added, listed, told and removed. `body`, `labels_body` and
-    `items_body` are the models that parse the bodies."""
+    `items_body` are the models that parse the bodies; `answer`, `removed` and `listing` the
+    types of a conversation, of its removal, and of a list of its items."""
 
     shapes: ConversationShapes
     body: type[BaseModel]
     labels_body: type[BaseModel]
     items_body: type[BaseModel]
+    answer: Any
+    removed: Any
+    listing: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Says(Endpoint):
-    """`GET path` always says the same."""
+    """`GET path` always says the same, of the type `shown`."""
 
     answer: bytes
+    shown: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How failures are told: the name and schema of their bodies, and what makes one.
+    """How failures are told: the type of their bodies, and what makes one.
 
     `id_key` is where a body has the id of its request, beside the failure; empty: nowhere.
     """
 
-    name: str
-    schema: Mapping[str, Any]
-    body: Callable[[HttpFault], dict[str, Any]]
+    shape: type
+    body: Callable[[HttpFault], Mapping[str, Any]]
     id_key: str = ""
 
     def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from bus.wire.ids import RequestId
+from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
@@ -313,3 +314,44 @@ class RecallingDialect(Protocol):
         items of a conversation, and with the items of `named` where it has their ids. Raises
         `BadRequest` where they are too much together, or one is there twice."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCopy:
+    """One loaded copy. `expires_at_s` None or infinite: it stays."""
+
+    size_bytes: int
+    accelerator_bytes: int
+    context_tokens: int
+    expires_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelListing:
+    """What the listings tell of one model.
+
+    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
+    tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
+    are (name, type, shape): they, the template and the license are empty where its files are not on
+    this node's disk. `max_tokens` is what an answer may have unless its request says it.
+    `derived`: it is made of another, of which all else is told.
+    """
+
+    id: str
+    size_bytes: int
+    modified_at_s: float
+    digest: str = ""
+    family: str = ""
+    parameters: int = 0
+    quantization: str = ""
+    context_tokens: int = 0
+    capabilities: tuple[str, ...] = ("completion",)
+    layers: int = 0
+    vocabulary: int = 0
+    max_tokens: int | None = None
+    template: str = ""
+    license: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    derived: DerivedModel | None = None
+    loaded: tuple[LoadedCopy, ...] = ()

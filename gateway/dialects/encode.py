@@ -12,10 +12,13 @@ import re
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
-from pydantic_core import from_json
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, from_json
 
 from bus.wire.messages.tokens import TokenLogprob
 
@@ -26,6 +29,39 @@ _LONG_NUMBER = re.compile(r"[0-9]{19}")
 """What has fewer digits in a row fits into 64 bits."""
 _BREAKS = re.compile(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
 _ESCAPES = {b"\xc2\x85": b"\\u0085", b"\xe2\x80\xa8": b"\\u2028", b"\xe2\x80\xa9": b"\\u2029"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Annotates a plain object that `model_dump(mode="json")` made: its schema is the model's, but
+    for the fields `without`. `adds` are names and types of what stands
+    beside its fields. The model may be a dataclass whose fields are told by their names."""
+
+    model: type
+    without: frozenset[str] = frozenset()
+    adds: tuple[tuple[str, str], ...] = ()
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the model's schema."""
+        return handler.generate_schema(self.model)
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the model's schema, or what is left of it."""
+        shown = handler(core_schema)
+        if not (self.without or self.adds):
+            return shown
+        whole = handler.resolve_ref_schema(shown)
+        fields = {
+            name: schema for name, schema in whole["properties"].items() if name not in self.without
+        }
+        needed = [name for name in whole.get("required", ()) if name in fields]
+        fields |= {name: {"type": kind} for name, kind in self.adds}
+        needed += [name for name, _ in self.adds]
+        return {**whole, "properties": fields, "required": needed}
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:

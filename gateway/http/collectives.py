@@ -7,18 +7,43 @@ its end can be told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from bus.hardware.collective_test import culprit, report_of
+from typing_extensions import TypedDict
+
+from bus.hardware.collective_test import CollectiveReport, culprit, report_of
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
+from gateway.dialects.encode import Dump
 
 ENDED = "the test was ended before it was done"
 
 
+class CollectiveError(TypedDict):
+    """Why a test failed; the rank and the node at fault, where one is."""
+
+    code: Literal["ended", "rank_lost"]
+    message: str
+    rank: int | None
+    node: str | None
+
+
+class CollectiveAnswer(TypedDict):
+    """How a collective test stands; `report` is of what is known so far."""
+
+    instance: str
+    status: Literal["running", "done", "failed"]
+    phase: str
+    done: int
+    rounds: int
+    passed: bool
+    report: Annotated[dict[str, Any], Dump(CollectiveReport)] | None
+    error: CollectiveError | None
+
+
 def standing_of(
     name: str, instance: Instance | None, readings: Sequence[CollectiveReading]
-) -> dict[str, Any] | None:
+) -> CollectiveAnswer | None:
     """Return how a test stands: `status` is `running`, `done` or `failed` (with `error`); `report`
     is of what is known so far. None: no such test."""
     if instance is not None and instance.test is None:
@@ -29,7 +54,7 @@ def standing_of(
     size = len(instance.shards) if instance is not None else readings[0].size
     done = len(readings) == size and all(one.phase == "done" for one in readings)
     last = min(readings, key=lambda one: one.done, default=None)
-    found: dict[str, Any] = {
+    found: CollectiveAnswer = {
         "instance": name,
         "status": "done" if done else "running",
         "phase": "forming" if last is None or len(readings) < size else last.phase,
@@ -47,7 +72,7 @@ def standing_of(
     return {**found, "status": "failed", "error": _error(why)}
 
 
-def _error(why: str) -> dict[str, Any]:
+def _error(why: str) -> CollectiveError:
     named = culprit(why)
     if named is None:
         return {"code": "ended", "message": why, "rank": None, "node": None}

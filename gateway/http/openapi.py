@@ -7,7 +7,7 @@ check.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,18 @@ the node's owner; the node's owner."""
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 """A name in a path, as the router has it."""
 _REFERENCE = "#/components/schemas/{model}"
+
+Mode = Literal["validation", "serialization"]
+"""What a schema is of: what is read, or what is told, in which every field stands that has a
+default."""
+Types = Mapping[tuple[Any, Mode], Any]
+_UNSAID = "An object; its fields are told by the pages of the documentation."
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_UNTYPED: Mapping[str, Mapping[str, Any]] = {
+    "application/json": {"type": "object", "description": _UNSAID},
+    "application/gzip": {"type": "string", "format": "binary"},
+}
+"""The schemas of answers without a type, by their content; any other is text."""
 
 _ERROR_TEXTS: Mapping[int, str] = {
     400: "The body cannot be honoured as it stands; the field is named.",
@@ -53,9 +65,11 @@ class Route:
     """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
 
     `resource` makes what answers at the path, of the process's service handle. `body` is the model
-    that parses it. `answer` is the type of what is answered whole; `streams` is the content type of
+    that parses it. `answer` is the type of what is answered whole as `answers` (empty: nothing is);
+    None where that is JSON: an object of which no more is said. `streams` is the content type of
     a streamed answer, `event` the type of the JSON in each of its events or lines, `ends_with` the
-    data of the last event where that is no JSON. Where two rows have one path, the one with
+    data of the last event where that is no JSON. `status` is that of an answer. Where two rows have
+    one path, the one with
     `marked_by` answers requests with that header; the document shows the other. `scope` is what an
     API key needs to be let in; where it `counts`, a request counts towards what the key may ask
     for. `keyless` is who may without a key, on a node that asks for none: where it is not said,
@@ -70,6 +84,7 @@ class Route:
     body: type[BaseModel] | None = None
     answers: str = "application/json"
     answer: Any = None
+    status: int = 200
     streams: str | None = None
     event: Any = None
     ends_with: str = ""
@@ -94,14 +109,14 @@ class Route:
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
     """Return an OpenAPI 3.1 document: every route, the schemas of bodies, answers and events, the
     error envelopes."""
-    told = (kind for route in routes for kind in (route.body, route.answer, route.event))
-    kinds = list(dict.fromkeys(kind for kind in told if kind is not None))
-    shown, schema = TypeAdapter.json_schemas(
-        [(kind, "validation", TypeAdapter[Any](kind)) for kind in kinds], ref_template=_REFERENCE
+    kinds: dict[tuple[Any, Mode], None] = dict.fromkeys(
+        pair for one in routes for pair in _kinds(one)
     )
+    asked: list[tuple[Any, Mode, TypeAdapter[Any]]] = [
+        (kind, mode, TypeAdapter[Any](kind)) for kind, mode in kinds
+    ]
+    types, schema = TypeAdapter.json_schemas(asked, ref_template=_REFERENCE)
     schemas: dict[str, Any] = dict(schema.get("$defs", {}))
-    types = {kind: shown[kind, "validation"] for kind in kinds}
-    schemas |= {route.envelope.name: route.envelope.schema for route in routes}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = PARAMETER.sub(r"{\1}", route.path)
@@ -121,12 +136,21 @@ def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, 
     }
 
 
-def _operation(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
+def _kinds(route: Route) -> Iterator[tuple[Any, Mode]]:
+    """Yield the types that a route's schemas are made of: of what is read, and of what is told."""
+    if route.body is not None:
+        yield route.body, "validation"
+    for kind in (route.answer, route.event, route.envelope.shape):
+        if kind is not None:
+            yield kind, "serialization"
+
+
+def _operation(route: Route, types: Types) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
         "tags": [route.tag],
-        "responses": {"200": _answer(route, types), **_errors(route)},
+        "responses": {str(route.status): _answer(route, types), **_errors(route, types)},
     }
     names: list[str] = PARAMETER.findall(route.path)
     if names:
@@ -137,7 +161,7 @@ def _operation(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": types[route.body]}},
+            "content": {"application/json": {"schema": types[route.body, "validation"]}},
         }
     return operation
 
@@ -147,18 +171,20 @@ def _operation_id(route: Route) -> str:
     return f"{route.method.lower()}_{words}"
 
 
-def _answer(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
-    content: dict[str, Any] = {route.answers: {}}
+def _answer(route: Route, types: Types) -> dict[str, Any]:
+    content: dict[str, Any] = {}
     if route.answer is not None:
-        content[route.answers] = {"schema": types[route.answer]}
+        content[route.answers] = {"schema": types[route.answer, "serialization"]}
+    elif route.answers:
+        content[route.answers] = {"schema": _UNTYPED.get(route.answers, _TEXT)}
     if route.streams is not None:
-        content[route.streams] = {}
-    if route.streams is not None and route.event is not None:
-        failure = {"$ref": _REFERENCE.format(model=route.envelope.name)}
-        told = {"anyOf": [types[route.event], failure]}
+        told: dict[str, Any] = {"type": "object", "description": _UNSAID}
+        if route.event is not None:
+            failure = types[route.envelope.shape, "serialization"]
+            told = {"anyOf": [types[route.event, "serialization"], failure]}
         is_sse = route.streams == sse.CONTENT_TYPE
         content[route.streams] = {"schema": _sse_event(told, route.ends_with) if is_sse else told}
-    return {"description": route.summary, "content": content}
+    return {"description": route.summary, **({"content": content} if content else {})}
 
 
 def _sse_event(told: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
@@ -172,8 +198,8 @@ def _sse_event(told: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": ["data"]}
 
 
-def _errors(route: Route) -> dict[str, Any]:
-    reference = {"$ref": _REFERENCE.format(model=route.envelope.name)}
+def _errors(route: Route, types: Types) -> dict[str, Any]:
+    reference = types[route.envelope.shape, "serialization"]
     return {
         str(status): {
             "description": _ERROR_TEXTS[status],

@@ -8,6 +8,7 @@ API key. What another node keeps, that node is asked for.
 
 from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent
 from gateway.records.client_use import (
+    ClientFigures,
     ClientTotals,
     ClientUse,
     client_told,
@@ -39,6 +40,7 @@ from gateway.records.jobs import (
     JobRunner,
     JobsAnywhere,
     JobsFull,
+    JobTold,
     NewJob,
     event_payload,
     job_bounds,
@@ -52,7 +54,7 @@ from gateway.records.jobs import (
 from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
 from gateway.records.kept_traces import TraceRecords
 from gateway.records.node_records import NodeRecords, open_records
-from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow
+from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow, StatsTold
 from gateway.records.traces import TraceRow
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "AnswersListed",
     "AnswersSilent",
     "Asgi",
+    "ClientFigures",
     "ClientTotals",
     "ClientUse",
     "Conversation",
@@ -76,6 +79,7 @@ __all__ = [
     "JobRecords",
     "JobRun",
     "JobRunner",
+    "JobTold",
     "JobsAnywhere",
     "JobsFull",
     "Kind",
@@ -87,6 +91,7 @@ __all__ = [
     "RecordsFile",
     "RecordsUnavailable",
     "RequestRow",
+    "StatsTold",
     "TraceRecords",
     "TraceRow",
     "answer_bounds",

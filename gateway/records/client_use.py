@@ -8,9 +8,11 @@ all that it ever counted, so that none adds to what another has written. Of a pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
+
+from typing_extensions import TypedDict
 
 from bus.wire.tasks import ClientName
 from gateway.records.statements import Statement
@@ -125,7 +127,21 @@ def summed_clients(parts: Iterable[Iterable[ClientRow]]) -> dict[ClientName, Cli
     return found
 
 
-def client_told(totals: ClientTotals) -> Mapping[str, Any]:
+class ClientFigures(TypedDict):
+    """What a client has asked for."""
+
+    requests: int
+    refused: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    mean_prompt_tokens: float
+    mean_completion_tokens: float
+    first_seen_at_s: float
+    last_seen_at_s: float
+
+
+def client_told(totals: ClientTotals) -> ClientFigures:
     """Return totals as clients of the API are told, with the mean tokens of a request."""
     taken = max(1, totals.requests)
     return {

@@ -166,12 +166,12 @@ class NodeRecords:
 
         return await self.ask(ask)
 
-    async def stats(self, window_s: float) -> dict[str, Any]:
+    async def stats(self, window_s: float) -> request_log.StatsTold:
         """Return statistics of the requests that ended in the last `window_s`. Raises
         RecordsUnavailable."""
         question = request_log.stats(window_s, self._wall_s())
 
-        def ask(file: RecordsFile) -> dict[str, Any]:
+        def ask(file: RecordsFile) -> request_log.StatsTold:
             """Read them."""
             return request_log.told(question, file.read(question.statements))
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from typing_extensions import TypedDict
 
 from gateway.records import age
 from gateway.records.statements import Statement
@@ -248,7 +250,46 @@ def _percentiles(group: Group, measure: str) -> str:
     )
 
 
-def told(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) -> dict[str, Any]:
+class Counted(TypedDict):
+    """How many requests there were, and their tokens; `errors` by their codes."""
+
+    requests: int
+    finished: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    errors: dict[str, int]
+
+
+class Percentiles(TypedDict):
+    """The median of a measure, and its 95th percentile."""
+
+    p50: float
+    p95: float
+
+
+class GroupTold(Counted):
+    """The requests of a model or a client (null: it has no name), and what those that finished
+    took; null where none has the measure."""
+
+    name: str | None
+    ttft_s: Percentiles | None
+    seconds: Percentiles | None
+    queue_s: Percentiles | None
+    load_s: Percentiles | None
+    decode_tokens_per_s: Percentiles | None
+
+
+class StatsTold(Counted):
+    """The requests that ended in a window of seconds."""
+
+    window_s: float
+    until_s: float
+    models: list[GroupTold]
+    clients: list[GroupTold]
+
+
+def told(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) -> StatsTold:
     """Return statistics as they are told, from the answers to their questions, in order."""
     left = iter(answers)
     (counts,) = next(left)
@@ -270,7 +311,7 @@ def told(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) ->
             }
             for name, *counts in rows
         ]
-    return found
+    return cast(StatsTold, found)
 
 
 def _counted(counts: Iterable[Any]) -> dict[str, int]:

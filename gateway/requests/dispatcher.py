@@ -13,7 +13,7 @@ accepted costs nothing, the request waits again. Deadlines: loading has its own;
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from bus.client import BusClient
 from bus.patience import LostTime
@@ -23,6 +23,7 @@ from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
 from gateway.cluster.counters import Counters
+from gateway.cluster.http_processes import OpenRequestTold
 from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
@@ -163,7 +164,7 @@ class Dispatcher:
         for request in list(self.requests.values()):
             self._fail(request, reason, message, "shutdown")
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[OpenRequestTold]:
         """Return a plain record of each request that is open here."""
         now = self._reactor.now()
         return [

@@ -286,6 +286,9 @@ Command = Annotated[
 ]
 
 
+Durability = Literal["majority", "replicated", "local", "volatile"]
+
+
 class Acknowledged(Message):
     """The command's effect has this place in the log. `durability` says what that is worth:
     `majority`, `replicated`, `local` (this node's disk) or `volatile` (journal degraded)."""
@@ -294,7 +297,7 @@ class Acknowledged(Message):
     command_id: CommandId
     term: int
     index: int
-    durability: Literal["majority", "replicated", "local", "volatile"]
+    durability: Durability
     instance: InstanceId | None = None
     plan: dict[str, Any] | None = None
 

@@ -6,16 +6,17 @@ pure.
 """
 
 from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log
+from gateway.cluster.watch.event_form import EventTold
 from gateway.cluster.watch.event_ring import Entry, EventRing, LogPlace
 from gateway.cluster.watch.feed import FeedBounds, SnapshotFeed
-from gateway.cluster.watch.history import EVERY_S, HistoryFile, HistoryKeeper
-from gateway.cluster.watch.load_timeline import LoadTimeline
+from gateway.cluster.watch.history import EVERY_S, HistoryFile, HistoryKeeper, HistoryPoint
+from gateway.cluster.watch.load_timeline import LoadsTold, LoadTimeline
 from gateway.cluster.watch.log_files import MOST_LINES, log_tail, logged_processes
-from gateway.cluster.watch.memory import memory_of
-from gateway.cluster.watch.node_health import grave_problems, node_health
-from gateway.cluster.watch.queue import queue_of
+from gateway.cluster.watch.memory import MemoryAnswer, memory_of
+from gateway.cluster.watch.node_health import NodeHealth, grave_problems, node_health
+from gateway.cluster.watch.queue import QueueRow, queue_of
 from gateway.cluster.watch.readers import FeedFull
-from gateway.cluster.watch.snapshot import ClusterSeen, snapshot_of
+from gateway.cluster.watch.snapshot import ClusterSeen, SnapshotAnswer, snapshot_of
 
 __all__ = [
     "EVERY_S",
@@ -25,12 +26,19 @@ __all__ = [
     "EventBounds",
     "EventFeed",
     "EventRing",
+    "EventTold",
     "FeedBounds",
     "FeedFull",
     "HistoryFile",
     "HistoryKeeper",
+    "HistoryPoint",
     "LoadTimeline",
+    "LoadsTold",
     "LogPlace",
+    "MemoryAnswer",
+    "NodeHealth",
+    "QueueRow",
+    "SnapshotAnswer",
     "SnapshotFeed",
     "follow_log",
     "grave_problems",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from bus.replica.state import ClusterState
 from bus.wire.instances import Instance
 from bus.wire.messages.events import (
@@ -52,7 +54,19 @@ GAP = "gap"
 """The kind of what stands for events that are not known here."""
 
 
-def event_told(event: Event, before: ClusterState, after: ClusterState) -> dict[str, Any]:
+class EventTold(TypedDict):
+    """An event of the log; `about` has the same keys for each event of a kind. Of a gap (`kind`
+    `gap`) it is behind which event the gap is."""
+
+    index: int
+    term: int
+    at_s: float | None
+    kind: str
+    about: dict[str, Any]
+    why: str
+
+
+def event_told(event: Event, before: ClusterState, after: ClusterState) -> EventTold:
     """Return an event as plain values; the states are those before and behind it."""
     return {
         "index": event.index,
@@ -66,7 +80,7 @@ def event_told(event: Event, before: ClusterState, after: ClusterState) -> dict[
 
 def gap_told(
     index: int, term: int, after: int | None, why: str, at_s: float | None = None
-) -> dict[str, Any]:
+) -> EventTold:
     """Return, in an event's form, that events behind `after` (None: all) up to `index` are not
     known here."""
     about = {"after": after}

@@ -12,12 +12,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from bus.replica.mirror import Move
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
-from gateway.cluster.watch.event_form import GAP, event_told, gap_told
+from gateway.cluster.watch.event_form import GAP, EventTold, event_told, gap_told
 
 MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
@@ -131,7 +130,7 @@ class EventRing:
         why = BEGAN if last is None else SKIPPED if is_later else REPLACED
         self._add(place, GAP, gap_told(place.index, place.term or 0, after, why, now_s))
 
-    def _add(self, place: LogPlace, kind: str, told: dict[str, Any]) -> None:
+    def _add(self, place: LogPlace, kind: str, told: EventTold) -> None:
         entry = Entry(place, kind, _line(told))
         self._entries.append(entry)
         self._bytes += _size(entry)
@@ -146,7 +145,7 @@ def _gap(place: LogPlace, after: int, why: str) -> Entry:
     return Entry(place, GAP, _line(told))
 
 
-def _line(told: dict[str, Any]) -> bytes:
+def _line(told: EventTold) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 

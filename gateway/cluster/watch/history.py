@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from typing_extensions import TypedDict
+
 EVERY_S = 10.0
 POINTS = 360
 """An hour's."""
@@ -30,6 +32,28 @@ RATES = {
 """A point's figures, and which of a snapshot's each is."""
 
 
+class NodePoint(TypedDict):
+    """How busy a node was, and its memory in use in bytes; null where it was silent."""
+
+    cpu: float | None
+    memory: int | None
+
+
+class HistoryPoint(TypedDict):
+    """A point; `nodes` by their ids."""
+
+    at_s: float
+    generated: float
+    prompts: float
+    running: int
+    waiting: int
+    kv: int
+    ttft: float | None
+    itl: float | None
+    errors: int | None
+    nodes: dict[str, NodePoint]
+
+
 class HistoryFile:
     """The points on the disk. It has one writer at a time; every method blocks."""
 
@@ -37,7 +61,7 @@ class HistoryFile:
         self._path, self._most = path, most
         self._lines: int | None = None
 
-    def points(self) -> list[dict[str, Any]]:
+    def points(self) -> list[HistoryPoint]:
         """Return the last points, in the order of their times. Raises OSError."""
         try:
             text = self._path.read_text(errors="replace")
@@ -47,7 +71,7 @@ class HistoryFile:
         # the last that were written: a clock that was ahead for a while keeps out none behind it
         return sorted(found[-self._most :], key=lambda point: point["at_s"])
 
-    def append(self, point: dict[str, Any]) -> None:
+    def append(self, point: HistoryPoint) -> None:
         """Add a point. Raises OSError."""
         if self._lines is None or self._lines >= 2 * self._most:
             self._begin_anew()
@@ -63,7 +87,7 @@ class HistoryFile:
         self._lines = len(kept)
 
 
-def _point(line: str) -> dict[str, Any] | None:
+def _point(line: str) -> HistoryPoint | None:
     try:
         found = json.loads(line)
     except ValueError:
@@ -71,7 +95,7 @@ def _point(line: str) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     point = cast(dict[str, Any], found)
-    return point if isinstance(point.get("at_s"), int | float) else None
+    return cast(HistoryPoint, point) if isinstance(point.get("at_s"), int | float) else None
 
 
 class HistoryKeeper:
@@ -96,11 +120,11 @@ class HistoryKeeper:
             self._noting = False
 
 
-def point_of(snapshot: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+def point_of(snapshot: Mapping[str, Any], before: Mapping[str, Any] | None) -> HistoryPoint:
     """Return the point of a snapshot, where `before` is the snapshot of the point before it."""
     now = snapshot["counters"]
     then = None if before is None else before["counters"]
-    return {
+    point: dict[str, Any] = {
         "at_s": round(snapshot["at_s"], 1),
         **{name: snapshot[told] for name, told in RATES.items()},
         "ttft": None if then is None else _mean(now["ttft_s"], then["ttft_s"]),
@@ -108,6 +132,7 @@ def point_of(snapshot: Mapping[str, Any], before: Mapping[str, Any] | None) -> d
         "errors": None if then is None else max(0, now["http_errors"] - then["http_errors"]),
         "nodes": {node["node"]: _node(node) for node in snapshot["nodes"]},
     }
+    return cast(HistoryPoint, point)
 
 
 def _mean(now: Mapping[str, Any], then: Mapping[str, Any]) -> float | None:
@@ -115,7 +140,7 @@ def _mean(now: Mapping[str, Any], then: Mapping[str, Any]) -> float | None:
     return (now["sum"] - then["sum"]) / count if count > 0 else None
 
 
-def _node(node: Mapping[str, Any]) -> dict[str, Any]:
+def _node(node: Mapping[str, Any]) -> NodePoint:
     total, available = node["memory_total_bytes"], node["memory_available_bytes"]
     is_silent = node["silent_s"] is None or node["silent_s"] >= QUIET_S
     if is_silent or total is None or available is None:

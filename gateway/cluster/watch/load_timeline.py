@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from bus.replica.mirror import Move
 from bus.wire.instances import Instance
@@ -20,6 +22,26 @@ from gateway.cluster.watch.event_form import why_of
 SPAN_S = 3600.0
 MOST = 500
 What = Literal["loading", "ready", "lost", "unloading", "failed", "unloaded"]
+
+
+class ChangeTold(TypedDict):
+    """What became of a copy, for JSON."""
+
+    index: int
+    at_s: float
+    what: What
+    instance: str
+    model: str
+    nodes: list[str]
+    bytes: int
+    why: str
+
+
+class LoadsTold(TypedDict):
+    """The changes since `since_s`, the latest last; null while nothing is known."""
+
+    since_s: float | None
+    changes: list[ChangeTold]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +58,7 @@ class Change:
     bytes: int
     why: str
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> ChangeTold:
         """Return it as plain values."""
         return {
             "index": self.index,
@@ -72,7 +94,7 @@ class LoadTimeline:
         self._forget(now_s)
         return new
 
-    def told(self, now_s: float) -> dict[str, Any]:
+    def told(self, now_s: float) -> LoadsTold:
         """Return it as plain values: `since_s`, from when on it is whole (None: nothing is known
         yet), and the `changes`, the latest last."""
         self._forget(now_s)

@@ -6,7 +6,9 @@ Pure. Ranks are those of copies that have not failed; what a rank has not told y
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
@@ -15,10 +17,52 @@ from bus.wire.messages.readings import NodeReading, RunnerReading
 from gateway.cluster.readings import ClusterReadings
 
 
-def memory_of(state: ClusterState, known: ClusterReadings, now: float) -> dict[str, Any]:
+class MemoryOfRank(TypedDict):
+    """The memory of a rank, in bytes; what it has not told yet is null. Of the KV cache
+    rank 0 alone tells."""
+
+    instance: str
+    model: str
+    rank: int
+    promised_bytes: int
+    process: str | None
+    phase: str | None
+    limit_bytes: int | None
+    active_bytes: int | None
+    cache_bytes: int | None
+    peak_bytes: int | None
+    process_bytes: int | None
+    kv_bytes: NotRequired[int | None]
+    kv_limit_bytes: NotRequired[int | None]
+    prefix_bytes: NotRequired[int | None]
+    memory_ends: NotRequired[int | None]
+
+
+class NodeMemory(TypedDict):
+    """The memory of a node, in bytes; what was not measured is null."""
+
+    node: str
+    name: str
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    wired_bytes: int | None
+    held_back: bool
+    promised_bytes: int
+    leased_bytes: int
+    active_bytes: int
+    ranks: list[MemoryOfRank]
+
+
+class MemoryAnswer(TypedDict):
+    """The memory of all nodes."""
+
+    nodes: list[NodeMemory]
+
+
+def memory_of(state: ClusterState, known: ClusterReadings, now: float) -> MemoryAnswer:
     """Return every node's memory and that of its ranks, for JSON."""
     heard = {(one.instance, one.rank): one for one in known.ranks(state.instances, now)}
-    ranks: dict[str, list[dict[str, Any]]] = {}
+    ranks: dict[str, list[MemoryOfRank]] = {}
     for instance in state.instances.values():
         if instance.status == "failed":
             continue
@@ -46,8 +90,8 @@ def _node(
     name: str,
     state: ClusterState,
     reading: NodeReading | None,
-    ranks: list[dict[str, Any]],
-) -> dict[str, Any]:
+    ranks: list[MemoryOfRank],
+) -> NodeMemory:
     seat = state.nodes.get(NodeId(node))
     return {
         "node": node,
@@ -63,7 +107,7 @@ def _node(
     }
 
 
-def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> dict[str, Any]:
+def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> MemoryOfRank:
     said: Mapping[str, Any] = {} if reading is None else reading.model_dump(mode="json")
     told = (
         "process",
@@ -75,7 +119,7 @@ def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> di
         "process_bytes",
     )
     lead = ("kv_bytes", "kv_limit_bytes", "prefix_bytes", "memory_ends")
-    return {
+    found: dict[str, Any] = {
         "instance": instance.instance,
         "model": instance.model,
         "rank": shard.rank,
@@ -83,3 +127,4 @@ def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> di
         **{name: said.get(name) for name in told},
         **{name: said.get(name) for name in lead if shard.rank == 0},
     }
+    return cast(MemoryOfRank, found)

@@ -8,7 +8,9 @@ records of its own node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from bus.wire.messages.readings import NodeReading
 
@@ -20,9 +22,27 @@ be: a journal on a full disk is not written."""
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"
 
 
+Level = Literal["ok", "warn", "error"]
+
+
+class HealthReason(TypedDict):
+    """Why a node is not well, and what to do."""
+
+    status: Level
+    code: str
+    message: str
+    remediation: str
+
+
+class NodeHealth(HealthReason):
+    """The worst reason, and all of them, worst first."""
+
+    reasons: list[HealthReason]
+
+
 def node_health(
     reading: NodeReading | None, age_s: float, of_records: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> NodeHealth:
     """Return the worst reason, `{status, code, message, remediation}`, and `reasons`, all of them,
     worst first; status is ok, warn or error."""
     reasons = _reasons(reading, age_s, of_records)
@@ -37,7 +57,7 @@ def grave_problems(reading: NodeReading | None) -> list[str]:
 
 def _reasons(
     reading: NodeReading | None, age_s: float, of_records: Sequence[str]
-) -> list[dict[str, str]]:
+) -> list[HealthReason]:
     if reading is None or age_s >= UNREACHABLE_S:
         since = "no reading yet" if reading is None else f"no reading for {age_s:.0f} s"
         way_out = "see `shoal status` on that node (telemetry, bus)"
@@ -51,5 +71,5 @@ def _reasons(
     return sorted(found, key=lambda one: one["status"] != "error")
 
 
-def _said(status: str, code: str, message: str, remediation: str) -> dict[str, str]:
+def _said(status: Level, code: str, message: str, remediation: str) -> HealthReason:
     return {"status": status, "code": code, "message": message, "remediation": remediation}

@@ -6,24 +6,37 @@ Pure. Of those at a runner only the most urgent priority is known, and not for h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import ClassDemand, DemandReading, ModelDemand, RunnerReading
 from gateway.cluster.readings import ClusterReadings
 
-Row = dict[str, Any]
+
+class QueueRow(TypedDict):
+    """What waits of one priority for one model, at gateways or at runners; `oldest_s` is null where
+    it is not known."""
+
+    priority: int
+    model: str
+    at: Literal["gateway", "runner"]
+    waiting: int
+    oldest_s: float | None
 
 
-def queue_of(readings: ClusterReadings, instances: Mapping[str, Instance], now: float) -> list[Row]:
+def queue_of(
+    readings: ClusterReadings, instances: Mapping[str, Instance], now: float
+) -> list[QueueRow]:
     """Return a row for each priority, model and place, most urgent first, then the oldest:
     `priority`, `model`, `at` (gateway or runner), `waiting`, `oldest_s` (None: not known)."""
     rows = [*_at_gateways(readings.demands(now)), *_at_runners(readings.serving(instances, now))]
     return sorted(rows, key=lambda one: (one["priority"], -(one["oldest_s"] or 0.0), one["model"]))
 
 
-def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[Row]:
-    found: dict[tuple[int, str], Row] = {}
+def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
+    found: dict[tuple[int, str], QueueRow] = {}
     for reading in demands:
         for model in reading.models:
             for one in model.classes or (_unclassed(model),):
@@ -40,8 +53,8 @@ def _unclassed(model: ModelDemand) -> ClassDemand:
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 
 
-def _at_runners(leads: Iterable[RunnerReading]) -> Iterable[Row]:
-    found: dict[tuple[int, str], Row] = {}
+def _at_runners(leads: Iterable[RunnerReading]) -> Iterable[QueueRow]:
+    found: dict[tuple[int, str], QueueRow] = {}
     for one in leads:
         if not one.waiting or one.best_waiting_priority is None or one.model is None:
             continue
@@ -51,5 +64,5 @@ def _at_runners(leads: Iterable[RunnerReading]) -> Iterable[Row]:
     return found.values()
 
 
-def _row(priority: int, model: str, at: str) -> Row:
+def _row(priority: int, model: str, at: Literal["gateway", "runner"]) -> QueueRow:
     return {"priority": priority, "model": model, "at": at, "waiting": 0, "oldest_s": None}

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from bus.hardware.thunderbolt import bridge_loops
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
@@ -19,11 +21,98 @@ from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading, PullReading, RunnerReading
-from gateway.cluster.counters import NodeTotals, RecentFigures
+from gateway.cluster.counters import NodeTotals, RecentFigures, TotalsTold
 from gateway.cluster.readings import ClusterReadings, hardware_of
-from gateway.cluster.watch.node_health import node_health
+from gateway.cluster.watch.node_health import NodeHealth, node_health
 
 NOTHING_YET = RecentFigures()
+SENSED = frozenset({"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"})
+"""What is told of a node's sensors."""
+
+
+class SeenNode(TypedDict):
+    """A node; what was not measured is null."""
+
+    node: str
+    name: str
+    draining: bool
+    silent_s: float | None
+    health: NodeHealth
+    cpu_ratio: float | None
+    load_1m: float | None
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    disk_total_bytes: int | None
+    disk_free_bytes: int | None
+
+
+class SnapshotNode(SeenNode):
+    """A node, and its memory that is spoken for."""
+
+    promised_bytes: int
+    used_bytes: int
+    leased_bytes: int
+    hardware: dict[str, Any] | None
+
+
+class SnapshotRank(TypedDict):
+    """A rank of a copy, with the layers that it holds."""
+
+    rank: int
+    node: str
+    first_layer: int
+    last_layer: int
+    promised_bytes: int
+    used_bytes: int | None
+
+
+class SnapshotInstance(TypedDict):
+    """A copy of a model; what its lead has not told is null."""
+
+    instance: str
+    model: str
+    status: str
+    why: str
+    sharding: str
+    context_tokens: int
+    pinned: bool
+    ranks: list[SnapshotRank]
+    phase: str | None
+    loaded_bytes: int
+    to_load_bytes: int
+    running: int | None
+    waiting: int | None
+    max_running: int | None
+    generation_tokens_per_s: float | None
+    kv_bytes: int | None
+    kv_limit_bytes: int | None
+
+
+class SnapshotAnswer(TypedDict):
+    """What the cluster does now."""
+
+    at_s: float
+    node: str
+    term: int
+    index: int
+    holder: str | None
+    live: bool
+    running: int
+    waiting: int
+    prompt_tokens_per_s: float
+    generation_tokens_per_s: float
+    kv_bytes: int
+    kv_limit_bytes: int
+    nodes: list[SnapshotNode]
+    bridge_loops: list[list[str]]
+    instances: list[SnapshotInstance]
+    pulls: list[dict[str, Any]]
+    counters: TotalsTold
+    queue_max: int
+    uptime_s: float
+    avg_tps_60s: float | None
+    peak_tps_60s: float | None
+    avg_latency_60s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +134,7 @@ class ClusterSeen:
     recent: RecentFigures = NOTHING_YET
 
 
-def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
+def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
     """Return the snapshot."""
     state, known, now = seen.state, seen.readings, seen.now
     ranks = known.ranks(state.instances, now)
@@ -76,11 +165,14 @@ def snapshot_of(seen: ClusterSeen) -> dict[str, Any]:
         ],
         "counters": seen.totals.plain(),
         "queue_max": seen.queue_max,
-        **seen.recent._asdict(),
+        "uptime_s": seen.recent.uptime_s,
+        "avg_tps_60s": seen.recent.avg_tps_60s,
+        "peak_tps_60s": seen.recent.peak_tps_60s,
+        "avg_latency_60s": seen.recent.avg_latency_60s,
     }
 
 
-def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, Any]]:
+def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[SnapshotNode]:
     cards = {str(card.node): card for card in seen.readings.cards(seen.now)}
     readings = {str(reading.node): (reading, age) for reading, age in seen.readings.nodes(seen.now)}
     sensors = hardware_of(seen.readings, seen.now)
@@ -89,7 +181,7 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, 
     for one in ranks:
         used[one.node] += one.active_bytes
     names = {*seen.state.nodes, *cards, *readings}
-    nodes = [
+    nodes: list[SnapshotNode] = [
         {
             **_node(node, seen, cards.get(node), *readings.get(node, (None, None))),
             "promised_bytes": promised[node],
@@ -104,7 +196,7 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[dict[str, 
     return sorted(nodes, key=lambda one: (one["name"], one["node"]))
 
 
-def _bridge_loops(known: ClusterReadings, now: float) -> list[list[NodeId]]:
+def _bridge_loops(known: ClusterReadings, now: float) -> list[list[str]]:
     """Return the nodes of each ring of Thunderbolt bridges, in which what one sends goes round for
     ever."""
     told = {one.node: one.thunderbolt for one, _ in known.nodes(now) if one.thunderbolt is not None}
@@ -113,8 +205,7 @@ def _bridge_loops(known: ClusterReadings, now: float) -> list[list[NodeId]]:
 
 def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:
     """Return what a node's sensors tell; None where nothing was heard of them."""
-    told = {"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"}
-    return None if reading is None else reading.model_dump(mode="json", include=told)
+    return None if reading is None else reading.model_dump(mode="json", include=set(SENSED))
 
 
 def _promised(state: ClusterState) -> defaultdict[str, int]:
@@ -132,7 +223,7 @@ def _node(
     card: NodeCard | None,
     reading: NodeReading | None,
     age_s: float | None,
-) -> dict[str, Any]:
+) -> SeenNode:
     record = seen.state.nodes.get(node)
     name = record.name if record is not None else "" if card is None else card.name
     return {
@@ -150,7 +241,7 @@ def _node(
     }
 
 
-def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> dict[str, Any]:
+def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> SnapshotInstance:
     mine = [one for one in ranks if one.instance == instance.instance]
     lead = next((one for one in mine if one.rank == 0), None)
     active = {one.rank: one.active_bytes for one in mine}

@@ -5,7 +5,7 @@ Pure. The OpenAPI document shows these; what is rendered is held to them.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -160,3 +160,40 @@ class CountAnswer(TypedDict):
     """How many tokens a prompt has."""
 
     input_tokens: int
+
+
+class AnthropicErrorText(TypedDict):
+    """An error; `details` where clients know by them that they have to ask in another way."""
+
+    type: str
+    message: str
+    details: NotRequired[dict[str, Any]]
+
+
+class AnthropicError(TypedDict):
+    """The body of a failure."""
+
+    type: Literal["error"]
+    error: AnthropicErrorText
+    request_id: NotRequired[str]
+
+
+class AnthropicModel(TypedDict):
+    """A model; its limits are left out where they are not known."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: NotRequired[int]
+    max_tokens: NotRequired[int]
+
+
+class AnthropicModels(TypedDict):
+    """A page of the models; the ids are null where it is empty."""
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None

@@ -6,16 +6,23 @@ Pure. Clients that were given a base URL with `/v1` at its end say it twice; the
 from __future__ import annotations
 
 from gateway.dialects import api_table
-from gateway.dialects.anthropic.answers import AnthropicAnswer, AnthropicEvent, CountAnswer
+from gateway.dialects.anthropic.answers import (
+    AnthropicAnswer,
+    AnthropicError,
+    AnthropicEvent,
+    AnthropicModel,
+    AnthropicModels,
+    CountAnswer,
+)
 from gateway.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from gateway.dialects.anthropic.dialect import AnthropicCount, AnthropicMessages
 from gateway.dialects.anthropic.models import render_model, render_models
-from gateway.dialects.anthropic.shapes import ERROR_SCHEMA, ID_KEY, error_object
+from gateway.dialects.anthropic.shapes import ID_KEY, error_object
 
 # fmt: off
 ANTHROPIC = api_table.Api(
     title="Anthropic API",
-    envelope=api_table.ErrorEnvelope("AnthropicError", ERROR_SCHEMA, error_object, ID_KEY),
+    envelope=api_table.ErrorEnvelope(AnthropicError, error_object, ID_KEY),
     endpoints=(
         api_table.Generates("/v1/messages", "A message, whole or streamed",
                             AnthropicMessages(), AnthropicMessagesBody, AnthropicAnswer,
@@ -29,13 +36,14 @@ ANTHROPIC = api_table.Api(
                               "The same, for a base URL that ends with /v1",
                               AnthropicCount(), AnthropicCountBody, CountAnswer),
         api_table.PagesModels("/v1/models", "Models that are here (header anthropic-version)",
-                              render_models),
+                              render_models, AnthropicModels),
         api_table.PagesModels("/v1/v1/models", "The same, for a base URL that ends with /v1",
-                              render_models),
+                              render_models, AnthropicModels),
         api_table.ShowsModel("/v1/models/{name:path}", "One model (header anthropic-version)",
-                             render_model),
+                             render_model, AnthropicModel),
         api_table.ShowsModel("/v1/v1/models/{name:path}",
-                             "The same, for a base URL that ends with /v1", render_model),
+                             "The same, for a base URL that ends with /v1", render_model,
+                             AnthropicModel),
     ),
     prefixes=("/v1/messages", "/v1/v1/messages", "/v1/v1/models"),
     id_prefixes=("msg_",),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from bus.wire.errors import BadRequest
+from gateway.dialects.anthropic.answers import AnthropicModel, AnthropicModels
 from gateway.dialects.api_table import ModelListing
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
@@ -35,14 +35,13 @@ def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) ->
     else:
         first = 0 if after is None else _place(ids, "after_id", after) + 1
         page, has_more = listings[first : first + limit], first + limit < len(ids)
-    return json_bytes(
-        {
-            "data": [model_object(one) for one in page],
-            "has_more": has_more,
-            "first_id": page[0].id if page else None,
-            "last_id": page[-1].id if page else None,
-        }
-    )
+    models: AnthropicModels = {
+        "data": [model_object(one) for one in page],
+        "has_more": has_more,
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+    }
+    return json_bytes(models)
 
 
 def render_model(listing: ModelListing) -> bytes:
@@ -50,20 +49,21 @@ def render_model(listing: ModelListing) -> bytes:
     return json_bytes(model_object(listing))
 
 
-def model_object(listing: ModelListing) -> dict[str, Any]:
+def model_object(listing: ModelListing) -> AnthropicModel:
     """Return a model; its limits are those of its loaded copies, for any of them may be asked."""
     served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
-    # a prompt leaves room for one token at least, and so does an answer for its prompt
-    limits = {"max_input_tokens": served - 1, "max_tokens": served - 1} if served else {}
     created = datetime.fromtimestamp(int(listing.modified_at_s), UTC)
-    return {
+    model: AnthropicModel = {
         "type": "model",
         "id": listing.id,
         "display_name": listing.id,
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",
-        **limits,
     }
+    if served:
+        # a prompt leaves room for one token at least, and so does an answer for its prompt
+        model["max_input_tokens"] = model["max_tokens"] = served - 1
+    return model
 
 
 def _limit_of(text: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
-from gateway.dialects.anthropic.answers import AnthropicUsage
+from gateway.dialects.anthropic.answers import AnthropicError, AnthropicErrorText, AnthropicUsage
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
 
@@ -45,23 +45,6 @@ DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
 """What a refusal of a field has beside its words, by which clients know that they have to ask in
 another way."""
 
-ERROR_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        ID_KEY: {"type": "string"},
-        "error": {
-            "type": "object",
-            "required": ["type", "message"],
-            "properties": {
-                "type": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {"type": "object"},
-            },
-        },
-    },
-}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -75,12 +58,12 @@ _TYPES = {
 }
 
 
-def error_object(fault: HttpFault) -> dict[str, Any]:
+def error_object(fault: HttpFault) -> AnthropicError:
     """Return `{"type": "error", "error": {...}}`: clients show the message and read nothing else,
     so the field at fault is in it."""
     other = "invalid_request_error" if fault.status < 500 else "api_error"
     kind = _TYPES.get(fault.status, other)
-    error: dict[str, Any] = {"type": kind, "message": _message_of(fault)}
+    error: AnthropicErrorText = {"type": kind, "message": _message_of(fault)}
     if fault.status == 400 and fault.field in DETAILS:
         error["details"] = DETAILS[fault.field]
     return {"type": "error", "error": error}

@@ -95,3 +95,109 @@ class OllamaEmbeddingsAnswer(TypedDict):
     """The vector of one text; an empty one where there was none."""
 
     embedding: list[float]
+
+
+class OllamaError(TypedDict):
+    """The body of a failure, or the last line of a stream that failed."""
+
+    error: str
+
+
+class OllamaDetails(TypedDict):
+    """What every listing tells of a model; what is not known is empty."""
+
+    parent_model: str
+    format: Literal["safetensors"]
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class OllamaModel(TypedDict):
+    """What both listings tell of a model."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: OllamaDetails
+
+
+class OllamaTag(OllamaModel):
+    """A model on a disk."""
+
+    modified_at: str
+    capabilities: list[str]
+
+
+class OllamaTags(TypedDict):
+    """The models on disks."""
+
+    models: list[OllamaTag]
+
+
+class OllamaLoaded(OllamaModel):
+    """A loaded copy."""
+
+    size_vram: int
+    expires_at: str
+    context_length: int
+
+
+class OllamaProcesses(TypedDict):
+    """The loaded copies."""
+
+    models: list[OllamaLoaded]
+
+
+class OllamaTurn(TypedDict):
+    """A turn with which every chat of a derived model begins."""
+
+    role: str
+    content: str
+
+
+class OllamaTensor(TypedDict):
+    """A tensor of a model."""
+
+    name: str
+    type: str
+    shape: list[int]
+
+
+class OllamaShown(TypedDict):
+    """A model in detail; `model_info` has what is known of it, by GGUF's names, `tensors` are there
+    where all of it was asked for."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    license: str
+    details: OllamaDetails
+    model_info: dict[str, str | int | float]
+    capabilities: list[str]
+    modified_at: str
+    system: NotRequired[str]
+    messages: NotRequired[list[OllamaTurn]]
+    tensors: NotRequired[list[OllamaTensor]]
+
+
+class OllamaStatus(TypedDict):
+    """How far a model is that is made, or that it is here."""
+
+    status: str
+
+
+class OllamaPullStatus(OllamaStatus):
+    """How far a pull is, in bytes."""
+
+    total: NotRequired[int]
+    completed: NotRequired[int]
+    digest: NotRequired[str]
+
+
+class OllamaVersion(TypedDict):
+    """The version of the API that is spoken."""
+
+    version: str

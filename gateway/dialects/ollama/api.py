@@ -31,68 +31,69 @@ from gateway.dialects.ollama.embeddings import (
 from gateway.dialects.ollama.fields import model_of
 from gateway.dialects.ollama.model_info import figures_of
 from gateway.dialects.ollama.pull import pull_answer, pull_error_line, pull_line
-from gateway.dialects.ollama.render import CONTENT_TYPE, ERROR_SCHEMA, date, error_object
+from gateway.dialects.ollama.render import CONTENT_TYPE, date, error_object
 
 VERSION = "0.14.0"
 """The version of Ollama's API that is spoken, with responses and messages beside it; clients
 compare it with what they need, `codex --oss` among them."""
-CREATED = tuple(
-    json_bytes({"status": status})
-    for status in ("reading model metadata", "writing manifest", "success")
+_MAKING: tuple[answers.OllamaStatus, ...] = (
+    {"status": "reading model metadata"},
+    {"status": "writing manifest"},
+    {"status": "success"},
 )
+CREATED = tuple(map(json_bytes, _MAKING))
 """The lines that tell of a model which is made; the last is the whole answer, unstreamed."""
+_SPOKEN: answers.OllamaVersion = {"version": VERSION}
 FOREVER_S = 100 * 365 * 86_400.0
 """How far away the expiry of a model that stays is dated, since it must be a date."""
 
 
 def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /api/tags`; `models` is there even when there are none."""
-    return json_bytes(
-        {
-            "models": [
-                {
-                    "name": one.id,
-                    "model": one.id,
-                    "modified_at": date(one.modified_at_s),
-                    "size": one.size_bytes,
-                    "digest": one.digest,
-                    "details": _details(one),
-                    "capabilities": list(one.capabilities),
-                }
-                for one in listings
-            ]
-        }
-    )
+    tags: answers.OllamaTags = {
+        "models": [
+            {
+                "name": one.id,
+                "model": one.id,
+                "modified_at": date(one.modified_at_s),
+                "size": one.size_bytes,
+                "digest": one.digest,
+                "details": _details(one),
+                "capabilities": list(one.capabilities),
+            }
+            for one in listings
+        ]
+    }
+    return json_bytes(tags)
 
 
 def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes:
     """Return the answer to `GET /api/ps`: one entry per loaded copy, under its model's own name."""
-    return json_bytes(
-        {
-            "models": [
-                {
-                    "name": one.id,
-                    "model": one.id,
-                    "size": copy.size_bytes,
-                    "size_vram": copy.accelerator_bytes,
-                    "digest": one.digest,
-                    "details": _details(one),
-                    "expires_at": date(_expiry(copy, now_s)),
-                    "context_length": copy.context_tokens,
-                }
-                for one in listings
-                if one.derived is None
-                for copy in one.loaded
-            ]
-        }
-    )
+    loaded: answers.OllamaProcesses = {
+        "models": [
+            {
+                "name": one.id,
+                "model": one.id,
+                "size": copy.size_bytes,
+                "size_vram": copy.accelerator_bytes,
+                "digest": one.digest,
+                "details": _details(one),
+                "expires_at": date(_expiry(copy, now_s)),
+                "context_length": copy.context_tokens,
+            }
+            for one in listings
+            if one.derived is None
+            for copy in one.loaded
+        ]
+    }
+    return json_bytes(loaded)
 
 
 def render_show(listing: api_table.ModelListing) -> bytes:
     """Return the answer to `POST /api/show`. What is not known of the model is left out of
     `model_info`."""
     parameters = _parameters(listing)
-    shown: dict[str, Any] = {
+    shown: answers.OllamaShown = {
         "modelfile": _modelfile(listing, parameters),
         "parameters": "\n".join(parameters),
         "template": listing.template,
@@ -141,7 +142,7 @@ def _modelfile(listing: api_table.ModelListing, parameters: Sequence[str]) -> st
     return "\n".join(lines) + "\n"
 
 
-def _model_info(listing: api_table.ModelListing) -> dict[str, Any]:
+def _model_info(listing: api_table.ModelListing) -> dict[str, str | int | float]:
     family = listing.family or "unknown"
     counts = {
         "general.parameter_count": listing.parameters,
@@ -193,7 +194,7 @@ def parameter_size(parameters: int) -> str:
     return str(parameters)
 
 
-def _details(listing: api_table.ModelListing) -> dict[str, Any]:
+def _details(listing: api_table.ModelListing) -> answers.OllamaDetails:
     return {
         "parent_model": "" if listing.derived is None else listing.derived.parent,
         "format": "safetensors",
@@ -204,7 +205,7 @@ def _details(listing: api_table.ModelListing) -> dict[str, Any]:
     }
 
 
-def _expiry(copy: api_table.LoadedCopy, now_s: float) -> float:
+def _expiry(copy: dialect.LoadedCopy, now_s: float) -> float:
     latest = now_s + FOREVER_S
     return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)
 
@@ -212,7 +213,7 @@ def _expiry(copy: api_table.LoadedCopy, now_s: float) -> float:
 # fmt: off
 OLLAMA = api_table.Api(
     title="Ollama API",
-    envelope=api_table.ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_object),
+    envelope=api_table.ErrorEnvelope(answers.OllamaError, error_object),
     endpoints=(
         api_table.Generates("/api/chat", "A chat turn, streamed unless told otherwise",
                             OllamaChat(), bodies.OllamaChatBody,
@@ -225,21 +226,25 @@ OLLAMA = api_table.Api(
         api_table.Embeds("/api/embeddings", "The vector of one text, as older clients ask for it",
                          OllamaEmbeddings(), OllamaEmbeddingsBody,
                          answers.OllamaEmbeddingsAnswer),
-        api_table.ListsModels("/api/tags", "Models on disk", render_tags),
+        api_table.ListsModels("/api/tags", "Models on disk", render_tags, answers.OllamaTags),
         api_table.ShowsAsked("/api/show", "One model in detail", parse_show,
-                             bodies.OllamaShowBody, render_show),
+                             bodies.OllamaShowBody, render_show, answers.OllamaShown),
         api_table.FetchesModel("/api/pull", "Pull a model from a hub to this node's disk",
                                parse_pull, bodies.OllamaPullBody,
-                               pull_answer, pull_line, pull_error_line, CONTENT_TYPE),
+                               pull_answer, pull_line, pull_error_line, CONTENT_TYPE,
+                               answers.OllamaStatus, answers.OllamaPullStatus),
         api_table.DeletesModel("/api/delete",
                                "Delete a model from this node's disk, or a derived one",
                                parse_delete, bodies.OllamaDeleteBody),
         api_table.DerivesModel("/api/create", "Make a model of another: its defaults and prompts",
-                               parse_create, OllamaCreateBody, derived_of, CREATED, CONTENT_TYPE),
+                               parse_create, OllamaCreateBody, derived_of, CREATED, CONTENT_TYPE,
+                               answers.OllamaStatus),
         api_table.DerivesModel("/api/copy", "Give a model a further name", parse_copy,
                                OllamaCopyBody, derived_of),
-        api_table.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
-        api_table.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
+        api_table.ListsModels("/api/ps", "Models that are loaded", render_ps,
+                              answers.OllamaProcesses, waits=False),
+        api_table.Says("/api/version", "Version of the API", json_bytes(_SPOKEN),
+                       answers.OllamaVersion),
     ),
     prefixes=("/api/", "/ollama/"),
     also_under="/ollama",

@@ -5,14 +5,13 @@ Pure. All files of a model are one bar: `digest` names them together. A line is 
 
 from __future__ import annotations
 
-from typing import Any
-
 from bus.wire.messages.readings import PullState
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault
+from gateway.dialects.ollama.answers import OllamaPullStatus, OllamaStatus
 from gateway.dialects.ollama.render import error_object
 
-SUCCESS: dict[str, Any] = {"status": "success"}
+SUCCESS: OllamaStatus = {"status": "success"}
 STATUSES = {
     "checking": "verifying sha256 digest",
     "publishing": "writing manifest",
@@ -35,11 +34,17 @@ def pull_error_line(fault: HttpFault) -> bytes:
     return json_bytes(error_object(fault)) + b"\n"
 
 
-def _told(state: PullState) -> dict[str, Any]:
+def _told(state: PullState) -> OllamaPullStatus:
     if state.phase in STATUSES:
         return {"status": STATUSES[state.phase]}
     if state.phase not in ("fetching", "copying") or not state.total_bytes:
         return {"status": "pulling manifest"}
     name = state.digest[:12] or state.model
-    told = {"status": f"pulling {name}", "total": state.total_bytes, "completed": state.done_bytes}
-    return {**told, **({"digest": f"sha256:{state.digest}"} if state.digest else {})}
+    told: OllamaPullStatus = {
+        "status": f"pulling {name}",
+        "total": state.total_bytes,
+        "completed": state.done_bytes,
+    }
+    if state.digest:
+        told["digest"] = f"sha256:{state.digest}"
+    return told

@@ -36,6 +36,7 @@ from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import arguments_object, json_bytes, logprobs_list, text_bytes
 from gateway.dialects.faults import HttpFault
+from gateway.dialects.ollama.answers import OllamaError
 
 CONTENT_TYPE = "application/x-ndjson"
 Shape = Literal["chat", "generate"]
@@ -49,11 +50,6 @@ FIELD_WORDS = {
     "history": "context",
 }
 """What the rest of shoal calls differently."""
-ERROR_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
-}
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -230,7 +226,7 @@ def _whole_second(second: int) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def error_object(fault: HttpFault) -> dict[str, Any]:
+def error_object(fault: HttpFault) -> OllamaError:
     """Return `{"error": "..."}`: Ollama's clients show this text and read nothing else, so the
     field at fault is in it."""
     field = faults.in_words(fault.field, FIELD_WORDS)

@@ -5,8 +5,9 @@ Pure. The OpenAPI document shows these; what is rendered is held to them.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 FinishWord = Literal["stop", "length", "tool_calls", "function_call"]
@@ -294,3 +295,74 @@ class EmbeddingsAnswer(TypedDict):
     data: list[Embedding]
     model: str
     usage: EmbeddingUsage
+
+
+@with_config(ConfigDict(extra="allow"))
+class ErrorText(TypedDict):
+    """An error; the numbers that explain a refusal stand beside these four."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Error(TypedDict):
+    """The body of a failure."""
+
+    error: ErrorText
+
+
+class OpenAIModel(TypedDict):
+    """A model; what stands behind `owned_by` is beyond OpenAI's."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+    context_length: int
+    capabilities: list[str]
+    loaded: bool
+
+
+class OpenAIModels(TypedDict):
+    """The models that are here."""
+
+    object: Literal["list"]
+    data: list[OpenAIModel]
+
+
+class OpenAIList(TypedDict):
+    """A page of a list; the ids are null where it is empty."""
+
+    object: Literal["list"]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ItemList(OpenAIList):
+    """A page of items or messages, each with the fields of its kind."""
+
+    data: list[dict[str, Any]]
+
+
+class StoredChat(ChatAnswer):
+    """A chat completion that is kept, with its labels."""
+
+    metadata: dict[str, str]
+
+
+class StoredChats(OpenAIList):
+    """A page of chat completions that are kept."""
+
+    data: list[StoredChat]
+
+
+class RemovedChat(TypedDict):
+    """A chat completion is kept no longer."""
+
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gateway.dialects import api_table, sse
 from gateway.dialects.encode import json_bytes
@@ -20,9 +20,12 @@ from gateway.dialects.openai.responses import (
     CONVERSATION_PREFIX,
     ConversationBody,
     ConversationItemsBody,
+    ConversationTold,
     InputTokensAnswer,
     OpenAIInputTokens,
     OpenAIResponses,
+    RemovedConversation,
+    RemovedResponse,
     ResponseAnswer,
     ResponseEvent,
     ResponsesBody,
@@ -43,7 +46,7 @@ from gateway.dialects.openai.responses import (
     replayed,
     with_named,
 )
-from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
+from gateway.dialects.openai.shapes import error_object
 from gateway.dialects.openai.stored import (
     StoredLabelsBody,
     read_labels,
@@ -60,7 +63,11 @@ _Asked = TypeVar("_Asked", bound=api_table.Endpoint)
 
 def render_models(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /v1/models`."""
-    return json_bytes({"object": "list", "data": [_model_object(one) for one in listings]})
+    models: answers.OpenAIModels = {
+        "object": "list",
+        "data": [_model_object(one) for one in listings],
+    }
+    return json_bytes(models)
 
 
 def render_model(listing: api_table.ModelListing) -> bytes:
@@ -68,7 +75,7 @@ def render_model(listing: api_table.ModelListing) -> bytes:
     return json_bytes(_model_object(listing))
 
 
-def _model_object(listing: api_table.ModelListing) -> dict[str, Any]:
+def _model_object(listing: api_table.ModelListing) -> answers.OpenAIModel:
     # what every loaded copy takes, for any of them may be asked; before it, what the model could
     served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
     return {
@@ -97,6 +104,18 @@ CONVERSATIONS = api_table.ConversationShapes(
     items=render_conversation_items,
     item=render_conversation_item,
 )
+_KEPT_CHATS = api_table.KeptShapes(
+    answer=answers.StoredChat,
+    deleted=answers.RemovedChat,
+    items=answers.ItemList,
+    listing=answers.StoredChats,
+)
+_KEPT_RESPONSES = api_table.KeptShapes(
+    answer=ResponseAnswer,
+    deleted=RemovedResponse,
+    items=answers.ItemList,
+    event=ResponseEvent,
+)
 
 
 def _without_v1(endpoint: _Asked) -> _Asked:
@@ -120,7 +139,7 @@ _EMBEDS = api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbedding
                            answers.EmbeddingsAnswer)
 OPENAI = api_table.Api(
     title="OpenAI API",
-    envelope=api_table.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
+    envelope=api_table.ErrorEnvelope(answers.Error, error_object),
     endpoints=(
         *_GENERATES,
         *map(_without_v1, _GENERATES),
@@ -130,18 +149,24 @@ OPENAI = api_table.Api(
         _EMBEDS,
         _without_v1(_EMBEDS),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
-                               render_items, render_deleted, replayed=replayed,
+                               render_items, render_deleted, shown=_KEPT_RESPONSES,
+                               replayed=replayed,
                                background=api_table.MadeInBackground(as_it_stands, is_made,
                                                                      last_event)),
         api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
                               "Chat completion", render_messages, render_removed,
-                              told=render_stored, items_at="messages", asked=stored_page,
-                              listing=render_list, labels=read_labels, body=StoredLabelsBody),
+                              shown=_KEPT_CHATS, told=render_stored, items_at="messages",
+                              asked=stored_page, listing=render_list, labels=read_labels,
+                              body=StoredLabelsBody),
         api_table.KeepsConversations("/v1/conversations", "conversation", CONVERSATIONS,
-                                     ConversationBody, StoredLabelsBody, ConversationItemsBody),
-        api_table.ListsModels("/v1/models", "Models that are here", render_models),
-        api_table.ListsModels("/models", "Models that are here", render_models),
-        api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
+                                     ConversationBody, StoredLabelsBody, ConversationItemsBody,
+                                     ConversationTold, RemovedConversation, answers.ItemList),
+        api_table.ListsModels("/v1/models", "Models that are here", render_models,
+                              answers.OpenAIModels),
+        api_table.ListsModels("/models", "Models that are here", render_models,
+                              answers.OpenAIModels),
+        api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model,
+                             answers.OpenAIModel),
     ),
     id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_", CONVERSATION_PREFIX),
 )

@@ -11,7 +11,7 @@ last choice, which is held back for that until its request has ended.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from bus.wire.errors import BadRequest, FinishReason
 from bus.wire.ids import RequestId
@@ -23,6 +23,7 @@ from gateway.dialects.collect import total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
+from gateway.dialects.openai import answers
 from gateway.dialects.openai.answers import AnswerTiming, GenerationStats, TokenUsage
 
 FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
@@ -40,22 +41,6 @@ MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}
 """What the rest of shoal calls differently."""
 
-ERROR_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string"},
-            },
-        }
-    },
-}
 _CHUNK_TAIL = b"}\n\n"
 _TYPES = {
     400: "invalid_request_error",
@@ -74,15 +59,15 @@ _TYPES = {
 }
 
 
-def error_object(fault: HttpFault) -> dict[str, Any]:
+def error_object(fault: HttpFault) -> answers.Error:
     """Return `{"error": {...}}`; numbers that explain a refusal stand beside OpenAI's four."""
-    error: dict[str, Any] = {
+    error: answers.ErrorText = {
         "message": _message_of(fault),
         "type": _TYPES.get(fault.status, "server_error"),
         "param": in_words(fault.field, FIELD_WORDS),
         "code": fault.code,
     }
-    return {"error": {**fault.facts, **error}}
+    return {"error": cast(answers.ErrorText, {**fault.facts, **error})}
 
 
 def _message_of(fault: HttpFault) -> str:
@@ -178,12 +163,12 @@ def nothing_after(after: str) -> BadRequest:
     return BadRequest(f"after: nothing here has the id '{after[:80]}'", field="after")
 
 
-def list_object(page: Page) -> dict[str, Any]:
+def list_object(page: Page) -> answers.ItemList:
     """Return OpenAI's list of some objects."""
     shown = page.shown
     return {
         "object": "list",
-        "data": shown,
+        "data": cast(list[dict[str, Any]], shown),
         "first_id": shown[0]["id"] if shown else None,
         "last_id": shown[-1]["id"] if shown else None,
         "has_more": page.has_more,

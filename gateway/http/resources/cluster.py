@@ -5,32 +5,150 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.logs import LineCounts, read_line_counts
 from bus.process.stalls import StallCounts, read_stalls
+from bus.replica.state import ClusterState
+from bus.wire.accelerators import HardwareReading
 from bus.wire.api_keys import KEYS_LOST_WORDS, keys_were_lost
-from bus.wire.messages.readings import PullReading
+from bus.wire.cards import NodeCard
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import (
+    DemandReading,
+    LinkReading,
+    NodeReading,
+    PullReading,
+    RunnerReading,
+    UndoneReading,
+    WeightsReading,
+)
+from bus.wire.messages.weights import StorageReading
+from bus.wire.pool import PoolReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
+from gateway.cluster.http_processes import OpenRequestTold
 from gateway.cluster.options import Options
 from gateway.cluster.readings import hardware_of, pool_of, storage_of
-from gateway.cluster.watch import grave_problems, node_health
+from gateway.cluster.watch import NodeHealth, grave_problems, node_health
 from gateway.dialects import faults
+from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
+KEPT_BACK = frozenset({"api_keys"})
+"""What of the state is not told."""
 NO_KEY = (
     "no API key is known, so that nobody but this node's owner may ask; `shoal apikey add NAME`, "
     "on the node itself, makes one"
 )
+
+
+class ReadingsTold(TypedDict):
+    """The latest readings: by node, or all of a kind."""
+
+    nodes: dict[str, Annotated[dict[str, Any], Dump(NodeReading, adds=(("age_s", "number"),))]]
+    hardware: dict[str, Annotated[dict[str, Any], Dump(HardwareReading)]]
+    runners: list[Annotated[dict[str, Any], Dump(RunnerReading)]]
+    cards: list[Annotated[dict[str, Any], Dump(NodeCard)]]
+    peers: dict[str, Annotated[dict[str, Any], Dump(PeersReading)]]
+    links: dict[str, Annotated[dict[str, Any], Dump(LinkReading)]]
+    demand: list[Annotated[dict[str, Any], Dump(DemandReading)]]
+    pool: list[Annotated[dict[str, Any], Dump(PoolReading)]]
+    weights: list[Annotated[dict[str, Any], Dump(WeightsReading)]]
+    pulls: list[Annotated[dict[str, Any], Dump(PullReading)]]
+    storage: list[Annotated[dict[str, Any], Dump(StorageReading)]]
+    undone: list[Annotated[dict[str, Any], Dump(UndoneReading)]]
+
+
+class StateAnswer(TypedDict):
+    """The mirrored state without API keys, the latest readings, and how each node is. `live`: the
+    state follows the holder's."""
+
+    state: Annotated[dict[str, Any], Dump(ClusterState, without=KEPT_BACK)]
+    node: str
+    holder: str | None
+    live: bool
+    telemetry: ReadingsTold
+    nodeHealth: dict[str, NodeHealth]
+
+
+class QueueOfInstance(TypedDict):
+    """What runs and waits at a copy; `best_waiting_priority` is null where nothing waits."""
+
+    instance: str | None
+    model: str | None
+    running: int
+    waiting: int
+    max_running: int
+    max_waiting: int
+    best_waiting_priority: int | None
+    tokens_per_s: float
+
+
+class QueueAnswer(TypedDict):
+    """What runs and what waits; `requests` are those of this node's gateway."""
+
+    running: int
+    waiting: int
+    instances: list[QueueOfInstance]
+    requests: list[OpenRequestTold]
+
+
+class HealthOfRank(TypedDict):
+    """A rank on this node."""
+
+    instance: str | None
+    model: str | None
+    rank: int
+    phase: str
+    running: int
+    waiting: int
+
+
+class QueueLengths(TypedDict):
+    """How many requests run and wait at the copies that this node leads."""
+
+    running: int
+    waiting: int
+
+
+class HealthWord(TypedDict):
+    """How a process is."""
+
+    status: Literal["ok", "degraded"]
+
+
+class HealthInFull(HealthWord):
+    """How a process is, and its node; `load_1m` is null where it is not known."""
+
+    problems: list[str]
+    node: str
+    name: str
+    version: str
+    open_requests: int
+    queue: QueueLengths
+    load_1m: float | None
+    ranks: list[HealthOfRank]
+    models_ready: list[str]
+
+
+HealthAnswer = HealthInFull | HealthWord
+
+
+class CancelAnswer(TypedDict):
+    """A request was stopped."""
+
+    id: str
+    cancelled: Literal[True]
 
 
 class NodeIdentity(Resource):
@@ -53,39 +171,37 @@ class StateResource(Resource):
         peers, links = known.peers(now), known.links(now)
         hardware = hardware_of(known, now)
         amiss = await service.http_processes.record_problems(service.options.processes)
-        answer_json(
-            resp,
-            {
-                "state": state.model_dump(mode="json", exclude={"api_keys"}),
-                "node": service.options.node,
-                "holder": service.bus.mirror.holder,
-                "live": service.bus.mirror.live,
-                "telemetry": {
-                    "nodes": {
-                        node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
-                        for node, (reading, age_s) in readings.items()
-                    },
-                    "hardware": {n: one.model_dump(mode="json") for n, one in hardware.items()},
-                    "runners": _plain(known.runners(now)),
-                    "cards": _plain(known.cards(now)),
-                    "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
-                    "links": {str(one.node): one.model_dump(mode="json") for one in links},
-                    "demand": _plain(known.demands(now)),
-                    "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
-                    "weights": _plain(known.weights(now)),
-                    "pulls": _plain(known.fresh(PullReading, now)),
-                    "storage": _plain(storage_of(known, now)),
-                    "undone": _plain(known.undone(now)),
+        answer: StateAnswer = {
+            "state": state.model_dump(mode="json", exclude=set(KEPT_BACK)),
+            "node": service.options.node,
+            "holder": service.bus.mirror.holder,
+            "live": service.bus.mirror.live,
+            "telemetry": {
+                "nodes": {
+                    node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
+                    for node, (reading, age_s) in readings.items()
                 },
-                "nodeHealth": {
-                    node: node_health(
-                        *readings.get(node, (None, 0.0)),
-                        amiss if node == service.options.node else (),
-                    )
-                    for node in nodes
-                },
+                "hardware": {n: one.model_dump(mode="json") for n, one in hardware.items()},
+                "runners": _plain(known.runners(now)),
+                "cards": _plain(known.cards(now)),
+                "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
+                "links": {str(one.node): one.model_dump(mode="json") for one in links},
+                "demand": _plain(known.demands(now)),
+                "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
+                "weights": _plain(known.weights(now)),
+                "pulls": _plain(known.fresh(PullReading, now)),
+                "storage": _plain(storage_of(known, now)),
+                "undone": _plain(known.undone(now)),
             },
-        )
+            "nodeHealth": {
+                node: node_health(
+                    *readings.get(node, (None, 0.0)),
+                    amiss if node == service.options.node else (),
+                )
+                for node in nodes
+            },
+        }
+        answer_json(resp, answer)
 
 
 class QueueResource(Resource):
@@ -96,28 +212,26 @@ class QueueResource(Resource):
         service = self.service
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
-        answer_json(
-            resp,
-            {
-                "running": sum(one.running for one in runners),
-                "waiting": sum(one.waiting for one in runners)
-                + sum(1 for one in requests if one["instance"] is None),
-                "instances": [
-                    {
-                        "instance": one.instance,
-                        "model": one.model,
-                        "running": one.running,
-                        "waiting": one.waiting,
-                        "max_running": one.max_running,
-                        "max_waiting": one.max_waiting,
-                        "best_waiting_priority": one.best_waiting_priority,
-                        "tokens_per_s": one.generation_tokens_per_s,
-                    }
-                    for one in runners
-                ],
-                "requests": sorted(requests, key=lambda one: -one["seconds"]),
-            },
-        )
+        answer: QueueAnswer = {
+            "running": sum(one.running for one in runners),
+            "waiting": sum(one.waiting for one in runners)
+            + sum(1 for one in requests if one["instance"] is None),
+            "instances": [
+                {
+                    "instance": one.instance,
+                    "model": one.model,
+                    "running": one.running,
+                    "waiting": one.waiting,
+                    "max_running": one.max_running,
+                    "max_waiting": one.max_waiting,
+                    "best_waiting_priority": one.best_waiting_priority,
+                    "tokens_per_s": one.generation_tokens_per_s,
+                }
+                for one in runners
+            ],
+            "requests": sorted(requests, key=lambda one: -one["seconds"]),
+        }
+        answer_json(resp, answer)
 
 
 class HealthResource(Resource):
@@ -135,46 +249,44 @@ class HealthResource(Resource):
             *([": ".join(KEYS_LOST_WORDS)] if keys_were_lost(service.api_keys.book.keys) else ()),
             *grave_problems(mine),
         ]
-        status = "degraded" if problems else "ok"
+        word: HealthWord = {"status": "degraded" if problems else "ok"}
         if caller_of(req) is None:
-            answer_json(resp, {"status": status})
+            answer_json(resp, word)
             return
         runners = [one for one in known.runners(now) if one.node == own]
         leads = [one for one in runners if not one.rank]
-        answer_json(
-            resp,
-            {
-                "status": status,
-                "problems": problems,
-                "node": service.options.node,
-                "name": service.options.node_name,
-                "version": service.options.version,
-                "open_requests": len(service.dispatcher.requests),
-                "queue": {
-                    "running": sum(one.running for one in leads),
-                    "waiting": sum(one.waiting for one in leads),
-                },
-                "load_1m": None if mine is None else mine.load_1m,
-                "ranks": [
-                    {
-                        "instance": one.instance,
-                        "model": one.model,
-                        "rank": one.rank,
-                        "phase": one.phase,
-                        "running": one.running,
-                        "waiting": one.waiting,
-                    }
-                    for one in runners
-                ],
-                "models_ready": sorted(
-                    {
-                        str(one.model)
-                        for one in service.bus.state.instances.values()
-                        if one.status == "ready" and one.serves
-                    }
-                ),
+        answer: HealthInFull = {
+            **word,
+            "problems": problems,
+            "node": service.options.node,
+            "name": service.options.node_name,
+            "version": service.options.version,
+            "open_requests": len(service.dispatcher.requests),
+            "queue": {
+                "running": sum(one.running for one in leads),
+                "waiting": sum(one.waiting for one in leads),
             },
-        )
+            "load_1m": None if mine is None else mine.load_1m,
+            "ranks": [
+                {
+                    "instance": one.instance,
+                    "model": one.model,
+                    "rank": one.rank,
+                    "phase": one.phase,
+                    "running": one.running,
+                    "waiting": one.waiting,
+                }
+                for one in runners
+            ],
+            "models_ready": sorted(
+                {
+                    str(one.model)
+                    for one in service.bus.state.instances.values()
+                    if one.status == "ready" and one.serves
+                }
+            ),
+        }
+        answer_json(resp, answer)
 
 
 class LiveResource(Resource):
@@ -239,7 +351,8 @@ class CancelResource(Resource):
             raise HttpFaultRaised(fault) from None
         if not found:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
-        answer_json(resp, {"id": request_id, "cancelled": True})
+        stopped: CancelAnswer = {"id": request_id, "cancelled": True}
+        answer_json(resp, stopped)
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
         """Stop the request, as `on_post` does."""

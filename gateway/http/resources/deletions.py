@@ -8,14 +8,16 @@ it has the model. A derived model has no files.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
 
 from bus.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived
+from gateway.cluster.removals import Removal
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
@@ -94,6 +96,13 @@ class ModelToDelete(Resource):
             await asyncio.sleep(LOOK_S)
 
 
+class DeletedAnswer(TypedDict):
+    """A model was deleted; `nodes` are those that had it."""
+
+    model: str
+    nodes: list[Removal]
+
+
 class ModelEverywhere(Resource):
     """`/store/models/{name}`: a model on the disks of all nodes."""
 
@@ -108,7 +117,8 @@ class ModelEverywhere(Resource):
         found = await service.removals.everywhere(model)
         if not any(one.deleted for one in found):
             raise _kept("; ".join(f"{one.name}: {one.why}" for one in found))
-        answer_json(resp, {"model": model, "nodes": [asdict(one) for one in found]})
+        told: DeletedAnswer = {"model": model, "nodes": found}
+        answer_json(resp, told)
 
 
 class CustomModel(ModelEverywhere):
@@ -119,7 +129,8 @@ class CustomModel(ModelEverywhere):
         as `DELETE /store/models/{name}` does."""
         await self.service.catalog.wait_known()
         if await _forgot_derived(self.service, name):
-            answer_json(resp, {"model": name, "nodes": []})
+            told: DeletedAnswer = {"model": name, "nodes": []}
+            answer_json(resp, told)
             return
         await super().on_delete(req, resp, name)
 

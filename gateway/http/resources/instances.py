@@ -6,18 +6,21 @@ A refusal keeps its reason and its numbers; an impossible placement is never a 2
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from falcon.asgi import Request, Response
 from pydantic import Field, field_validator
+from typing_extensions import TypedDict
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.kv import KvKind, not_a_kind
-from bus.wire.messages.commands import Acknowledged, DeleteInstance, PlaceModel
+from bus.wire.messages.commands import Acknowledged, DeleteInstance, Durability, PlaceModel
+from bus.wire.messages.readings import RunnerReading
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
-from gateway.dialects.encode import json_bytes
+from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
@@ -64,6 +67,31 @@ class InstanceBody(LoadBody):
     if_absent: bool = False
 
 
+class CommandDone(TypedDict):
+    """The place in the log of what a command did, and what that is worth. `plan` is what was
+    placed, or would be."""
+
+    command_id: str
+    term: int
+    index: int
+    durability: Durability
+    instance: NotRequired[str]
+    plan: NotRequired[dict[str, Any]]
+
+
+class PlacedAnswer(CommandDone):
+    """A copy of a model was placed, or would be (`dry_run`)."""
+
+    model: str
+
+
+class InstanceAnswer(TypedDict):
+    """An instance as the state has it, and its runner's last reading (null: none was heard)."""
+
+    instance: Annotated[dict[str, Any], Dump(Instance)]
+    reading: Annotated[dict[str, Any], Dump(RunnerReading)] | None
+
+
 class PlaceInstance(Resource):
     """`POST /place_instance`: load a copy of a model."""
 
@@ -72,7 +100,7 @@ class PlaceInstance(Resource):
         service = self.service
         asked = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
-        resp.data = await _placed(service, asked)
+        answer_json(resp, await _placed(service, asked))
 
 
 class NewInstance(Resource):
@@ -83,7 +111,7 @@ class NewInstance(Resource):
         service = self.service
         asked = await self.read(req, InstanceBody, empty=b"")
         await service.catalog.wait_known()
-        resp.data = await _placed(service, _by_hand(service, asked))
+        answer_json(resp, await _placed(service, _by_hand(service, asked)))
 
 
 class PlacementPlan(Resource):
@@ -92,7 +120,7 @@ class PlacementPlan(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the plan."""
         await self.service.catalog.wait_known()
-        resp.data = await _placed(self.service, _asked(req))
+        answer_json(resp, await _placed(self.service, _asked(req)))
 
 
 class PlacementPreviews(Resource):
@@ -118,13 +146,11 @@ class InstanceResource(Resource):
         if found is None:
             raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
         reading = service.readings.runner_of(found, service.reactor.now())
-        answer_json(
-            resp,
-            {
-                "instance": found.model_dump(mode="json"),
-                "reading": None if reading is None else reading.model_dump(mode="json"),
-            },
-        )
+        told: InstanceAnswer = {
+            "instance": found.model_dump(mode="json"),
+            "reading": None if reading is None else reading.model_dump(mode="json"),
+        }
+        answer_json(resp, told)
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
         """Drain the instance (`?drain_s=`), then unload."""
@@ -139,10 +165,10 @@ class InstanceResource(Resource):
         answer_json(resp, acknowledged(await service.command(command)))
 
 
-async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
+async def _placed(service: HttpService, asked: PlaceBody) -> PlacedAnswer:
     command = _command(service, asked)
     answer = await service.command(command)
-    return json_bytes({"model": command.model, **acknowledged(answer)})
+    return {"model": command.model, **acknowledged(answer)}
 
 
 def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
@@ -219,9 +245,19 @@ def _asked(req: Request) -> PlaceBody:
     )
 
 
-def acknowledged(answer: Acknowledged) -> dict[str, Any]:
+def acknowledged(answer: Acknowledged) -> CommandDone:
     """Return what the holder answered, for JSON."""
-    return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
+    told: CommandDone = {
+        "command_id": answer.command_id,
+        "term": answer.term,
+        "index": answer.index,
+        "durability": answer.durability,
+    }
+    if answer.instance is not None:
+        told["instance"] = answer.instance
+    if answer.plan is not None:
+        told["plan"] = answer.plan
+    return told
 
 
 def _seconds(req: Request, name: str, most: float) -> float:

@@ -269,9 +269,7 @@ def _listing(
     )
 
 
-def _loaded(
-    instance: Instance, service: HttpService, card: ModelCard | None
-) -> api_table.LoadedCopy:
+def _loaded(instance: Instance, service: HttpService, card: ModelCard | None) -> dialect.LoadedCopy:
     now = service.reactor.now()
     reading = service.readings.runner_of(instance, now)
     weights = card.weights_bytes if card is not None else 0
@@ -282,7 +280,7 @@ def _loaded(
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")
-    return api_table.LoadedCopy(
+    return dialect.LoadedCopy(
         size_bytes=size,
         accelerator_bytes=0 if on_cpu else size,
         context_tokens=instance.context_tokens,

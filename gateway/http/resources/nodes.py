@@ -11,7 +11,7 @@ from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import acknowledged
+from gateway.http.resources.instances import CommandDone, acknowledged
 from gateway.service import HttpService
 
 ACTS = ("rename", "drain", "undrain", "forget", "remember")
@@ -24,6 +24,12 @@ class NodeBody(Closed):
     drain_s: float = Field(default=DRAIN_S, ge=0.0, le=3600.0)
 
 
+class NodeAnswer(CommandDone):
+    """A node was changed."""
+
+    node: str
+
+
 class NodeResource(Resource):
     """`/node/{node}/{act}`. A node goes by its id or by its name."""
 
@@ -33,7 +39,8 @@ class NodeResource(Resource):
         asked = await self.read(req, NodeBody)
         await service.catalog.wait_known()
         answer = await service.command(_command(service, node, act, asked))
-        answer_json(resp, {"node": node, **acknowledged(answer)})
+        told: NodeAnswer = {"node": node, **acknowledged(answer)}
+        answer_json(resp, told)
 
 
 def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Command:

@@ -5,16 +5,33 @@ Any HTTP process answers for all of its node, from the file that they share; not
 
 from __future__ import annotations
 
-from falcon.asgi import Request, Response
+from typing import Annotated, Any
 
+from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
+
+from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised, records_unavailable
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import is_yes, number_of
-from gateway.records import RecentQuery, RecordsUnavailable
+from gateway.records import RecentQuery, RecordsUnavailable, RequestRow, StatsTold
 
 LIMIT, MOST = 50, 1000
 WINDOW_S = 3600.0
 MOST_WINDOW_S = 3650 * 86_400.0
+
+
+class RecentAnswer(TypedDict):
+    """The requests that ended last, the latest first."""
+
+    node: str
+    requests: list[Annotated[dict[str, Any], Dump(RequestRow)]]
+
+
+class StatsAnswer(StatsTold):
+    """What the requests of a while took."""
+
+    node: str
 
 
 class RecentRequests(Resource):
@@ -36,7 +53,8 @@ class RecentRequests(Resource):
             rows = await service.records.recent(query)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        answer_json(resp, {"node": service.options.node, "requests": rows})
+        told: RecentAnswer = {"node": service.options.node, "requests": rows}
+        answer_json(resp, told)
 
 
 class RequestStats(Resource):
@@ -51,7 +69,8 @@ class RequestStats(Resource):
             found = await service.records.stats(window_s)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        answer_json(resp, {"node": service.options.node, **found})
+        told: StatsAnswer = {"node": service.options.node, **found}
+        answer_json(resp, told)
 
 
 def _unavailable(error: RecordsUnavailable) -> HttpFaultRaised:

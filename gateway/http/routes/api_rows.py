@@ -79,33 +79,51 @@ def rows_of(api: Api) -> Iterator[Route]:
             case Embeds(dialect=dialect, body=body, answer=answer):
                 asks = partial(post, errors=GENERATION_ERRORS, counts=True)
                 yield asks(partial(EmbedResource, dialect=dialect), body=body, answer=answer)
-            case ListsModels():
-                yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
-            case PagesModels():
-                yield get(partial(models.ModelPages, endpoint=endpoint), errors=(400, 401))
-            case ShowsModel():
-                yield get(partial(models.ModelOfPath, endpoint=endpoint), errors=(401, 404))
-            case ShowsAsked(body=body):
-                resource = partial(models.ModelOfBody, endpoint=endpoint)
-                yield post(resource, body=body, errors=(400, 401, 404))
-            case FetchesModel(body=body, streams=streams):
+            case ListsModels() | PagesModels() | ShowsModel() | ShowsAsked():
+                yield _row_of_models(endpoint, get, post)
+            case FetchesModel(body=body, streams=streams, shown=shown, event=event):
+                fetch = partial(post, streams=streams, errors=PULLS, keyless="pulls")
                 resource = partial(pulls.ModelToFetch, endpoint=endpoint)
-                yield post(resource, body=body, streams=streams, errors=PULLS, keyless="pulls")
+                yield fetch(resource, body=body, answer=shown, event=event)
             case DeletesModel(body=body):
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
-                yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
-            case DerivesModel(body=body, streams=streams):
-                derive = partial(post, errors=(400, 401, 404, 409, 503))
+                yield delete(resource, body=body, answers="", errors=(400, 401, 403, 404, 409))
+            case DerivesModel(body=body, streams=streams, shown=shown):
+                answers_as = "application/json" if endpoint.lines else ""
+                derive = partial(post, answers=answers_as, errors=(400, 401, 404, 409, 503))
                 yield derive(
-                    partial(models.ModelToDerive, endpoint=endpoint), body=body, streams=streams
+                    partial(models.ModelToDerive, endpoint=endpoint),
+                    body=body,
+                    streams=streams or None,
+                    answer=shown,
+                    event=shown,
                 )
             case KeepsAnswers():
                 yield from _rows_of_kept(api, endpoint)
             case KeepsConversations():
                 yield from _rows_of_conversations(api, endpoint)
-            case Says(answer=said):
-                yield get(partial(pages.Constant, answer=said), errors=(401,))
+            case Says(answer=said, shown=shown):
+                yield get(partial(pages.Constant, answer=said), answer=shown, errors=(401,))
+
+
+def _row_of_models(
+    endpoint: ListsModels | PagesModels | ShowsModel | ShowsAsked,
+    get: partial[Route],
+    post: partial[Route],
+) -> Route:
+    match endpoint:
+        case ListsModels(answer=answer):
+            return get(partial(models.ModelList, endpoint=endpoint), answer=answer, errors=(401,))
+        case PagesModels(answer=answer):
+            pages_of = partial(models.ModelPages, endpoint=endpoint)
+            return get(pages_of, answer=answer, errors=(400, 401))
+        case ShowsModel(answer=answer):
+            one = partial(models.ModelOfPath, endpoint=endpoint)
+            return get(one, answer=answer, errors=(401, 404))
+        case ShowsAsked(body=body, shown=shown):
+            asked = partial(models.ModelOfBody, endpoint=endpoint)
+            return post(asked, body=body, answer=shown, errors=(400, 401, 404))
 
 
 def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
@@ -116,17 +134,22 @@ def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
     )
     listed = isinstance(endpoint, KeepsListed)
     shown = partial(answers.LabelledAnswer if listed else jobs.BackgroundAnswer, endpoint=endpoint)
-    yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
-    yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
+    told_as = endpoint.shown
+    replays = "text/event-stream" if endpoint.replayed is not None else None
+    one = partial(row, answer=told_as.answer)
+    yield one("GET", kept, f"A {endpoint.summary}", resource=shown, streams=replays,
+              event=told_as.event)  # fmt: skip
+    yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown,
+              answer=told_as.deleted)  # fmt: skip
     if isinstance(endpoint, KeepsListed):
-        yield from _rows_of_listed(api, endpoint, row, shown)
+        yield from _rows_of_listed(api, endpoint, one, shown)
     else:
         stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
-        yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+        yield one("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
     of_items = answers.AnswerItems if listed else jobs.BackgroundItems
     items = partial(of_items, endpoint=endpoint)
     told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
-    yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items)
+    yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items, answer=told_as.items)
 
 
 def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[Route]:
@@ -144,15 +167,20 @@ def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[R
     listed = partial(conversations.ConversationItems, endpoint=endpoint)
     single = partial(conversations.ConversationItem, endpoint=endpoint)
     what = endpoint.summary
-    yield row("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
-    yield row("GET", one, f"A {what}, without its items", resource=told)
-    yield row("POST", one, f"Give a {what} other labels", resource=told, body=endpoint.labels_body)
-    yield row("DELETE", one, f"Remove a {what} and its items", resource=told)
-    yield row("POST", items, f"Add items to a {what}", resource=listed, body=endpoint.items_body)
+    tells = partial(row, answer=endpoint.answer)
+    lists = partial(row, resource=listed, answer=endpoint.listing)
+    yield tells("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
+    yield tells("GET", one, f"A {what}, without its items", resource=told)
+    labels = endpoint.labels_body
+    yield tells("POST", one, f"Give a {what} other labels", resource=told, body=labels)
+    yield row(
+        "DELETE", one, f"Remove a {what} and its items", resource=told, answer=endpoint.removed
+    )
+    yield lists("POST", items, f"Add items to a {what}", body=endpoint.items_body)
     page = f"The items of a {what} (?limit=, ?order=, ?after=, ?include=)"
-    yield row("GET", items, page, resource=listed)
+    yield lists("GET", items, page)
     yield row("GET", item, f"An item of a {what} (?include=)", resource=single)
-    yield row("DELETE", item, f"Remove an item of a {what}", resource=single)
+    yield tells("DELETE", item, f"Remove an item of a {what}", resource=single)
 
 
 def _words(items_at: str) -> str:
@@ -166,7 +194,7 @@ def _rows_of_listed(
     made = (one for one in api.endpoints if isinstance(one, Generates) and one.path == path)
     both = partial(ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
     told = f"Each {endpoint.summary} (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
-    yield row("GET", path, told, resource=both)
+    yield row("GET", path, told, resource=both, answer=endpoint.shown.listing)
     kept = f"{path}/{{answer_id}}"
     yield row("POST", kept, f"Give a {endpoint.what.lower()} other labels",
               resource=shown, body=endpoint.body)  # fmt: skip

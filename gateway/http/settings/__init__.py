@@ -2,6 +2,17 @@
 runs, and changes for those who may do everything."""
 
 from gateway.http.settings.nodes import answer_settings
-from gateway.http.settings.resource import SettingsBody, SettingsOfAll, SettingsResource
+from gateway.http.settings.resource import (
+    SettingsAnswer,
+    SettingsBody,
+    SettingsOfAll,
+    SettingsResource,
+)
 
-__all__ = ["SettingsBody", "SettingsOfAll", "SettingsResource", "answer_settings"]
+__all__ = [
+    "SettingsAnswer",
+    "SettingsBody",
+    "SettingsOfAll",
+    "SettingsResource",
+    "answer_settings",
+]

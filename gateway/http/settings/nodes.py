@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from typing_extensions import TypedDict
+
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
-from gateway.cluster.options import SettingsDesk
+from gateway.cluster.options import SettingsDesk, SettingValue
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.service import HttpService
 
@@ -33,6 +35,14 @@ class NodeSettings:
     name: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     why: str = ""
+
+
+class SettingElsewhere(TypedDict):
+    """A node that has another value."""
+
+    node: str
+    name: str
+    value: SettingValue
 
 
 def answer_settings(service: HttpService) -> None:
@@ -96,7 +106,7 @@ async def change_others(
     return await _each(service, CHANGE, [dict(put), list(drop)])
 
 
-def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[dict[str, Any]]:
+def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[SettingElsewhere]:
     """Return the nodes where a setting has another value than in `row`, with that."""
     key, value = row["key"], _plain(row["value"])
     if key in OWN:

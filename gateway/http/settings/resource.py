@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import NotRequired, cast
 
 from falcon.asgi import Request, Response
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from typing_extensions import TypedDict
 
 from bus.wire.errors import BadRequest, ConfigError, SettingsUnwritable
-from gateway.cluster.options import SettingsDesk
+from gateway.cluster.options import SettingRow, SettingsDesk, SettingsFound
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
@@ -18,6 +19,7 @@ from gateway.http.settings.nodes import (
     OWN,
     UNKNOWN,
     NodeSettings,
+    SettingElsewhere,
     alone,
     change_others,
     changed,
@@ -41,6 +43,32 @@ class SettingsBody(Closed):
     unset: list[StrictStr] = Field(
         default=[], max_length=MOST, description="settings that `shoal.toml` is to say nothing of"
     )
+
+
+class SettingOfAll(SettingRow):
+    """A setting, and where it differs: where all nodes were asked."""
+
+    elsewhere: NotRequired[list[SettingElsewhere]]
+
+
+class AskedNode(TypedDict):
+    """Another node that was asked; `why` it did not tell its settings (empty: it did)."""
+
+    node: str
+    name: str
+    why: str
+
+
+class SettingsAnswer(TypedDict):
+    """The settings of a node, in the order of `defaults.toml`; `nodes` are the others that were
+    asked."""
+
+    node: str
+    name: str
+    file: str
+    trouble: str
+    settings: list[SettingOfAll]
+    nodes: NotRequired[list[AskedNode]]
 
 
 class SettingsResource(Resource):
@@ -102,15 +130,21 @@ async def _answer(
 ) -> None:
     """Answer with the settings; those of `others` beside them, where others were asked."""
     try:
-        found: dict[str, Any] = await asyncio.to_thread(desk.rows)
+        found = cast(SettingsFound, await asyncio.to_thread(desk.rows))
     except ConfigError as error:
         raise HttpFaultRaised(HttpFault(503, "settings_unreadable", str(error))) from error
     options = service.options
-    document = {"node": options.node, "name": options.node_name, **found}
+    document: SettingsAnswer = {
+        "node": options.node,
+        "name": options.node_name,
+        "file": found["file"],
+        "trouble": found["trouble"],
+        "settings": [SettingOfAll(**row) for row in found["settings"]],
+    }
     if others is not None:
         document["nodes"] = [{"node": one.node, "name": one.name, "why": one.why} for one in others]
         document["settings"] = [
-            {**row, "elsewhere": elsewhere(row, others)} for row in found["settings"]
+            SettingOfAll(**row, elsewhere=elsewhere(row, others)) for row in found["settings"]
         ]
     answer_json(resp, document)
     resp.set_header("cache-control", "no-store")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.wire.messages.commands import AllowCloudFallback
 from gateway.dialects.body import Closed
@@ -21,6 +21,53 @@ class ConfigBody(Closed):
     allowCloudFallback: bool = Field(
         description="whether providers' models answer for a task where those before them fail",
     )
+
+
+class ConfigAnswer(TypedDict):
+    """What is set while the cluster runs."""
+
+    allowCloudFallback: bool
+
+
+class CandidateTold(TypedDict):
+    """A model that answers for a task: `provider` has it (null: the cluster); `known` where it is
+    on a disk or in memory, `loaded` where it can answer now."""
+
+    name: str
+    provider: str | None
+    known: bool
+    loaded: bool
+
+
+class TaskTold(TypedDict):
+    """A task."""
+
+    name: str
+    candidates: list[CandidateTold]
+    budget_s: float | None
+    keep_alive_s: float | None
+    pin_primary: bool
+
+
+class ProviderTold(TypedDict):
+    """A provider, and whether its key is there."""
+
+    name: str
+    kind: str
+    base_url: str
+    key_env: str
+    has_key: bool
+    models: list[str]
+
+
+class TasksAnswer(ConfigAnswer):
+    """What `tasks.toml` says on a node; `trouble` is what is wrong with it now."""
+
+    node: str
+    file: str
+    trouble: str
+    tasks: list[TaskTold]
+    providers: list[ProviderTold]
 
 
 class ConfigResource(Resource):
@@ -51,38 +98,36 @@ class TaskList(Resource):
         service = self.service
         await service.catalog.wait_known()
         book = service.tasks
-        answer_json(
-            resp,
-            {
-                "node": service.options.node,
-                "file": "" if book.file is None else str(book.file),
-                "trouble": book.trouble,
-                **_config(service),
-                "tasks": [_task(service, name) for name in sorted(book.table.tasks)],
-                "providers": [
-                    {
-                        "name": name,
-                        "kind": one.kind,
-                        "base_url": one.base_url,
-                        "key_env": one.key_env,
-                        "has_key": not one.key_env or bool(os.environ.get(one.key_env)),
-                        "models": [
-                            known.name
-                            for known in book.table.provided_models()
-                            if known.provider == name
-                        ],
-                    }
-                    for name, one in sorted(book.table.providers.items())
-                ],
-            },
-        )
+        told: TasksAnswer = {
+            "node": service.options.node,
+            "file": "" if book.file is None else str(book.file),
+            "trouble": book.trouble,
+            **_config(service),
+            "tasks": [_task(service, name) for name in sorted(book.table.tasks)],
+            "providers": [
+                {
+                    "name": name,
+                    "kind": one.kind,
+                    "base_url": one.base_url,
+                    "key_env": one.key_env,
+                    "has_key": not one.key_env or bool(os.environ.get(one.key_env)),
+                    "models": [
+                        known.name
+                        for known in book.table.provided_models()
+                        if known.provider == name
+                    ],
+                }
+                for name, one in sorted(book.table.providers.items())
+            ],
+        }
+        answer_json(resp, told)
 
 
-def _config(service: HttpService) -> dict[str, Any]:
+def _config(service: HttpService) -> ConfigAnswer:
     return {"allowCloudFallback": service.bus.state.cloud_fallback}
 
 
-def _task(service: HttpService, name: str) -> dict[str, Any]:
+def _task(service: HttpService, name: str) -> TaskTold:
     task = service.tasks.table.tasks[name]
     return {
         "name": name,
@@ -93,7 +138,7 @@ def _task(service: HttpService, name: str) -> dict[str, Any]:
     }
 
 
-def _candidate(service: HttpService, name: str) -> dict[str, Any]:
+def _candidate(service: HttpService, name: str) -> CandidateTold:
     """Return how a candidate stands: a model of the cluster is `known` where it is on a disk or in
     memory, and `loaded` where it can answer now."""
     provided = service.tasks.table.provided(name)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
+from typing_extensions import TypedDict
 
 from bus.wire.ids import RequestId
 
@@ -129,11 +130,49 @@ def job_request(name: str) -> RequestId:
     return RequestId(name.removeprefix(JOB_PREFIX))
 
 
-def job_told(job: Job, position: int | None = None) -> dict[str, Any]:
+class JobProgress(TypedDict):
+    """How far a job is."""
+
+    tokens: int
+    events: int
+
+
+class JobError(TypedDict):
+    """Why a job failed, and the status that its request would have had."""
+
+    code: str
+    message: str
+    status: int | None
+
+
+class JobTold(TypedDict):
+    """A job without its result; times are whole seconds since 1970. `position`: how many are before
+    it; `key` is the id of the API key that it is of."""
+
+    id: str
+    object: Literal["job"]
+    status: State
+    path: str
+    key: str | None
+    created_at: int | None
+    started_at: int | None
+    ended_at: int | None
+    expires_at: int | None
+    ttl_s: float
+    priority: int
+    position: int | None
+    attempts: int
+    cancel_requested: bool
+    progress: JobProgress
+    metadata: dict[str, str]
+    error: JobError | None
+
+
+def job_told(job: Job, position: int | None = None) -> JobTold:
     """Return a job as it is told, without its result. `position`: how many are before it; `key` is
     the id of the API key that it is of."""
     expires_at_s = None if job.ended_at_s is None else job.ended_at_s + job.ttl_s
-    told: dict[str, Any] = {
+    told: JobTold = {
         "id": f"{JOB_PREFIX}{job.request}",
         "object": "job",
         "status": job.state,

@@ -69,7 +69,7 @@ def check(kind: TypeAdapter[Any], value: Any) -> None:
 def check_stream(name: str, stream: bytes, *, fails: bool = False) -> None:
     events = told(name, stream)
     assert events
-    envelope = ENVELOPES[ENDPOINTS[name]].schema["required"]
+    envelope = ENVELOPES[ENDPOINTS[name]].shape.__required_keys__
     for number, event in enumerate(events):
         if fails and number == len(events) - 1 and name != "openai_responses":
             assert set(envelope) <= set(event)

@@ -29,9 +29,8 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
 )
 from gateway.dialects import faults
-from gateway.dialects.api_table import LoadedCopy, ModelListing
 from gateway.dialects.collect import Collector
-from gateway.dialects.dialect import Dialect, ParseContext, Parsed
+from gateway.dialects.dialect import Dialect, LoadedCopy, ModelListing, ParseContext, Parsed
 from gateway.dialects.ollama.api import render_ps, render_show, render_tags
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.api import render_model, render_models

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -17,6 +18,7 @@ from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, PARAMETER, Route, document
 from gateway.http.routes import ROUTES as EVERY_ROUTE
 from tests.gateway.dialects.golden_streams import streams
+from tests.harness.shown_answers import ShownAnswers
 from tests.harness.sse_frames import FrameReader
 
 ROUTES = [
@@ -78,7 +80,8 @@ def test_operations_have_names_of_their_own() -> None:
 
 def test_every_generating_route_shows_its_answer_and_its_events() -> None:
     made = json.loads(json.dumps(document(EVERY_ROUTE, title="shoal", version="0")))
-    generating = [route for route in EVERY_ROUTE if route.streams is not None and route.event]
+    told = [route for route in EVERY_ROUTE if route.streams is not None and route.event]
+    generating = [route for route in told if route.method == "POST"]
     assert {route.path for route in generating} >= {"/v1/chat/completions", "/api/chat"}
     for route in generating:
         shown = made["paths"][PARAMETER.sub(r"{\1}", route.path)]["post"]["responses"]["200"][
@@ -88,7 +91,7 @@ def test_every_generating_route_shows_its_answer_and_its_events() -> None:
         whole, event = shown["application/json"]["schema"], shown[route.streams]["schema"]
         assert whole["$ref"].startswith("#/components/schemas/")
         told = event if "anyOf" in event else _told_by(event)
-        assert {"$ref": f"#/components/schemas/{route.envelope.name}"} in told["anyOf"]
+        assert {"$ref": f"#/components/schemas/{route.envelope.shape.__name__}"} in told["anyOf"]
     chunk = made["components"]["schemas"]["ChatChunk"]
     assert chunk["properties"]["object"]["const"] == "chat.completion.chunk"
     assert "usage" not in chunk["required"]
@@ -125,3 +128,36 @@ def test_every_event_of_a_stream_is_one_that_the_document_shows(name: str, strea
         Draft202012Validator(schema).validate(event)
         if {"const": frame.data} not in schema["properties"]["data"].get("anyOf", ()):
             told.validate(json.loads(frame.data))
+
+
+UNTYPED_MOST = 25
+"""Answers of which no more is said than that they are objects; it may only shrink."""
+
+
+def test_answers_have_schemas_of_their_types() -> None:
+    untyped = [
+        (route.method, route.path)
+        for route in EVERY_ROUTE
+        if (route.answers == "application/json" and route.answer is None)
+        or (route.streams is not None and route.event is None)
+    ]
+    assert len(untyped) <= UNTYPED_MOST, untyped
+    assert len(EVERY_ROUTE) - len(untyped) >= 138
+    made = document(EVERY_ROUTE, title="shoal", version="0")
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            for status, answer in operation["responses"].items():
+                for kind, content in answer.get("content", {}).items():
+                    assert content["schema"], (method, path, status, kind)
+
+
+def test_an_answer_with_a_field_more_or_one_less_is_seen() -> None:
+    seen = ShownAnswers()
+    asked = httpx.Request("GET", "http://127.0.0.1/api/version")
+    for told in ({"version": "1"}, {"version": "1", "more": 1}, {}):
+        answer = httpx.Response(200, json=told, headers={"x-request-id": "1"}, request=asked)
+        seen.look_at(answer)
+    assert [one.partition(": ")[2] for one in seen.wrong] == [
+        "at $: Additional properties are not allowed ('more' was unexpected)",
+        "at $: 'version' is a required property",
+    ]

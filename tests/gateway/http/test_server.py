@@ -22,11 +22,15 @@ from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.topics import reading_topic
+from gateway.http.routes import ROUTES
 from tests.harness.gateway_testbed import MODEL, NODE, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, body, cancels_of, chat, ready, send_raw
 from tests.harness.node_server import reading
+from tests.harness.shown_answers import ShownAnswers
 
 pytestmark = pytest.mark.slow
+UNSEEN = {("GET", path) for path in ("/settings", "/config", "/models/search")}
+"""What a testbed does not have."""
 
 
 @pytest.fixture(scope="module")
@@ -703,3 +707,35 @@ def test_connections_beyond_the_limit_are_refused_and_the_others_served(
         held[0].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert _until_closed(held[0]).startswith(b"HTTP/1.1 200 ")
     eventually(lambda: ready(strict), 10, "connections are taken again")
+
+
+def test_what_a_gateway_answers_is_what_its_document_shows(
+    shared: GatewayTestbed, shown_answers: ShownAnswers
+) -> None:
+    """Each path that takes no name, and some that do; `conftest` holds the answers to the schemas,
+    here and in every other test of a gateway."""
+    named = ["/v1/models/shoal-tiny", "/instance/inst-1", "/store/models/shoal-tiny"]
+    named += ["/instance/placement?model=shoal-tiny"]
+    plain = [
+        route.path
+        for route in ROUTES
+        if route.method == "GET" and route.answer is not None and "{" not in route.path
+    ]
+    with httpx.Client(base_url=shared.url, timeout=20) as client:
+        for path in [*plain, *named]:
+            client.get(path)
+        for path in ("/v1/models", "/v1/models/shoal-tiny", "/v1/v1/models"):
+            client.get(path, headers={"anthropic-version": "2023-06-01"})
+        client.post("/api/show", json={"model": MODEL})
+        for path, asked in (("/v1/chat/completions", {}), ("/v1/messages", {}), ("/api/chat", {})):
+            client.post(path, json=asked)
+        for stream in (False, True):
+            client.post("/v1/chat/completions", json=body("say 3", stream=stream))
+            client.post("/v1/messages", json=body("say 3", stream=stream, max_tokens=9))
+            client.post("/api/chat", json=body("say 3", stream=stream))
+            client.post("/v1/responses", json={"model": MODEL, "input": "say 3", "stream": stream})
+    checked = {(method, path) for method, path, status in shown_answers.checked if status == 200}
+    assert checked >= {("GET", path) for path in plain} - UNSEEN
+    assert checked >= {("POST", "/v1/chat/completions"), ("POST", "/api/show")}
+    refused = {path for _, path, status in shown_answers.checked if status == 400}
+    assert refused >= {"/v1/chat/completions", "/v1/messages", "/api/chat"}

@@ -5,7 +5,10 @@ is read and told of conversations.
 """
 
 from gateway.dialects.openai.responses.answers import (
+    ConversationTold,
     InputTokensAnswer,
+    RemovedConversation,
+    RemovedResponse,
     ResponseAnswer,
     ResponseEvent,
 )
@@ -32,9 +35,12 @@ __all__ = [
     "CONVERSATION_PREFIX",
     "ConversationBody",
     "ConversationItemsBody",
+    "ConversationTold",
     "InputTokensAnswer",
     "OpenAIInputTokens",
     "OpenAIResponses",
+    "RemovedConversation",
+    "RemovedResponse",
     "ResponseAnswer",
     "ResponseEvent",
     "ResponsesBody",

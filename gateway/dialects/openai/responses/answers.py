@@ -335,3 +335,28 @@ class InputTokensAnswer(TypedDict):
 
     object: Literal["response.input_tokens"]
     input_tokens: int
+
+
+class RemovedResponse(TypedDict):
+    """A response is kept no longer."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ConversationTold(TypedDict):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class RemovedConversation(TypedDict):
+    """A conversation is kept no longer."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]

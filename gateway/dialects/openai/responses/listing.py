@@ -17,6 +17,7 @@ from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.responses import items
+from gateway.dialects.openai.responses.answers import RemovedResponse
 from gateway.dialects.openai.shapes import list_object, page_of
 
 _PREFIXES = {
@@ -106,7 +107,8 @@ def render_items(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
 
 def render_deleted(answer_id: str) -> bytes:
     """Return what is told of an answer that is kept no longer."""
-    return json_bytes({"id": answer_id, "object": "response", "deleted": True})
+    removed: RemovedResponse = {"id": answer_id, "object": "response", "deleted": True}
+    return json_bytes(removed)
 
 
 def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import orjson
 from gateway.dialects.api_table import AskedList, Page
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai.answers import RemovedChat
 from gateway.dialects.openai.shapes import asked_page, list_object, page_of
 
 _LABEL = re.compile(r"metadata\[(.+)\]")
@@ -31,7 +32,12 @@ def render_messages(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
 
 def render_removed(answer_id: str) -> bytes:
     """Return what is told of an answer that is kept no longer."""
-    return json_bytes({"id": answer_id, "object": "chat.completion.deleted", "deleted": True})
+    removed: RemovedChat = {
+        "id": answer_id,
+        "object": "chat.completion.deleted",
+        "deleted": True,
+    }
+    return json_bytes(removed)
 
 
 def stored_page(query: Mapping[str, str]) -> AskedList:

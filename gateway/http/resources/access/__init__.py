@@ -4,8 +4,22 @@ from gateway.http.resources.access.api_keys import (
     KeyList,
     KeyResource,
     KeyRotation,
+    KeysAnswer,
+    NewKey,
     NewKeyBody,
+    RemovedKey,
+    RotatedKey,
     RotationBody,
 )
 
-__all__ = ["KeyList", "KeyResource", "KeyRotation", "NewKeyBody", "RotationBody"]
+__all__ = [
+    "KeyList",
+    "KeyResource",
+    "KeyRotation",
+    "KeysAnswer",
+    "NewKey",
+    "NewKeyBody",
+    "RemovedKey",
+    "RotatedKey",
+    "RotationBody",
+]

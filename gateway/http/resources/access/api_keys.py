@@ -6,10 +6,9 @@ holder has its hash. An answer comes once this process acts by the change.
 
 from __future__ import annotations
 
-from typing import Any
-
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.process.clock import wall
 from bus.process.identity import new_api_key, new_name
@@ -19,7 +18,7 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised, key_not_found
 from gateway.http.auth import hashed
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import acknowledged
+from gateway.http.resources.instances import CommandDone, acknowledged
 from gateway.service import HttpService
 
 LONGEST_S = 100 * 365 * 86_400.0
@@ -44,6 +43,63 @@ class RotationBody(Closed):
     grace_s: float = Field(default=0.0, ge=0.0, le=LONGEST_GRACE_S)
 
 
+class KeyUseTold(TypedDict):
+    """What a key is used for now, and what it was in the last minute and day."""
+
+    running: int
+    requests: int
+    tokens: int
+
+
+class KeyTold(TypedDict):
+    """An API key without its secret; null: not limited, or not there."""
+
+    id: str
+    name: str
+    scope: Scope
+    requests_per_minute: int | None
+    concurrent: int | None
+    tokens_per_day: int | None
+    made_at_s: float
+    expires_at_s: float | None
+    expired: bool
+    old_until_s: float | None
+    use: KeyUseTold
+    used_at_s: float | None
+
+
+class AskedForKeys(TypedDict):
+    """Whether a node asks clients for a key, and how many its settings have."""
+
+    asked_for: bool
+    in_settings: int
+
+
+class KeysAnswer(AskedForKeys):
+    """Every key, by name."""
+
+    keys: list[KeyTold]
+
+
+class RotatedKey(KeyTold, CommandDone):
+    """A key and its new secret."""
+
+    key: str
+
+
+class NewKey(RotatedKey):
+    """A key that was made, its secret, and whether clients were asked for one before."""
+
+    was_asked_for: bool
+
+
+class RemovedKey(AskedForKeys, CommandDone):
+    """A key is taken no longer."""
+
+    id: str
+    name: str
+
+
 class KeyList(Resource):
     """`/apikeys`."""
 
@@ -52,7 +108,8 @@ class KeyList(Resource):
         service = self.service
         keys = sorted(service.api_keys.book.keys.values(), key=lambda one: one.name.casefold())
         shown = [_fields(service, one) for one in keys]
-        answer_json(resp, {"keys": shown, **_asked_for(service)})
+        told: KeysAnswer = {"keys": shown, **_asked_for(service)}
+        answer_json(resp, told)
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with the key that was made, and its secret."""
@@ -76,8 +133,13 @@ class KeyList(Resource):
         answer = await service.command(AddApiKey(command_id=service.command_id(), key=key))
         await service.noticed(answer)
         resp.set_header(*_UNSTORED)
-        told = {**_fields(service, key), "key": secret, "was_asked_for": was_asked_for}
-        answer_json(resp, {**told, **acknowledged(answer)})
+        told: NewKey = {
+            **_fields(service, key),
+            "key": secret,
+            "was_asked_for": was_asked_for,
+            **acknowledged(answer),
+        }
+        answer_json(resp, told)
 
 
 class KeyResource(Resource):
@@ -89,8 +151,13 @@ class KeyResource(Resource):
         command = RemoveApiKey(command_id=service.command_id(), key_id=found.id)
         answer = await service.command(command)
         await service.noticed(answer)
-        told = {"id": found.id, "name": found.name, **_asked_for(service)}
-        answer_json(resp, {**told, **acknowledged(answer)})
+        told: RemovedKey = {
+            "id": found.id,
+            "name": found.name,
+            **_asked_for(service),
+            **acknowledged(answer),
+        }
+        answer_json(resp, told)
 
 
 class KeyRotation(Resource):
@@ -110,7 +177,8 @@ class KeyRotation(Resource):
         await service.noticed(answer)
         resp.set_header(*_UNSTORED)
         known = service.api_keys.book.keys.get(found.id, found)
-        answer_json(resp, {**_fields(service, known), "key": secret, **acknowledged(answer)})
+        told: RotatedKey = {**_fields(service, known), "key": secret, **acknowledged(answer)}
+        answer_json(resp, told)
 
 
 def _named(service: HttpService, word: str) -> ApiKey:
@@ -120,7 +188,7 @@ def _named(service: HttpService, word: str) -> ApiKey:
     return found
 
 
-def _asked_for(service: HttpService) -> dict[str, Any]:
+def _asked_for(service: HttpService) -> AskedForKeys:
     """Return whether this node asks clients for a key, and how many its settings have."""
     options, keys = service.options, service.api_keys.book.keys
     return {
@@ -129,14 +197,16 @@ def _asked_for(service: HttpService) -> dict[str, Any]:
     }
 
 
-def _fields(service: HttpService, key: ApiKey) -> dict[str, Any]:
+def _fields(service: HttpService, key: ApiKey) -> KeyTold:
     used, now_s = service.api_keys.use_of(key.id), wall()
     rotates = key.old_hash is not None and now_s < key.old_until_s
     return {
         "id": key.id,
         "name": key.name,
         "scope": key.scope,
-        **key.limits.model_dump(),
+        "requests_per_minute": key.limits.requests_per_minute,
+        "concurrent": key.limits.concurrent,
+        "tokens_per_day": key.limits.tokens_per_day,
         "made_at_s": key.made_at_s,
         "expires_at_s": key.expires_at_s,
         "expired": key.is_expired(now_s),

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
 
-from gateway.cluster.watch import Entry, LogPlace
+from gateway.cluster.watch import Entry, EventTold, LogPlace
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
@@ -23,6 +24,14 @@ from gateway.http.resources.figures.streaming import Gone, answer_streamed
 LIMIT, MOST = 100, 1000
 _PLACE = re.compile(r"(?:([0-9]{1,15}):)?([0-9]{1,15})")
 _NO_PLACE = "an event's index (90), or the id that a stream gives it (term:index, 3:90)"
+
+
+class EventsAnswer(TypedDict):
+    """Events of the log; `last` is the place of the last of them, null where none is known."""
+
+    node: str
+    last: str | None
+    events: list[EventTold]
 
 
 class LogEvents(Resource):

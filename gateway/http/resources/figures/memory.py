@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from falcon.asgi import Request, Response
 
-from gateway.cluster.watch import memory_of
+from gateway.cluster.watch import MemoryAnswer, memory_of
 from gateway.dialects.encode import json_bytes
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import answer_each_snapshot
@@ -19,7 +17,7 @@ class Memory(Resource):
         """Answer with every node's memory, and that of each rank on it."""
         answer_json(resp, self.told())
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> MemoryAnswer:
         """Return the memory of all nodes, for JSON."""
         service = self.service
         return memory_of(service.bus.state, service.readings, service.reactor.now())

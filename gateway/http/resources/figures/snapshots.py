@@ -7,12 +7,21 @@ import asyncio
 from pathlib import Path
 
 from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
 
-from gateway.cluster.watch import EVERY_S, HistoryFile, HistoryKeeper
+from gateway.cluster.watch import EVERY_S, HistoryFile, HistoryKeeper, HistoryPoint
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import answer_each_snapshot
 from gateway.service import HttpService
+
+
+class HistoryAnswer(TypedDict):
+    """The points of the last hour."""
+
+    node: str
+    every_s: float
+    points: list[HistoryPoint]
 
 
 class MetricsSnapshot(Resource):
@@ -44,7 +53,12 @@ class MetricsHistory(Resource):
         except OSError as error:
             text = f"the history cannot be read: {error}"
             raise HttpFaultRaised(HttpFault(503, "history_unreadable", text)) from error
-        answer_json(resp, {"node": self.service.options.node, "every_s": EVERY_S, "points": points})
+        history: HistoryAnswer = {
+            "node": self.service.options.node,
+            "every_s": EVERY_S,
+            "points": points,
+        }
+        answer_json(resp, history)
         resp.set_header("cache-control", "no-store")
 
 

@@ -6,11 +6,12 @@ asked for.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
@@ -21,7 +22,7 @@ from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.http.resources.answers import records_told
-from gateway.http.resources.instances import acknowledged
+from gateway.http.resources.instances import CommandDone, acknowledged
 from gateway.requests.tracing import chrome_trace, trace_parts
 from gateway.service import HttpService
 
@@ -48,6 +49,118 @@ class TracesRemovedBody(Closed):
     )
 
 
+class TracingAnswer(TypedDict):
+    """The share of requests that is traced unasked: what holds here, what the cluster says (null:
+    nothing), what this node's setting is, and whether it keeps traces."""
+
+    on: bool
+    ratio: float
+    cluster: float | None
+    setting: float
+    keeps: bool
+
+
+class TracingSetAnswer(TracingAnswer, CommandDone):
+    """The same, after it was set."""
+
+
+class TraceLine(TypedDict):
+    """What a list tells of a trace."""
+
+    request: str
+    ended_at_s: float
+    began_at_s: float
+    seconds: float
+    why: str
+    spans: int
+    model: str | None
+    status: int
+    error: str | None
+
+
+class TracesAnswer(TypedDict):
+    """The traces that a node keeps, the latest first; `kept` of them in all, of `bytes`."""
+
+    node: str
+    kept: int
+    bytes: int
+    traces: list[TraceLine]
+
+
+class TraceLineOfNode(TraceLine):
+    """The same, and the node that keeps it."""
+
+    node: str
+
+
+class ClusterTracesAnswer(TypedDict):
+    """The traces that all nodes keep; `missing` are nodes that did not answer."""
+
+    traces: list[TraceLineOfNode]
+    missing: list[str]
+
+
+class PartFigures(TypedDict):
+    """How long a part of requests took, in seconds; `share` of all of them."""
+
+    count: int
+    p50: float
+    p95: float
+    share: float | None
+
+
+class TraceStatsAnswer(TypedDict):
+    """How long traced requests took, and their parts by name."""
+
+    node: str
+    window_s: float
+    traces: int
+    seconds: PartFigures | None
+    parts: dict[str, PartFigures | None]
+
+
+class TraceRemovedAnswer(TypedDict):
+    """A trace was removed."""
+
+    request: str
+    removed: Literal[True]
+
+
+class TracesRemovedAnswer(TypedDict):
+    """The traces that were removed, and those that there were not."""
+
+    removed: list[str]
+    not_found: list[str]
+
+
+class PartOfTrace(TypedDict):
+    """A part of a request: its spans, and their seconds; `share` of the request's."""
+
+    count: int
+    seconds: float
+    least_s: float
+    most_s: float
+    mean_s: float
+    share: float | None
+
+
+class TraceTimesAnswer(TypedDict):
+    """How long the parts of a request took."""
+
+    request: str
+    node: str
+    seconds: float
+    parts: dict[str, PartOfTrace]
+
+
+class ChromeTrace(TypedDict):
+    """A trace as Chrome's trace events."""
+
+    traceEvents: list[dict[str, Any]]
+    displayTimeUnit: Literal["ms"]
+    otherData: dict[str, Any]
+
+
 class Tracing(Resource):
     """`GET /v1/tracing`, `PUT /v1/tracing`: the share of requests that is traced unasked."""
 
@@ -66,7 +179,8 @@ class Tracing(Resource):
         ratio = asked.ratio if asked.on is None else float(asked.on)
         answer = await service.command(SetTracing(command_id=service.command_id(), ratio=ratio))
         await service.noticed(answer)
-        answer_json(resp, {**_tracing_told(service), **acknowledged(answer)})
+        told: TracingSetAnswer = {**_tracing_told(service), **acknowledged(answer)}
+        answer_json(resp, told)
 
 
 class TraceList(Resource):
@@ -122,7 +236,8 @@ class TraceResource(Resource):
             is_gone = await self.service.traces.remove(name)
         if not is_gone:
             raise _no_trace(name)
-        answer_json(resp, {"request": name, "removed": True})
+        gone: TraceRemovedAnswer = {"request": name, "removed": True}
+        answer_json(resp, gone)
 
 
 class RawTrace(Resource):
@@ -153,10 +268,14 @@ class TraceRemoval(Resource):
         names = dict.fromkeys(map(request_id_of, asked.requests))
         with records_told():
             removed = [name for name in names if await self.service.traces.remove(name)]
-        answer_json(resp, {"removed": removed, "not_found": [n for n in names if n not in removed]})
+        told: TracesRemovedAnswer = {
+            "removed": [*removed],
+            "not_found": [name for name in names if name not in removed],
+        }
+        answer_json(resp, told)
 
 
-def _tracing_told(service: HttpService) -> dict[str, Any]:
+def _tracing_told(service: HttpService) -> TracingAnswer:
     tracing = service.tracing
     ratio = tracing.ratio if tracing.keeps else 0.0
     return {

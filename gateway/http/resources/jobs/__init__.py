@@ -10,17 +10,30 @@ from gateway.http.resources.jobs.background import (
     BackgroundItems,
     answer_in_background,
 )
-from gateway.http.resources.jobs.one import JobCancel, JobEvents, JobResource
-from gateway.http.resources.jobs.submit import JobBody, JobList
+from gateway.http.resources.jobs.one import (
+    JobAnswer,
+    JobCancel,
+    JobEvents,
+    JobResource,
+    RemovedJob,
+)
+from gateway.http.resources.jobs.submit import (
+    JobBody,
+    JobList,
+    JobsAnswer,
+)
 
 __all__ = [
     "BackgroundAnswer",
     "BackgroundCancel",
     "BackgroundItems",
+    "JobAnswer",
     "JobBody",
     "JobCancel",
     "JobEvents",
     "JobList",
     "JobResource",
+    "JobsAnswer",
+    "RemovedJob",
     "answer_in_background",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
 
 from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
@@ -20,8 +21,22 @@ from gateway.http.resources.jobs.found import (
     starting_after,
     stopped,
 )
-from gateway.records import JOB_PREFIX, Job, event_payload, job_request, job_told
+from gateway.records import JOB_PREFIX, Job, JobTold, event_payload, job_request, job_told
 from gateway.service import HttpService
+
+
+class JobAnswer(JobTold):
+    """A job with its result: the answer to its request, where that was no stream; null before."""
+
+    result: dict[str, Any] | None
+
+
+class RemovedJob(TypedDict):
+    """A job is kept no longer."""
+
+    id: str
+    object: Literal["job"]
+    deleted: Literal[True]
 
 
 class JobResource(Resource):
@@ -42,7 +57,12 @@ class JobResource(Resource):
             text = f"the job is {found.state}: stop it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
         await recorded(service.jobs.remove(found.request, found.owner))
-        answer_json(resp, {"id": f"{JOB_PREFIX}{found.request}", "object": "job", "deleted": True})
+        removed: RemovedJob = {
+            "id": f"{JOB_PREFIX}{found.request}",
+            "object": "job",
+            "deleted": True,
+        }
+        answer_json(resp, removed)
 
 
 class JobCancel(Resource):
@@ -97,7 +117,8 @@ async def _found(service: HttpService, req: Request, name: str) -> Job:
 async def _told(service: HttpService, job: Job) -> bytes:
     """Return a job with its result: the answer, where it was no stream."""
     told = job_told(job, await recorded(service.jobs.position(job)))
-    return json_bytes({**told, "result": await _result(service, job)})
+    whole: JobAnswer = {**told, "result": await _result(service, job)}
+    return json_bytes(whole)
 
 
 async def _result(service: HttpService, job: Job) -> dict[str, Any] | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.process.clock import wall
 from bus.wire.errors import BadRequest
@@ -34,7 +35,7 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
 from gateway.http.tasks import own_model
-from gateway.records import JOB_PREFIX, NewJob, job_request, job_told
+from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
 from gateway.requests.clients import cooldown_of
 from gateway.service import HttpService
 
@@ -60,6 +61,16 @@ class JobBody(Closed):
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = Field(
         default=None, description="labels, said back"
     )
+
+
+class JobsAnswer(TypedDict):
+    """A page of jobs; the ids are null where it is empty."""
+
+    object: Literal["list"]
+    data: list[JobTold]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class JobList(Resource):
@@ -113,16 +124,14 @@ class JobList(Resource):
         found = await recorded(service.jobs.listed(owner, limit + 1, job))
         tell_missing(resp, found.missing)
         data = [job_told(job) for job in found.jobs[:limit]]
-        answer_json(
-            resp,
-            {
-                "object": "list",
-                "data": data,
-                "first_id": data[0]["id"] if data else None,
-                "last_id": data[-1]["id"] if data else None,
-                "has_more": len(found.jobs) > limit,
-            },
-        )
+        page: JobsAnswer = {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": len(found.jobs) > limit,
+        }
+        answer_json(resp, page)
 
 
 async def _understood(service: HttpService, req: Request, asked: JobBody) -> tuple[Parsed, bytes]:

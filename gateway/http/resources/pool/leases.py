@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.process.clock import wall
 from bus.process.identity import new_name
@@ -18,14 +19,15 @@ from bus.wire.messages.commands import (
     RenewLease,
     TakeLease,
 )
-from bus.wire.pool import LEAST_TTL_S, MOST_BYTES, MOST_TTL_S, LeaseId
+from bus.wire.pool import LEAST_TTL_S, MOST_BYTES, MOST_TTL_S, Lease, LeaseId, PoolWait
 from gateway.cluster.readings import pool_of, wait_of
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
+from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json, receive_of
-from gateway.http.resources.instances import acknowledged, known_nodes
+from gateway.http.resources.instances import CommandDone, acknowledged, known_nodes
 from gateway.http.running import hung_up
 from gateway.service import HttpService
 
@@ -54,6 +56,35 @@ class RenewalBody(Closed):
     said, all of it is kept free."""
 
     used_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
+
+
+NamedLease = Annotated[dict[str, Any], Dump(Lease, adds=(("node_name", "string"),))]
+
+
+class LeasesAnswer(TypedDict):
+    """The leases, and what waits for one."""
+
+    leases: list[NamedLease]
+    waits: list[Annotated[dict[str, Any], Dump(PoolWait)]]
+
+
+_OF_COMMANDS = (
+    ("command_id", "string"),
+    ("term", "integer"),
+    ("index", "integer"),
+    ("durability", "string"),
+)
+LeaseAnswer = Annotated[
+    dict[str, Any],
+    Dump(Lease, adds=(("node_name", "string"), *_OF_COMMANDS)),
+]
+"""A lease as it is now, and what a command did to it."""
+
+
+class LeaseLetGo(CommandDone):
+    """A lease has ended."""
+
+    lease: str
 
 
 class LeaseList(Resource):
@@ -98,7 +129,9 @@ class LeaseResource(Resource):
         """Let a lease's memory be others' again."""
         service = self.service
         command = EndLease(command_id=service.command_id(), lease=LeaseId(lease))
-        answer_json(resp, {"lease": lease, **acknowledged(await service.command(command))})
+        done = acknowledged(await service.command(command))
+        ended: LeaseLetGo = {"lease": lease, **done}
+        answer_json(resp, ended)
 
 
 class LeaseRenewal(Resource):
@@ -127,7 +160,7 @@ class LeaseAsking(Resource):
         await _changed(service, resp, command)
 
 
-def leases_told(service: HttpService) -> dict[str, Any]:
+def leases_told(service: HttpService) -> LeasesAnswer:
     """Return the leases and those that wait for one, for JSON."""
     state = service.bus.state
     reading = pool_of(service.readings, service.reactor.now())

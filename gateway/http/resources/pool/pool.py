@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from falcon.asgi import Request, Response
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bus.process.clock import wall
 from bus.wire.messages.commands import PinModel
+from bus.wire.pool import Pin, PoolCopy, PoolWait
 from gateway.cluster.readings import pool_of
-from gateway.cluster.watch import queue_of
+from gateway.cluster.watch import LoadsTold, QueueRow, queue_of
 from gateway.dialects.body import Closed
+from gateway.dialects.encode import Dump
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import acknowledged
-from gateway.http.resources.pool.leases import leases_told
+from gateway.http.resources.instances import CommandDone, acknowledged
+from gateway.http.resources.pool.leases import NamedLease, leases_told
 from gateway.service import HttpService, ServiceHandle
 
 
@@ -24,6 +27,26 @@ class PinBody(Closed):
 
     model: str
     by: str = Field(default="", max_length=64)
+
+
+class PoolAnswer(TypedDict):
+    """How the pool stands: what waits and why, copies, pins, leases, the queue by priority, and
+    what was loaded and unloaded in the last hour."""
+
+    holder: str | None
+    waits: list[Annotated[dict[str, Any], Dump(PoolWait)]]
+    copies: list[Annotated[dict[str, Any], Dump(PoolCopy)]]
+    pins: list[Annotated[dict[str, Any], Dump(Pin)]]
+    leases: list[NamedLease]
+    queue: list[QueueRow]
+    loads: LoadsTold
+
+
+class PinAnswer(CommandDone):
+    """A model is pinned, or not any more."""
+
+    model: str
+    pinned: bool
 
 
 class PoolResource(Resource):
@@ -57,10 +80,15 @@ class PinResource(Resource):
             at_s=wall(),
         )
         answer = await service.command(command)
-        answer_json(resp, {"model": command.model, "pinned": self._pinned, **acknowledged(answer)})
+        told: PinAnswer = {
+            "model": command.model,
+            "pinned": self._pinned,
+            **acknowledged(answer),
+        }
+        answer_json(resp, told)
 
 
-def pool_told(service: HttpService) -> dict[str, Any]:
+def pool_told(service: HttpService) -> PoolAnswer:
     """Return how the pool stands, for JSON; while no holder is heard, without what that
     says."""
     now, state = service.reactor.now(), service.bus.state

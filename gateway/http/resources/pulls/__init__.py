@@ -23,6 +23,13 @@ from gateway.http.resources.pulls.store import (
     StoreHealth,
     StoreRegistry,
 )
+from gateway.http.resources.pulls.stored import (
+    ModelInStoreAnswer,
+    PurgeAnswer,
+    RegistryAnswer,
+    StorageAnswer,
+    StoreHealthAnswer,
+)
 from gateway.http.resources.pulls.sync import SyncBody, SyncEnd, SyncLine, SyncModels
 from gateway.http.resources.pulls.verify import VerifyBody, VerifyEvent, VerifyModel
 
@@ -33,18 +40,23 @@ __all__ = [
     "DownloadBody",
     "ModelCardResource",
     "ModelInStore",
+    "ModelInStoreAnswer",
     "ModelToFetch",
     "PullAnswer",
     "PullBody",
     "PullEvent",
     "PullModel",
     "PullPlan",
+    "PurgeAnswer",
     "PurgeBody",
     "PurgeStaging",
+    "RegistryAnswer",
     "SearchAnswer",
     "SearchModels",
+    "StorageAnswer",
     "StorageResource",
     "StoreHealth",
+    "StoreHealthAnswer",
     "StoreRegistry",
     "SyncBody",
     "SyncEnd",

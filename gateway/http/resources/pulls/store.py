@@ -8,9 +8,9 @@ run tells what its worker said last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, cast
 
 from falcon.asgi import Request, Response
 from pydantic import Field
@@ -27,6 +27,20 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent, un
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.deletions import ModelEverywhere
 from gateway.http.resources.pulls.pull import NAME_CHARACTERS, PullBody, answer_pull
+from gateway.http.resources.pulls.stored import (
+    CopyOnNode,
+    FileOnDisk,
+    ModelInStoreAnswer,
+    NodeNamed,
+    NodeStorage,
+    NodeStoreHealth,
+    PurgeAnswer,
+    PurgedNode,
+    RegisteredModel,
+    RegistryAnswer,
+    StorageAnswer,
+    StoreHealthAnswer,
+)
 from gateway.http.resources.pulls.target import node_named
 from gateway.service import HttpService
 
@@ -66,7 +80,8 @@ class StorageResource(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with each node's bytes by kind, its limit, and its models."""
         told = _readings(self.service)
-        answer_json(resp, {"nodes": [_storage(self.service, one) for one in told]})
+        answer: StorageAnswer = {"nodes": [_storage(self.service, one) for one in told]}
+        answer_json(resp, answer)
 
 
 class StoreHealth(Resource):
@@ -78,7 +93,7 @@ class StoreHealth(Resource):
         readings, now = service.readings, service.reactor.now()
         told = {one.node: one for one in _readings(service)}
         measured = {reading.node: reading for reading, _ in readings.nodes(now)}
-        found: list[dict[str, Any]] = []
+        found: list[NodeStoreHealth] = []
         for card in readings.cards(now):
             reading = measured.get(card.node)
             findings = () if reading is None else reading.findings
@@ -91,9 +106,20 @@ class StoreHealth(Resource):
             if stored is None:
                 wrong.append(NOT_TOLD)
             free_bytes = 0 if stored is None else stored.disk_free_bytes
-            said = {"status": _worst(wrong), "disk_free_bytes": free_bytes, "findings": wrong}
-            found.append({"node": card.node, "name": card.name, **said})
-        answer_json(resp, {"status": _worst(found, "status"), "nodes": found})
+            found.append(
+                {
+                    "node": card.node,
+                    "name": card.name,
+                    "status": _worst(one["level"] for one in wrong),
+                    "disk_free_bytes": free_bytes,
+                    "findings": wrong,
+                }
+            )
+        answer: StoreHealthAnswer = {
+            "status": _worst(one["status"] for one in found),
+            "nodes": found,
+        }
+        answer_json(resp, answer)
 
 
 class StoreRegistry(Resource):
@@ -104,7 +130,8 @@ class StoreRegistry(Resource):
         await self.service.catalog.wait_known()
         cards = self.service.catalog.cards()
         lying = [_registered(self.service, cards[name]) for name in sorted(cards)]
-        answer_json(resp, {"models": lying})
+        answer: RegistryAnswer = {"models": lying}
+        answer_json(resp, answer)
 
 
 class ModelInStore(ModelEverywhere):
@@ -122,8 +149,12 @@ class ModelInStore(ModelEverywhere):
         here = service.catalog.card_here(model)
         files = [] if here is None else await asyncio.to_thread(files_on_disk, Path(here.path))
         held = service.removals.held(model)
-        told = {"held": held.words if held else "", "files_here": files}
-        answer_json(resp, {**_registered(service, card), **told})
+        told: ModelInStoreAnswer = {
+            **_registered(service, card),
+            "held": held.words if held else "",
+            "files_here": cast(list[FileOnDisk], files),
+        }
+        answer_json(resp, told)
 
     async def on_post(self, req: Request, resp: Response, name: str) -> None:
         """Have a node get it, as `POST /models/pull` does. Raises HttpFaultRaised, BadRequest."""
@@ -145,15 +176,16 @@ class PurgeStaging(Resource):
         service = self.service
         await service.catalog.wait_known()
         told = self._nodes(asked.node)
-        found: list[dict[str, Any]] = []
+        found: list[PurgedNode] = []
         for reading in told:
             if asked.dry_run:
                 going, stays = _fetched(reading)
                 state = PurgeState(phase="done", stays=tuple(stays))
             else:
                 going, state = [], await self._purged(reading.node)
-            found.append({**_named(service, reading.node), **_outcome(state, going)})
-        answer_json(resp, {"dry_run": asked.dry_run, "nodes": found})
+            found.append(_outcome(service, reading.node, state, going))
+        answer: PurgeAnswer = {"dry_run": asked.dry_run, "nodes": found}
+        answer_json(resp, answer)
 
     def _nodes(self, word: str | None) -> Sequence[StorageReading]:
         """Return what the nodes that are meant told last. Raises HttpFaultRaised (404, 503)."""
@@ -179,17 +211,17 @@ class PurgeStaging(Resource):
         return state
 
 
-def _worst(found: Sequence[Mapping[str, Any]], key: str = "level") -> str:
-    levels = {one[key] for one in found}
-    return next((level for level in ("error", "warn") if level in levels), "ok")
+def _worst(levels: Iterable[str]) -> Literal["ok", "warn", "error"]:
+    found = set(levels)
+    return "error" if "error" in found else "warn" if "warn" in found else "ok"
 
 
-def _registered(service: HttpService, card: ModelCard) -> dict[str, Any]:
+def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
     """Return a model, and what each node that has it, whole or in part, says of its copy."""
     stored = {
         (reading.node, one.model): one for reading in _readings(service) for one in reading.models
     }
-    nodes: list[dict[str, Any]] = []
+    nodes: list[CopyOnNode] = []
     for node in service.removals.lies_at(card.model):
         copy = next((one for one in node.models if one.model == card.model), None)
         said = stored.get((node.node, card.model))
@@ -217,7 +249,7 @@ def _readings(service: HttpService) -> list[StorageReading]:
     return sorted(storage_of(service.readings, service.reactor.now()), key=lambda one: one.node)
 
 
-def _named(service: HttpService, node: NodeId) -> dict[str, Any]:
+def _named(service: HttpService, node: NodeId) -> NodeNamed:
     cards = service.readings.cards(service.reactor.now())
     name = next((card.name for card in cards if card.node == node), node)
     return {"node": node, "name": name}
@@ -229,7 +261,7 @@ def _fetched(reading: StorageReading) -> tuple[list[StoredModel], list[StoredMod
     return [one for one in fetched if not one.why], [one for one in fetched if one.why]
 
 
-def _storage(service: HttpService, reading: StorageReading) -> dict[str, Any]:
+def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
     going, _ = _fetched(reading)
     over_bytes = max(0, reading.fetched_bytes - reading.limit_bytes)
     return {
@@ -251,8 +283,11 @@ def _storage(service: HttpService, reading: StorageReading) -> dict[str, Any]:
     }
 
 
-def _outcome(state: PurgeState, going: Sequence[StoredModel]) -> dict[str, Any]:
+def _outcome(
+    service: HttpService, node: NodeId, state: PurgeState, going: Sequence[StoredModel]
+) -> PurgedNode:
     return {
+        **_named(service, node),
         "let_go": [one.model_dump(mode="json") for one in state.let_go],
         "would_go": [one.model_dump(mode="json") for one in going],
         "stays": [one.model_dump(mode="json") for one in state.stays],

@@ -9,7 +9,7 @@ import pytest
 
 from bus.wire.errors import BadRequest
 from gateway.dialects.anthropic.models import render_model, render_models
-from gateway.dialects.api_table import LoadedCopy, ModelListing
+from gateway.dialects.dialect import LoadedCopy, ModelListing
 
 HERE = [ModelListing(id=f"m{number}", size_bytes=1, modified_at_s=0.0) for number in range(5)]
 

@@ -11,8 +11,8 @@ import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.api_table import AskedModel, LoadedCopy, ModelListing, Says
-from gateway.dialects.dialect import Limits
+from gateway.dialects.api_table import AskedModel, Says
+from gateway.dialects.dialect import Limits, LoadedCopy, ModelListing
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.ollama.api import (
     OLLAMA,

@@ -7,7 +7,7 @@ import json
 
 from openai.types import Model
 
-from gateway.dialects.api_table import LoadedCopy, ModelListing
+from gateway.dialects.dialect import LoadedCopy, ModelListing
 from gateway.dialects.openai.api import render_model, render_models
 
 AT = 1_763_640_000.0

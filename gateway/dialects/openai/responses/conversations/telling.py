@@ -14,6 +14,7 @@ import orjson
 from bus.wire.ids import RequestId
 from gateway.dialects.api_table import Page
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai.responses.answers import RemovedConversation
 from gateway.dialects.openai.responses.shapes import ENCRYPTED, packed_thought
 from gateway.dialects.openai.shapes import list_object
 
@@ -47,7 +48,12 @@ def render_conversation(request: RequestId, created_at_s: float, labels: bytes) 
 
 def render_conversation_removed(conversation_id: str) -> bytes:
     """Return what is told of a conversation that is kept no longer."""
-    return json_bytes({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+    removed: RemovedConversation = {
+        "id": conversation_id,
+        "object": "conversation.deleted",
+        "deleted": True,
+    }
+    return json_bytes(removed)
 
 
 def render_conversation_items(
