@@ -181,6 +181,7 @@ class Holder:
             index=self.state.index,
             durability="local",
             instance=InstanceId("inst-1"),
+            plan={} if isinstance(command, PlaceModel) and command.dry_run else None,
         )
 
 

@@ -13,6 +13,7 @@ from gateway.dialects.openai.answers import BenchAnswer
 from gateway.dialects.openai.bodies import ChatCompletionsBody
 from gateway.dialects.openai.chat import OpenAIBench
 from gateway.dialects.registry import APIS, envelope_of
+from gateway.dialects.sse import LAST
 from gateway.http import diagnostics, page, tasks
 from gateway.http.collectives import CollectiveAnswer
 from gateway.http.openapi import GENERATION_ERRORS, Route
@@ -92,8 +93,8 @@ ROUTES: tuple[Route, ...] = (
           scope="inference"),
     Route("GET", "/v1/jobs/{job}/events",
           "What a job says, as it comes, and at its end the job (?starting_after=)", JOBS,
-          jobs.JobEvents, answers="", streams=SSE, errors=(400, 401, 403, 404, 429, 503),
-          scope="inference"),
+          jobs.JobEvents, answers="", streams=SSE, ends_with=LAST,
+          errors=(400, 401, 403, 404, 429, 503), scope="inference"),
     Route("POST", "/v1/jobs/{job}/cancel", "Stop a job", JOBS,
           jobs.JobCancel, answer=jobs.JobAnswer, errors=(400, 401, 403, 404, 409, 503),
           scope="inference"),

@@ -109,7 +109,9 @@ def test_what_came_of_a_pull_goes_by_the_models_name_unless_it_is_under_way(tmp_
     folder.mkdir(parents=True)
     (folder / "lock").touch()
     part = PassedOver(name="o/p", path=str(folder), why="w", remedy="r", reason="pulled_in_part")
-    card = least(NodeCard).model_copy(update={"node": NodeId("a"), "passed_over": (part,)})
+    known = least(NodeCard)
+    later = {"passed_over": (part,), "announced_at_s": known.announced_at_s + 1.0}
+    card = known.model_copy(update={"node": NodeId("a"), **later})
     cluster.readings.heard(CardReading(card=card), 0.0)
     model = ModelId("o/p")
     pull = PullState(model=model, phase="fetching")

@@ -72,12 +72,14 @@ class Stage:
     memory: PlannerNotes = field(default_factory=PlannerNotes)
     now: float = 100.0
     count: int = 0
+    announced: int = 0
 
     def announce(self, *models: ModelCard, memory: int = 16 * GB, free: int = 12 * GB) -> None:
+        self.announced += 1
         card = NodeCard(
             node=N1, name="box", platform="linux", cores=2, memory_bytes=memory,
             backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=4, models=models,
-            announced_at_s=self.now, ttl_s=1e6,
+            announced_at_s=self.now + self.announced * 1e-3, ttl_s=1e6,
         )  # fmt: skip
         self.view.hear(CardReading(card=card), self.now)
         self.measure(free, memory=memory)
