@@ -368,6 +368,7 @@ def test_what_a_provider_has_no_words_for_is_named(
         ("/v1/chat/completions", {"logprobs": True}, "logprobs"),
         ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
         ("/v1/completions", {"prompt": "Once", "messages": None}, "prompt"),
+        ("/v1/completions", {"prompt": ["Once", "Twice"], "messages": None}, "prompt"),
         ("/v1/embeddings", {"input": "Once", "messages": None}, "model"),
     ],
 )

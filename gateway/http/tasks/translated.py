@@ -62,8 +62,8 @@ def submitted(
     if service.dispatcher.draining:
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)
-    (wire,) = requests_of(parsed, ModelId(provided.name), None, None)
-    body = providers.translated(provided, wire)
+    wire = requests_of(parsed, ModelId(provided.name), None, None)[0]
+    body = providers.translated(provided, wire)  # refuses what a body may have several of
     call = providers.call_of(provided, json_bytes(body.fields), os.environ, {})
     if isinstance(call, HttpFault):
         raise HttpFaultRaised(call)
