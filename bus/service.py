@@ -55,7 +55,7 @@ _PR_SET_PTRACER = 0x59616D61
 class EndsInOrder(Protocol):
     """A service that has something to do before it is closed, when it is told to stop."""
 
-    def leave(self, done: Callable[[], None]) -> None:
+    def end_in_order(self, done: Callable[[], None]) -> None:
         """Begin to end in order; `done` is called once, soon, in the loop's thread."""
         ...
 
@@ -150,7 +150,7 @@ def run_service(
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 if isinstance(service, EndsInOrder):
-                    end_in_order(reactor, service)
+                    let_end_in_order(reactor, service)
                 log.info("started", pid=os.getpid(), boot=speaker.boot, code=running_code())
                 _run_until_stopped(shell, service)
     except AlreadyRunning as error:
@@ -184,14 +184,14 @@ def _look_after_files(reactor: PollReactor, role: RoleLock, log: Log) -> None:
     reactor.every(REOPEN_S, lambda: role.look(log))
 
 
-def end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
+def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
     """Have SIGTERM and SIGINT let the service leave before the loop stops; the second stops it."""
     told: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
         """Tell the service, or the loop where the service was told before."""
         told.append(number)
-        reactor.call(lambda: service.leave(reactor.stop)) if len(told) == 1 else reactor.stop()
+        reactor.call(lambda: service.end_in_order(reactor.stop)) if len(told) == 1 else reactor.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)

@@ -110,7 +110,7 @@ class Master:
         reactor.every(PLAN_S, self._plan)
         self.shell.begin()
 
-    def leave(self, done: Callable[[], None]) -> None:
+    def end_in_order(self, done: Callable[[], None]) -> None:
         """Hand on the term, where we hold it; `done` is called soon after."""
         self.shell.leave(done)
 
