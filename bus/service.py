@@ -191,7 +191,10 @@ def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
     def on_signal(number: int, _frame: object) -> None:
         """Tell the service, or the loop where the service was told before."""
         told.append(number)
-        reactor.call(lambda: service.end_in_order(reactor.stop)) if len(told) == 1 else reactor.stop()
+        if len(told) == 1:
+            reactor.call(lambda: service.end_in_order(reactor.stop))
+        else:
+            reactor.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
