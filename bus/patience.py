@@ -18,12 +18,13 @@ MOST_GAP_S = 1.0
 class LostTime:
     """The time that does not count, from one look to the next. `waited_s` returns for how many
     seconds in all the watched threads have been ready without a core; who only passes by needs
-    none."""
+    none. `woke_at` is till when the watcher last stood still; 0: it never did."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)
         self._looked_at: float | None = None
         self._known_s: float | None = None
+        self.woke_at = 0.0
 
     def look(self, now: float) -> float:
         """Return how many seconds since the last look do not count."""
@@ -38,7 +39,9 @@ class LostTime:
 
     def _stood_still_s(self, now: float) -> float:
         before, self._looked_at = self._looked_at, now
-        return 0.0 if before is None else max(0.0, now - before - MOST_GAP_S)
+        lost_s = 0.0 if before is None else max(0.0, now - before - MOST_GAP_S)
+        self.woke_at = now if lost_s else self.woke_at
+        return lost_s
 
 
 class OwedTime:

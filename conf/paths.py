@@ -252,15 +252,14 @@ class MeansKeeper:
         Of processes that are not `running` no file is missed."""
         mine = [one for one in self._means if one.owner in ("", "supervisord", *running)]
         gone = [one for one in mine if one in self._seen and not os.path.exists(one.path)]
+        self._gone_at = dict.fromkeys(gone, now) | self._gone_at
         troubles = self._restored(gone, now)
         for one in self._means:
             if os.path.exists(one.path):
                 self._seen.add(one)
-                if self._gone_at.pop(one, None) is not None or (one in gone and not one.owner):
+                if self._gone_at.pop(one, None) is not None:
                     self._back_at[one] = now
-            elif one in gone:
-                self._gone_at.setdefault(one, now)
-            else:
+            elif one not in gone:
                 self._gone_at.pop(one, None)
         missed = [
             Removed(one, is_back=False, trouble=troubles.get(one, ""))

@@ -24,6 +24,7 @@ from bus.links.curve import FAILED, LinkKeys, bind
 from bus.links.security import Security
 from bus.links.traffic import Tally
 from bus.process.endpoints import host_of, is_loopback
+from bus.process.identity import lies_at
 from bus.wire.errors import AlreadyRunning, Exposed, PortTaken
 from bus.wire.ids import NodeId
 
@@ -285,9 +286,8 @@ class _HeldPath:
     def hold_again(self) -> None:
         """Lock the file anew where the one that is locked was removed. Raises AlreadyRunning,
         OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(f"{self.path}.lock"), os.fstat(self._lock.fileno())):
-                return
+        if lies_at(self._lock, f"{self.path}.lock"):
+            return
         lock, self._lock = self._lock, self._locked()
         lock.close()
 

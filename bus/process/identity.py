@@ -21,7 +21,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 from zlib import crc32
 
 from bus.process.endpoints import Endpoints
@@ -165,6 +165,14 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def lies_at(file: IO[Any], path: str | Path) -> bool:
+    """Return whether an open file is still the one at `path`, and was not removed or replaced."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
 class RoleLock:
     """The lock of a role, `<runtime>/<process>.role`, with our pid in it and, in its second line,
     the code that this process was started from. The folders above it are locked as well."""
@@ -179,9 +187,8 @@ class RoleLock:
     def hold_again(self) -> bool:
         """Take the lock anew where its file, or the folder, was removed; return whether it was.
         Raises AlreadyRunning where another process has the role by now, and OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
-                return False
+        if lies_at(self._file, self.path):
+            return False
         before = self._held
         self._file, self._held = self._take()
         before.close()

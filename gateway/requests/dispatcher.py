@@ -88,7 +88,7 @@ class Dispatcher:
             on_refused=self._refuse,
         )
         bus.on_state.append(self._follow)
-        self._lost, self._woke_at = LostTime(), 0.0
+        self._lost = LostTime()
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
     # --- what resources ask ------------------------------------------------------------------
@@ -233,12 +233,11 @@ class Dispatcher:
 
     def _tick(self) -> None:
         now = self._reactor.now()
-        if self._lost.pass_by(now):
-            self._woke_at = now
-        self._room.tick(now, self._woke_at)
+        self._lost.pass_by(now)
+        self._room.tick(now, self._lost.woke_at)
         self._own.tick(now)
         for request in list(self.requests.values()):
-            if request.late(now, self._woke_at):
+            if request.late(now, self._lost.woke_at):
                 waits = request.request_id in self._room
                 wait = f": {self._room.progress(request, now)}" if waits else ""
                 self._fail(request, "deadline", request.late_text() + wait, "deadline")

@@ -56,11 +56,11 @@ class Clients:
         gateway.heard_at = now
         return True
 
-    def silent(self, now: float, lost_s: float) -> list[bytes]:
-        """Return the peers to be given up now. For the last `lost_s` the runner stood still."""
-        for one in self.known.values():
-            one.heard_at += lost_s
-        return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
+    def silent(self, now: float, woke_at: float) -> list[bytes]:
+        """Return the peers to be given up now. The runner last stood still till `woke_at`."""
+        return [
+            peer for peer, one in self.known.items() if now - max(one.heard_at, woke_at) > SILENT_S
+        ]
 
     def forget(self, peer: bytes) -> Client | None:
         """Drop a gateway process and return it; None for an unknown one."""

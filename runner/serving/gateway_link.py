@@ -101,7 +101,7 @@ class GatewayLink:
         self._log = shell.log
         self._listener = listener
         self._clients = Clients()
-        self._lost, self._woke_at = LostTime(), 0.0
+        self._lost = LostTime()
         self._link = Link("router", security=shell.security)
         self._link.tally = shell.traffic.by_identity("data", split=":", part=1)  # gw:NODE:...
         self._link.is_busy = lambda: bool(listener.owed)
@@ -125,11 +125,10 @@ class GatewayLink:
     def watch(self, now: float) -> float:
         """Give up gateway processes that are silent, a few times a second; return till when this
         process last stood still."""
-        lost_s = self._lost.pass_by(now)
-        self._woke_at = now if lost_s else self._woke_at
-        for peer in self._clients.silent(now, lost_s):
+        self._lost.pass_by(now)
+        for peer in self._clients.silent(now, self._lost.woke_at):
             self._give_up(peer, f"it was silent for {SILENT_S:g} s")
-        return self._woke_at
+        return self._lost.woke_at
 
     def close(self, message: str) -> None:
         """Say goodbye to every gateway process and drop the socket."""

@@ -65,9 +65,9 @@ def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
 def test_a_runner_that_stood_still_gives_up_nobody_for_that_time() -> None:
     gateways = Clients()
     gateways.greet(b"a", Hello("a", Boot("1"), DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX), 0.0)
-    assert gateways.silent(91.0, 90.0) == []
-    assert gateways.silent(92.9, 0.0) == []
-    assert gateways.silent(93.1, 0.0) == [b"a"]
+    assert gateways.silent(91.0, 91.0) == []
+    assert gateways.silent(93.9, 91.0) == []
+    assert gateways.silent(94.1, 91.0) == [b"a"]
 
 
 def test_ranges_without_overlap_are_refused_with_both_named() -> None:

@@ -28,6 +28,7 @@ PARAMETERS: dict[str, Any] = {
 }
 """Of the function that a model is given."""
 _TOLD = "custom:"
+_TOLD_ALONE = "a grammar is told to the model, and named as ignored: nothing holds text to it"
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
@@ -71,7 +72,7 @@ class CustomBody(Closed):
             by_field("type", "text", "grammar"),
         ]
         | None
-    ) = honoured("a grammar is told to the model, and named as ignored: nothing holds text to it")
+    ) = honoured(_TOLD_ALONE)
 
 
 class CustomToolBody(Closed):
@@ -114,7 +115,7 @@ class ResponsesCustomToolBody(Closed):
             by_field("type", "text", "grammar"),
         ]
         | None
-    ) = honoured("a grammar is told to the model, and named as ignored: nothing holds text to it")
+    ) = honoured(_TOLD_ALONE)
     defer_loading: Unused = no_effect("every tool is told of from the start")
     allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
 

@@ -32,6 +32,7 @@ from gateway.fetching.providers.asking import (
 _SAMPLING = frozenset(
     ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
 )  # fmt: skip
+"""Not `logit_bias`: its ids are those of a model of the cluster; another model has others."""
 _EFFORTS = {"max": "xhigh"}
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 
@@ -48,10 +49,7 @@ def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedB
         "stream_options": {"include_usage": True},
         **sampled(request.sampling, _SAMPLING),
     }
-    unheeded = unheeded_of(request, prompt, {*_SAMPLING, "logit_bias"})
-    if request.sampling.logit_bias:
-        # token ids of a model of the cluster; another model has others
-        unheeded.append("logit_bias")
+    unheeded = unheeded_of(request, prompt, _SAMPLING)
     if request.n > 1:
         fields["n"] = request.n
     if request.max_tokens is not None:

@@ -26,6 +26,7 @@ from bus.wire.messages.tokens import (
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.fetching.providers.call import ProviderFailed
+from gateway.fetching.providers.told import DONE, data_of, objects_in
 
 FILTERED = frozenset({"content_filter", "refusal"})
 """Reasons by which a provider ends an answer that it will not give."""
@@ -37,7 +38,6 @@ _REASONS: Mapping[str, FinishReason] = {
     "function_call": "tool_calls",
     "tool_use": "tool_calls",
 }
-_SKIPPED = ("[DONE]", "")
 
 
 class Hearing(Protocol):
@@ -56,10 +56,8 @@ class Hearing(Protocol):
 def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
     """Yield the events of whole lines of a stream. Raises ProviderFailed for what is no JSON."""
     for line in lines.split(b"\n"):
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].strip()
-        if data.decode("utf-8", "replace") in _SKIPPED:
+        data = data_of(line)
+        if data in (b"", DONE):
             continue
         try:
             event: Any = json.loads(data)
@@ -174,7 +172,7 @@ class OpenAIHearing:
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
         """Return what a chunk has."""
-        return [entry for choice in _objects(event.get("choices")) for entry in self._of(choice)]
+        return [entry for choice in objects_in(event.get("choices")) for entry in self._of(choice)]
 
     def end(self, usage: Usage) -> list[Entry]:
         """Return the ends that are still to come."""
@@ -188,7 +186,7 @@ class OpenAIHearing:
         yield from entries.said(number, "reasoning", thought)
         yield from entries.said(number, "text", delta.get("content"))
         yield from entries.said(number, "text", delta.get("refusal"))
-        for call in _objects(delta.get("tool_calls")):
+        for call in objects_in(delta.get("tool_calls")):
             yield from self._part_of_call(number, call)
         reason = choice.get("finish_reason")
         if isinstance(reason, str):
@@ -265,8 +263,3 @@ class AnthropicHearing:
 
 def _object(value: object) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    found = cast(list[Any], value) if isinstance(value, list) else []
-    return [one for one in found if isinstance(one, dict)]

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from bus.wire.messages.requests import Usage
 
+DONE = b"[DONE]"
+"""The last data of a stream of OpenAI's kind."""
 MOST_LINE_BYTES = 4 << 20
 """A line that is longer is given on without being read."""
 
@@ -63,10 +65,8 @@ class ToldInPassing:
 
     def _line(self, line: bytes) -> None:
         self.in_event = bool(line)
-        if not line.startswith(b"data:"):
-            return
-        data = line[5:].strip()
-        if data == b"[DONE]":
+        data = data_of(line)
+        if data == DONE:
             self.whole = True
         elif data:
             self._object(data)
@@ -86,10 +86,10 @@ class ToldInPassing:
         if isinstance(message, dict):
             self._read_usage(cast(dict[str, Any], message).get("usage"))
         delta = found.get("delta")
-        for one in (found, delta, *_choices(found)):
+        for one in (found, delta, *objects_in(found.get("choices"))):
             if isinstance(one, dict):
                 self._read_finish(cast(dict[str, Any], one))
-        if self._is_stream and not self._told and any(map(_says, _choices(found))):
+        if self._is_stream and not self._told and any(map(_says, objects_in(found.get("choices")))):
             self._events += 1
             self.usage = self.usage.model_copy(update={"completion_tokens": self._events})
 
@@ -123,17 +123,22 @@ class ToldInPassing:
         )
 
 
+def data_of(line: bytes) -> bytes:
+    """Return the data of a line of a stream; nothing where it has none."""
+    return line[5:].strip() if line.startswith(b"data:") else b""
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Return the objects in a list; none where it is no list."""
+    found = cast(list[Any], value) if isinstance(value, list) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
 def _reasoning(usage: dict[str, Any]) -> int:
     details = usage.get("completion_tokens_details")
     if not isinstance(details, dict):
         return 0
     return _count(cast(dict[str, Any], details), "reasoning_tokens")
-
-
-def _choices(told: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = told.get("choices")
-    found = cast(list[Any], choices) if isinstance(choices, list) else []
-    return [one for one in found if isinstance(one, dict)]
 
 
 def _says(choice: dict[str, Any]) -> bool:
