@@ -41,7 +41,11 @@ def ran(tree: Path, tests: Sequence[str], folder: Path) -> dict[str, str]:
     chosen.write_text("\n".join(tests))
     outcomes.unlink(missing_ok=True)
     told = {key: one for key, one in os.environ.items() if not key.startswith(_OTHERS)}
-    told |= {"PYTHONPATH": str(tree), "SHOAL_CHOSEN": str(chosen), "SHOAL_OUTCOMES": str(outcomes)}
+    told |= {
+        "PYTHONPATH": str(tree),
+        "TESTS_CHOSEN": str(chosen),
+        "TESTS_SAID": str(outcomes),
+    }
     where = _where(tree, told)
     if not where.is_relative_to(tree):
         raise RuntimeError(f"the product is imported from {where}, not from {tree}")

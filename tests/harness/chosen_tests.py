@@ -1,6 +1,6 @@
 """A plugin of pytest: runs the tests whose ids begin with one of many, and tells how each ended.
 
-The file `SHOAL_CHOSEN` names has their ids, one a line; `SHOAL_OUTCOMES` names the file of lines of
+The file `TESTS_CHOSEN` names has their ids, one a line; `TESTS_SAID` names the file of lines of
 JSON `{"test", "said"}`, `said` being "" where the test passed. A file that cannot be imported is
 told of like a test.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-CHOSEN = tuple(Path(os.environ["SHOAL_CHOSEN"]).read_text().split())
-OUTCOMES = Path(os.environ["SHOAL_OUTCOMES"])
+CHOSEN = tuple(Path(os.environ["TESTS_CHOSEN"]).read_text().split())
+OUTCOMES = Path(os.environ["TESTS_SAID"])
 """Read once: tests change the environment."""
 
 

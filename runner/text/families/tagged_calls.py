@@ -84,8 +84,11 @@ TAGGED: Mapping[str, TaggedForm] = {
 
 _TAGS = re.compile(
     r"</?(?:\w+[:_])?(?:tool_call|function|parameter|param|invoke|arg_key|arg_value)\b[^<>\n]*>"
+    r"""|<(?:\w+[:_])?(?:function|parameter|param|invoke)(?:=|\s+name=)["']?"""
     r"|<\|(?:open|close)\|>(?:(?!<\|sep\|>).)*<\|sep\|>"
 )
+_SCRAPS = re.compile(r"""["'>\s]*""")
+"""What a tag leaves behind whose end stands twice."""
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SYNTAX = re.compile(
@@ -143,7 +146,7 @@ def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]])
         }
         found.append({"name": name, "arguments": values})
     left = _TAGS.sub("", "".join(rest)).strip()
-    return [*found, Rest(left)] if found and left else found
+    return [*found, Rest(left)] if found and not _SCRAPS.fullmatch(left) else found
 
 
 def _spread(pattern: re.Pattern[str], text: str, rest: list[str]) -> Iterator[re.Match[str]]:

@@ -108,6 +108,28 @@ def test_a_call_whose_last_tags_are_left_out_is_one(form: str) -> None:
     assert read(form, inner, ends=False) == meant
 
 
+@pytest.mark.parametrize(
+    ("form", "inner"),
+    [
+        ("qwen3_coder", "<function=book><parameter=<parameter=count>1</parameter></function>"),
+        (
+            "muse_spark",
+            '<atem:invoke name="book">">'
+            '<atem:parameter name="count">1</atem:parameter></atem:invoke>',
+        ),
+        ("minicpm5", '"book"><param name="<param name="count">1</param>'),
+        ("minicpm5", '"book">"><param name="count">1</param>'),
+        ("minicpm5", '"<function name="<function name="book"><param name="count">1</param>'),
+    ],
+)
+def test_half_a_tag_that_stands_twice_is_no_text_nor_is_an_end_behind_it(
+    form: str, inner: str
+) -> None:
+    end = importlib.import_module(f"mlx_lm.tool_parsers.{form}").tool_call_end
+    assert read(form, inner) == ("", [("book", {"count": 1})])
+    assert read(form, inner + end) == ("", [("book", {"count": 1})])
+
+
 TEXTS = st.text(alphabet=st.sampled_from("ab1-. {}[]\"'\\é\n\t"), min_size=1)
 
 
