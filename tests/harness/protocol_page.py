@@ -25,7 +25,7 @@ Every envelope (control and telemetry planes) is one msgpack array:
 its topic; the retained values that match a new subscription come as one message
 `[prefix, topic, payload, topic, payload, ...]`. The kinds
 {", ".join(f"`{kind}`" for kind in sorted(FIRST_WORDS))} have version {FIRST_WORDS_PROTOCOL}
-and the fields below for ever ([decision 0015](decisions/0015-first-words-for-ever.md)).
+and the fields below for ever ([decision 0015](decisions/messages.md#0015)).
 Data frames are msgpack arrays `[tag, *fields]`.
 Topics, and the file of each kind: [reference.md](reference.md).
 """
