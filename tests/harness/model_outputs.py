@@ -371,6 +371,8 @@ def _arguments(form: Form, chance: random.Random, words: _Words, odd: str) -> di
             found["count"] = chance.choice((10**19, -(10**40), 2**64, 10**400, 1.5e308))
         case "deep":
             depth = chance.choice((40, 70, 130, 300))
+            if form.name == "pythonic":
+                depth = min(depth, 130)  # CPython's parser reads 200 levels; see docs/plans.md
             value: Any = words()
             for _ in range(depth):
                 value = [value] if chance.random() < 0.5 else {"a": value}
