@@ -1,16 +1,25 @@
-"""Makes the tables of docs/operations/security.md that say who may use what: between two marks of
-that page, which people write otherwise."""
+"""Make the tables of docs/operations/security.md that say who may use what.
+
+They stand between two marks; people write the rest of the page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 from gateway.http.openapi import Route
 from gateway.http.routes import CALLS, KEYLESS, NODES, ROUTES, topics, with_a_key
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "security.md"
+ORDER = [
+    ("anyone", "nothing"),
+    ("anyone", "`inference`"),
+    ("anyone", "`admin`"),
+    ("pulls", "`admin`"),
+    ("owner", "`admin`"),
+]
+"""The rules in the order of the table; a new one fails here."""
 BEGIN, END = "<!-- made by `make docs` from gateway/http/routes -->\n", "<!-- end -->\n"
 
 
@@ -23,12 +32,11 @@ def page() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield a row for each path and each group of methods of which the same holds, then what is no
-    route."""
-    yield "| route | on a default node, without a key | where keys are asked for |"
+    """Yield a row for each pair of rules with its routes by path, then what is no route."""
+    yield "| on a default node, without a key | where keys are required | routes |"
     yield "|---|---|---|"
-    for route, methods in rows():
-        yield f"| {methods} `{route.path}` | {KEYLESS[route.who]} | {with_a_key(route)} |"
+    for (who, scope), routes in sorted(rules().items(), key=lambda row: ORDER.index(row[0])):
+        yield f"| {KEYLESS[who]} | {scope} | {', '.join(paths(routes))} |"
     yield ""
     yield "| on the bus | who |"
     yield "|---|---|"
@@ -37,12 +45,18 @@ def lines() -> Iterator[str]:
     yield f"| topics: {', '.join(f'`{one}`' for one in topics())} | {NODES} |"
 
 
-def rows() -> Iterator[tuple[Route, str]]:
-    """Yield the routes, those of one path that are alike as one, with their methods."""
+def rules() -> dict[tuple[str, str], list[Route]]:
+    """Return the routes by who may use them without a key, and by what a key needs."""
+    found: dict[tuple[str, str], list[Route]] = {}
+    for route in ROUTES:
+        found.setdefault((route.who, with_a_key(route)), []).append(route)
+    return found
 
-    def alike(route: Route) -> tuple[str, str, str]:
-        return route.path, route.who, with_a_key(route)
 
-    for _, group in groupby(sorted(ROUTES, key=alike), alike):
-        routes = list(group)
-        yield routes[0], ", ".join(dict.fromkeys(route.method for route in routes))
+def paths(routes: list[Route]) -> Iterator[str]:
+    """Yield each path once, with its methods."""
+    methods: dict[str, list[str]] = {}
+    for route in routes:
+        methods.setdefault(route.path, []).append(route.method)
+    for path in sorted(methods):
+        yield f"{'/'.join(dict.fromkeys(methods[path]))} `{path}`"

@@ -44,7 +44,7 @@ MEANING = """| column | yes means |
 | tensor | two tensor-parallel ranks say what one says |
 | LoRA | an adapter of all its linear layers is applied, each row with its own or none |
 | LoRA on tensor ranks | two tensor-parallel ranks say what mlx-lm says with such an adapter |
-| window | of its KV the first tokens and the last ones alone can be kept ([kv.md](kv.md)) |
+| window | its KV can be held as a [window](placement.md#kv-in-less-memory) |
 | 4 bits | `shoal quantize` makes it in 4 bits, and what is made computes |"""
 
 

@@ -1,10 +1,10 @@
-"""Write `docs/operations/figures.md` from what `make prove` left behind:
+"""Write the figures of `docs/operations/proving.md` from the results of `make prove`:
 
     python -m tests.harness.figures_page
 
-Formation and failover with their bounds, what clients' calls came to, latency of each plane, cost
-per token, percentiles of waits; with the machine, the day and the commit. What was not run is
-named.
+Faults with their bounds, clients, latency of each plane, cost per token, waits and speed, with the
+machine, the day and the commit. Parts that were not run are named. The figures stand between two
+marks; people write the rest of the page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,29 +22,32 @@ from typing import Any
 from tests.harness.client_results import HEADS, cells, latest
 from tests.harness.nodes import ROOT
 
-PAGE = ROOT / "docs" / "operations" / "figures.md"
+PAGE = ROOT / "docs" / "operations" / "proving.md"
+BEGIN, END = "<!-- made by `make prove-figures` -->\n", "<!-- end -->\n"
 PROVED, MEASURED = ROOT / "prove-results", ROOT / "bench-results"
 PARTS = ("p50", "p95", "p99")
-INTRODUCTION = """# Figures
-
-Written by `make prove` (`tests/harness/figures_page.py`) from its own runs; do not edit.
-Figures are of the machine named here, which other programs may have used at the same time:
-ratios within one run say more than milliseconds. [proving.md](proving.md) says what is run, and
-where figures fall short of their aims.
-"""
+SHOWN = ("mlx-lm BatchGenerator", "mlx_lm.server", "shoal", "shoal, fast")
+"""Contestants of the table of waits and speed; `bench-results/serve.json` has the others."""
 
 
 def page() -> str:
-    """Return the whole page."""
-    parts = [INTRODUCTION, *_machine(), *_faults(), *_clients(), *_planes(), *_costs()]
+    """Return the page with the figures of the last run."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{section()}\n{END}{after}"
+
+
+def section() -> str:
+    """Return the figures."""
+    parts = [*_machine(), *_faults(), *_clients(), *_planes(), *_costs()]
     parts += [*_dialects(), *_serving(), *_groups()]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def _machine() -> Iterator[str]:
     commit = _asked("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     changed = " with changes" if _asked("git", "status", "--porcelain") else ""
-    yield "## Machine\n"
+    yield "### Machine\n"
     yield from _table(
         ("what", "value"),
         [
@@ -59,20 +62,20 @@ def _machine() -> Iterator[str]:
 
 
 def _faults() -> Iterator[str]:
-    yield "## Formation and failover\n"
+    yield "### Formation and failover\n"
     rows: list[tuple[str, ...]] = []
     for name in ("cluster", "faults", "records"):
         how = f"make prove-{name}"
-        found = _lines(PROVED / f"{name}.jsonl")
+        latest = {one["fault"]: one for one in _lines(PROVED / f"{name}.jsonl")}
         rows += [
-            (one["fault"], one["client saw"], f"{one['seconds']}", f"{one['bound']}")
-            for one in found
+            (fault, one["client saw"], f"{one['seconds']}", f"{one['bound']}")
+            for fault, one in latest.items()
         ] or [(f"not run: `{how}`", "", "", "")]
     yield from _table(("what", "a client saw", "seconds", "at most"), rows)
 
 
 def _clients() -> Iterator[str]:
-    yield "## Clients\n"
+    yield "### Clients\n"
     rows = latest(PROVED / "clients.jsonl")
     if not rows:
         yield "Not run: `make prove-clients`.\n"
@@ -81,7 +84,7 @@ def _clients() -> Iterator[str]:
 
 
 def _planes() -> Iterator[str]:
-    yield "## Latency of each plane, one node\n"
+    yield "### Latency of each plane, one node\n"
     found = _document("planes")
     if found is None:
         yield "Not run: `make prove-latency`.\n"
@@ -91,7 +94,7 @@ def _planes() -> Iterator[str]:
 
 
 def _costs() -> Iterator[str]:
-    yield "## Cost per token in the gateway\n"
+    yield "### Cost per token in the gateway\n"
     found = _document("gateway")
     if found is None:
         yield "Not run: `make prove-latency`.\n"
@@ -104,7 +107,7 @@ def _costs() -> Iterator[str]:
 
 
 def _dialects() -> Iterator[str]:
-    yield "## Cost per token of each dialect\n"
+    yield "### Cost per token of each dialect\n"
     found = _document("dialects")
     if found is None:
         yield "Not run: `make prove-latency`.\n"
@@ -128,28 +131,36 @@ def _dialects() -> Iterator[str]:
 
 
 def _serving() -> Iterator[str]:
-    yield "## Waits and speed, one node\n"
+    yield "### Waits and speed, one node\n"
     found = _document("serve")
     if found is None:
         yield "Not run: `make bench`.\n"
         return
+    yield from waits_and_speed(found)
+
+
+def waits_and_speed(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a row for each model and load, and a cell for each contestant."""
     yield (
-        "Milliseconds until the first token (TTFT) and between tokens (ITL), medians of the runs; "
-        "model a is the size of the bundled one, b about 30 M parameters.\n"
+        "Each cell: tokens/s; time to first token p50/p99, ms; between tokens p50/p99, ms. Medians "
+        "of the runs. Model a has the size of the bundled one, b about 30 M parameters.\n"
     )
-    rows = [
-        (
-            row["model"], f"{row['level']} {row['mix']}", row["who"], f"{row['tok_s']:.0f}",
-            *(f"{row[f'{kind}_ms_{part}']:.1f}" for kind in ("ttft", "itl") for part in PARTS),
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        cell = (
+            f"{one['tok_s']:.0f}; {one['ttft_ms_p50']:.0f}/{one['ttft_ms_p99']:.0f}; "
+            f"{one['itl_ms_p50']:.1f}/{one['itl_ms_p99']:.1f}"
         )
-        for row in found
-    ]  # fmt: skip
-    heads = [f"{kind} {part}" for kind in ("TTFT", "ITL") for part in PARTS]
-    yield from _table(("model", "streams", "who", "tokens/s", *heads), rows)
+        row = rows.setdefault(f"{one['model']}, {one['level']} {one['mix']}", {})
+        row[one["who"]] = cell
+    yield from _table(
+        ("model, streams", *SHOWN),
+        [(name, *(row.get(who, "-") for who in SHOWN)) for name, row in rows.items()],
+    )
 
 
 def _groups() -> Iterator[str]:
-    yield "## Groups of two ranks, three nodes' control plane\n"
+    yield "### Groups of two ranks, three nodes' control plane\n"
     found = _document("cluster")
     if found is None:
         yield "Not run: `make bench-cluster`.\n"
@@ -173,7 +184,7 @@ def _groups() -> Iterator[str]:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
-    yield f"|{' --- |' * len(heads)}"
+    yield f"|{'---|' * len(heads)}"
     for row in rows:
         yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
     yield ""

@@ -128,7 +128,7 @@ def test_the_page_lists_every_metric_and_the_scrape_is_of_the_present_code() -> 
     assert kinds == now, "record anew: python -m tests.operations.record"
     rows = re.findall(
         r"^\| `(shoal_\w+)` \| (\w+) \| (.*?) \|",
-        (PAGES / "prometheus.md").read_text(),
+        (PAGES / "monitoring.md").read_text(),
         re.MULTILINE,
     )
     assert {name: kind for name, kind, _ in rows} == kinds
@@ -161,7 +161,7 @@ def test_prometheus_takes_the_rules(checker: Path) -> None:
 
 
 def test_prometheus_takes_the_settings_that_the_page_prints(checker: Path, tmp_path: Path) -> None:
-    page = (PAGES / "prometheus.md").read_text()
+    page = (PAGES / "monitoring.md").read_text()
     printed = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(printed) == 1
     (tmp_path / "prometheus.yml").write_text(printed[0])

@@ -12,7 +12,7 @@ from bus.switchboard.tap_client import listen
 from conf.settings import load_settings
 from tests.harness.nodes import ROOT, Node
 
-PAGE = ROOT / "docs" / "operations" / "tapping.md"
+PAGE = ROOT / "docs" / "operations" / "diagnostics.md"
 
 
 def test_shoal_tap_shows_events_as_they_happen(node: Node) -> None:

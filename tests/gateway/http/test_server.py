@@ -493,7 +493,7 @@ def test_sensors_are_gauges_of_this_node_and_stand_in_the_state_of_all(
         f'shoal_cpu_temperature_celsius{{node="{NODE}"}}': 61.0,
     }  # fmt: skip
 
-    page = (Path(__file__).parents[3] / "docs/operations/sensors.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/operations/monitoring.md").read_text()
     assert [name for name in found if f"`{name.partition('{')[0]}`" not in page] == []
 
     def sensed() -> Any:
