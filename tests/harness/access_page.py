@@ -1,11 +1,12 @@
-"""Make the tables of docs/operations/security.md that say who may use what.
+"""Make the lists of docs/operations/security.md that say who may use what.
 
 They stand between two marks; people write the rest of the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.http.openapi import Route
@@ -19,30 +20,35 @@ ORDER = [
     ("pulls", "`admin`"),
     ("owner", "`admin`"),
 ]
-"""The rules in the order of the table; a new one fails here."""
+"""The rules in the order of the page; a new one fails here."""
 BEGIN, END = "<!-- made by `make docs` from gateway/http/routes -->\n", "<!-- end -->\n"
 
 
 def page() -> str:
-    """Return the page with the tables as the code has them."""
+    """Return the page with the lists as the code has them."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    tables = "\n".join(lines())
-    return f"{before}{BEGIN}\n{tables}\n\n{END}{after}"
+    blocks = "\n".join(lines())
+    return f"{before}{BEGIN}\n{blocks}\n{END}{after}"
 
 
 def lines() -> Iterator[str]:
-    """Yield a row for each pair of rules with its routes by path, then what is no route."""
-    yield "| on a default node, without a key | where keys are required | routes |"
-    yield "|---|---|---|"
+    """Yield a block of routes for each pair of rules, then the calls and topics of the bus."""
     for (who, scope), routes in sorted(rules().items(), key=lambda row: ORDER.index(row[0])):
-        yield f"| {KEYLESS[who]} | {scope} | {', '.join(paths(routes))} |"
-    yield ""
-    yield "| on the bus | who |"
-    yield "|---|---|"
-    calls = (f"`{one}` ({more})" if more else f"`{one}`" for one, more in CALLS.items())
-    yield f"| calls of a gateway: {', '.join(calls)} | {NODES} |"
-    yield f"| topics: {', '.join(f'`{one}`' for one in topics())} | {NODES} |"
+        yield from block(f"Without a key: {KEYLESS[who]}. With keys: {scope}.", paths(routes))
+    calls = (f"{one} ({more})" if more else one for one, more in CALLS.items())
+    yield from block(f"Calls between gateways: {NODES}.", wrapped(calls))
+    yield from block(f"Topics of the bus: {NODES}.", wrapped(topics()))
+
+
+def block(rule: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield a rule and, as a block of code, the names that it holds for."""
+    yield from (rule, "", "```", *names, "```", "")
+
+
+def wrapped(names: Iterable[str]) -> list[str]:
+    """Return the names as lines of text."""
+    return textwrap.wrap(", ".join(names), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def rules() -> dict[tuple[str, str], list[Route]]:
@@ -59,4 +65,4 @@ def paths(routes: list[Route]) -> Iterator[str]:
     for route in routes:
         methods.setdefault(route.path, []).append(route.method)
     for path in sorted(methods):
-        yield f"{'/'.join(dict.fromkeys(methods[path]))} `{path}`"
+        yield f"{', '.join(dict.fromkeys(methods[path]))} {path}"

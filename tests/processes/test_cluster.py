@@ -218,7 +218,7 @@ def test_x04_a_killed_master_is_not_noticed(cluster: Cluster, ledger: Ledger) ->
     after = cluster.nodes[0].state()["instances"][placed["instance"]]
     assert (after["generation"], after["ready"]) == (placed["generation"], placed["ready"])
     said = f"nothing, {ROUNDS} times; median {statistics.median(taken):.2f} s"
-    ledger("X04 kill -9 the holder's master", saw=said, seconds=p95(taken), bound_s=3, reloaded=0)
+    ledger("X04 kill -9 the leader's master", saw=said, seconds=p95(taken), bound_s=3, reloaded=0)
 
 
 def test_a_master_that_is_stopped_hands_its_term_on_before_it_ends(cluster: Cluster) -> None:
@@ -262,7 +262,7 @@ def test_a_dead_holder_node_without_ranks_is_not_noticed(cluster: Cluster, ledge
     assert (after["generation"], after["ready"]) == (placed["generation"], placed["ready"])
     holder.up()
     ledger(
-        "kill -9 all of the holder's node", saw=saw(stream), seconds=seconds, bound_s=3, reloaded=0
+        "kill -9 all of the leader's node", saw=saw(stream), seconds=seconds, bound_s=3, reloaded=0
     )
 
 
