@@ -36,12 +36,12 @@ _BY_FIELD = "union_by_"
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
 EXTRAS: Mapping[str, str] = {
-    "x_client_id": "who asks, 1 to 200 characters; rows are shared between API keys, then these",
-    "x_cooldown": "seconds until the client's next request is taken, at least; at most 7 days",
+    "x_client_id": "the client, 1 to 200 characters; rows are shared between keys, then clients",
+    "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
-    "x_stay_warm": "seconds to keep the model after this; at most 7 days",
-    "x_timeout_s": "seconds for the answer, above 0; at most 7 days",
-    "x_trace": "true: what is done for the request when is kept as a trace",
+    "x_stay_warm": "seconds to keep the model afterwards; at most 7 days",
+    "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
+    "x_trace": "true: record a trace of the request",
 }
 """Fields of ours that every body may have -> what they say."""
 MAX_SECONDS = 7 * 24 * 3600.0

@@ -49,7 +49,7 @@ PROMPT, STEPS = 37, 8
 """More tokens than the window of the families that have one."""
 RANKS = 2
 YES = "yes"
-NOT_SHARDED = "nothing shards it"
+NOT_SHARDED = "neither mlx-lm nor shoal shards it"
 NO_LAYERS = "it has no linear layers"
 DRAWN = "drawn"
 """The adapter that is drawn for a model."""
@@ -79,8 +79,8 @@ def engine_facts(folder: Path) -> dict[str, str]:
     refused = undrawn or dict(facts.refused_adapters).get(DRAWN, "")
     return {
         "batches": YES if facts.batches_ragged else "one row at a time",
-        "prefixes": YES if facts.trims else "whole prompts alone",
-        "drafts": YES if facts.trims else "what it keeps cannot step back",
+        "prefixes": YES if facts.trims else "only whole prompts are reused",
+        "drafts": YES if facts.trims else "its cache cannot be rolled back",
         "adapters": refused or (YES if DRAWN in facts.adapters else NO_LAYERS),
         "windows": window_fact(folder),
     }
@@ -103,8 +103,8 @@ def window_fact(folder: Path) -> str:
     kind = "window:16"
     held = load_engine(folder, memory_limit_bytes=LIMIT_BYTES, kv=kind).facts.extra["kv"]
     if held == "full":
-        return "no layer of the small one keeps KV that grows in a cache of its own"
-    return YES if held == kind else "in some layers; the others keep windows or states of their own"
+        return "no layer keeps a growing KV cache of its own"
+    return YES if held == kind else "in some layers; the others keep windows or states"
 
 
 def pipeline_fact(folder: Path) -> str:
@@ -115,7 +115,7 @@ def pipeline_fact(folder: Path) -> str:
     if len(good) == len(said):
         return YES
     first = next(why for why in said.values() if why != YES)
-    return f"behind layers {', '.join(good)} alone: {first}" if good else first
+    return f"only after layers {', '.join(good)}: {first}" if good else first
 
 
 def _cut_fact(folder: Path, cut: int, layers: int) -> str:
@@ -153,7 +153,7 @@ def fewer_bits_fact(folder: Path, into: Path) -> str:
         out = model(_tokens(0), cache=make_prompt_cache(model))
         return YES if bool(mx.all(mx.isfinite(out)).item()) else "what is made computes no numbers"
     except (UnloadableModel, ValueError, RuntimeError):
-        return "what is made does not compute"
+        return "the quantized model does not run"
 
 
 def facts_of(family: str, folder: Path, tensor: Mapping[str, str]) -> FamilyFacts:

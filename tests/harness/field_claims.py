@@ -52,7 +52,7 @@ def claims_of(owner: type[BaseModel]) -> tuple[Claim, ...]:
     table = owner.table if issubclass(owner, Closed) else NONE
     typed = (_claim(owner, name, info) for name, info in owner.model_fields.items())
     neutral = (
-        Claim(owner, name, "refused unless", "it asks for nothing", accepted, typed=False)
+        Claim(owner, name, "refused unless", "", accepted, typed=False)
         for name, accepted in table.neutral.items()
     )
     harmless = (

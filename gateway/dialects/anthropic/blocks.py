@@ -38,7 +38,7 @@ class AnthropicTextBlockBody(Closed):
     type: Literal["text"]
     text: str
     cache_control: Unused = no_effect("prefixes are found by their content")
-    citations: Unused = no_effect("of an answer already given")
+    citations: Unused = no_effect("part of an earlier answer")
     parsed_output: Unused = no_effect("what the client made of the text")
 
 
@@ -56,7 +56,7 @@ class AnthropicThinkingBlockBody(Closed):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Unused = no_effect("we vouch for no text; what is sent back is taken as it is")
+    signature: Unused = no_effect("shoal signs nothing; text sent back is accepted as it is")
 
 
 class AnthropicRedactedBlockBody(Closed):
@@ -83,7 +83,7 @@ class AnthropicToolUseBody(Closed):
     name: str = Field(min_length=1)
     input: dict[str, Any]
     cache_control: Unused = no_effect("prefixes are found by their content")
-    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    caller: Unused = no_effect("only the model calls tools here")
     toolset_name: Unused = no_effect("of the provider's own tools")
 
 

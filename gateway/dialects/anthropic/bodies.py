@@ -27,16 +27,16 @@ from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
     "service_tier": "x_priority orders requests",
-    "context_management": "nothing of a conversation is ever cut here",
+    "context_management": "conversations are never edited here",
     "container": "the provider's own machines; tools run at the client",
     "mcp_servers": "nothing is fetched from elsewhere; tools run at the client",
-    "betas": "what a body offers is told by its fields",
+    "betas": "the fields of a body decide",
     "cache_control": "prefixes are found by their content",
-    "inference_geo": "about the provider's data centres",
+    "inference_geo": "concerns the provider's data centres",
     "speed": "a model has one speed",
-    "diagnostics": "for the provider's own eyes",
+    "diagnostics": "for the provider only",
     "billing_policy": "nothing is billed",
-    "user_profile_id": "about the provider's accounts",
+    "user_profile_id": "concerns the provider's accounts",
     "workspace_id": "as user_profile_id",
 }
 """Fields that change nothing about the text, and why."""
@@ -44,11 +44,11 @@ HARMLESS = {
 HARMLESS_COUNT = {
     **HARMLESS,
     "max_tokens": "nothing is generated",
-    "stop_sequences": "as max_tokens",
-    "stream": "as max_tokens",
-    "temperature": "as max_tokens",
-    "top_p": "as max_tokens",
-    "top_k": "as max_tokens",
+    "stop_sequences": "nothing is generated",
+    "stream": "nothing is generated",
+    "temperature": "nothing is generated",
+    "top_p": "nothing is generated",
+    "top_k": "nothing is generated",
 }
 """The same where tokens are counted; clients send the body of the message that is to come."""
 
@@ -57,8 +57,8 @@ REFUSED = {
     "max_tokens_to_sample": "send 'max_tokens' instead",
     "stop": "send 'stop_sequences' instead",
     "response_format": "send 'output_config' with a 'format' instead",
-    "thread": "no conversation is held here between turns; send it whole, without 'thread'",
-    "compaction": "no conversation is summarised here; send it whole",
+    "thread": "threads are not kept; send the whole conversation, without 'thread'",
+    "compaction": "conversations are not summarised; send all of it",
 }
 
 # --- tools --------------------------------------------------------------------------------
@@ -73,10 +73,8 @@ class AnthropicOfferedBody(Closed):
     strict: bool | None = None
     cache_control: Unused = no_effect("prefixes are found by their content")
     input_examples: Unused = no_effect("templates have no place for them")
-    defer_loading: bool | None = honoured(
-        "told of from the start, after those that always are there"
-    )
-    allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
+    defer_loading: bool | None = honoured("shown from the start, after the other tools")
+    allowed_callers: Unused = no_effect("only the model calls tools here")
     eager_input_streaming: Unused = no_effect("arguments are sent as soon as they are known")
 
 
@@ -93,7 +91,7 @@ class AnthropicClientToolBody(AnthropicOfferedBody):
 
     named: ClassVar[str] = "type `bash_*`, `text_editor_*`, `memory_*`"
     type: str = honoured("which tool, and its version; the model gets its schema")
-    max_characters: Unused = no_effect("how much of a file is shown is the client's to say")
+    max_characters: Unused = no_effect("the client decides how much of a file it shows")
 
 
 class AnthropicServerToolBody(Closed):
@@ -160,7 +158,7 @@ class AnthropicThinkingBody(Closed):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(
-        "tokens after which thinking is ended; below max_tokens"
+        "most tokens of thinking; below max_tokens"
     )
     display: Unused = no_effect("thinking is shown as it is, never summarised")
 
@@ -177,9 +175,9 @@ class AnthropicOutputBody(Closed):
 
     format: AnthropicFormatBody | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = honoured(
-        "how much to think, at the nearest level that the model's template has"
+        "how much to think, at the nearest level of the model's template"
     )
-    task_budget: Unused = no_effect("how much a task takes is its model's to say")
+    task_budget: Unused = no_effect("the model decides how much a task takes")
 
 
 class AnthropicMetadataBody(Closed):
@@ -187,7 +185,7 @@ class AnthropicMetadataBody(Closed):
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "labels for the provider's own storage"
-    user_id: str | None = honoured("who asks, where x_client_id is missing")
+    user_id: str | None = honoured("the client, if x_client_id is missing")
 
 
 class AnthropicPromptBody(Closed):
@@ -200,9 +198,7 @@ class AnthropicPromptBody(Closed):
     tool_choice: ToolChoiceBody | None = None
     thinking: AnthropicThinkingBody | None = None
     output_config: AnthropicOutputBody | None = None
-    output_format: AnthropicFormatBody | None = honoured(
-        "what output_config.format says, as its beta had it"
-    )
+    output_format: AnthropicFormatBody | None = honoured("the beta's name for output_config.format")
     metadata: AnthropicMetadataBody | None = None
 
 

@@ -20,14 +20,14 @@ HARMLESS_OPTIONS = {
     "main_gpu": "as num_gpu",
     "num_thread": "the runner chooses its threads",
     "num_batch": "the scheduler sizes prefill chunks",
-    "numa": "about a llama.cpp process",
+    "numa": "a setting of llama.cpp",
     "low_vram": "as num_gpu",
-    "f16_kv": "the model's card says how the KV cache is kept",
-    "use_mmap": "about a llama.cpp process",
-    "use_mlock": "about a llama.cpp process",
-    "num_keep": "a context is never shifted, so nothing need be kept",
-    "num_ctx": "a model is placed with its context, which a request does not change",
-    "logits_all": "about a llama.cpp process",
+    "f16_kv": "the model's card sets the type of the KV cache",
+    "use_mmap": "a setting of llama.cpp",
+    "use_mlock": "a setting of llama.cpp",
+    "num_keep": "a context is never shifted",
+    "num_ctx": "placement sets the context, not a request",
+    "logits_all": "a setting of llama.cpp",
     "mirostat": "Ollama's own engine has no such sampler",
     "mirostat_tau": "as mirostat",
     "mirostat_eta": "as mirostat",
@@ -68,9 +68,9 @@ GENERATE_TABLE = FieldTable(
 SHOW_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
-        "system": "what is shown is the model's own; leave it out",
-        "template": "what is shown is the model's own; leave it out",
-        "options": "what is shown is the model's own; leave it out",
+        "system": "leave it out; the model's own is shown",
+        "template": "leave it out; the model's own is shown",
+        "options": "leave it out; the model's own is shown",
     },
 )
 PULL_TABLE = FieldTable(
@@ -119,7 +119,7 @@ class OllamaCalledFunctionBody(Closed):
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    index: int | None = no_effect("the order of the list says it already")
+    index: int | None = no_effect("the order of the list has it")
 
 
 class OllamaToolCallBody(Closed):
@@ -161,7 +161,7 @@ class OllamaFunctionBody(Closed):
 class OllamaToolBody(Closed):
     """A tool, which is a function by any type."""
 
-    type: str | None = no_effect("a tool is its function")
+    type: str | None = no_effect("every tool is a function")
     function: OllamaFunctionBody
 
 
@@ -209,9 +209,9 @@ class SharedBody(ModelBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncate: bool | None = honoured(
-        "true: the oldest turns go of a conversation that does not fit; else that is refused"
+        "true: drop the oldest turns of a conversation that does not fit; false: refuse it"
     )
-    shift: bool | None = only(False, why="an answer ends where its context is full")
+    shift: bool | None = only(False, why="an answer ends when its context is full")
 
 
 class OllamaChatBody(SharedBody):
@@ -236,7 +236,7 @@ class OllamaGenerateBody(SharedBody):
     raw: bool | None = None
     images: Images | None = None
     context: Annotated[list[TokenBody], Field(fail_fast=True)] | None = honoured(
-        "the tokens of an earlier answer and its prompt, which come before this prompt's"
+        "token ids of an earlier prompt and answer, put before this prompt"
     )
 
 

@@ -36,18 +36,18 @@ QUANTISED = (
 )
 CREATE_TABLE = FieldTable(
     empty_asks_nothing=True,
-    harmless={"requires": "it speaks of a version of Ollama's own program"},
+    harmless={"requires": "a version of Ollama's own program"},
     refused={
-        "adapters": "files are not taken in over HTTP; put them into adapters/NAME of the model's "
-        "folder, and name them with 'adapter', or ADAPTER in the Modelfile",
-        "files": "files are not taken in over HTTP; put the model's folder into <data>/models",
+        "adapters": "files cannot be uploaded; put them into adapters/NAME of the model's folder, "
+        "and name them with 'adapter', or ADAPTER in the Modelfile",
+        "files": "files cannot be uploaded; put the model's folder into <data>/models",
         "quantize": QUANTISED,
         "quantization": QUANTISED,
-        "path": "files are not read for a client; send what the Modelfile says as 'modelfile'",
-        "remote_host": "models are of this cluster alone",
-        "renderer": "prompts are made by templates: the model's own, or 'template'",
-        "parser": "how calls are read follows from the model",
-        "info": "what is told of a model is its own",
+        "path": "send the text of the Modelfile as 'modelfile'",
+        "remote_host": "models come from this cluster only",
+        "renderer": "prompts are made by the model's template, or by 'template'",
+        "parser": "the model decides how calls are parsed",
+        "info": "shoal reads these facts from the model's files",
     },
 )
 LicenseBody = Annotated[

@@ -27,26 +27,26 @@ from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
-    "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
+    "prompt_cache_retention": "memory bounds the prefix cache, not time",
     "prompt_cache_options": "as prompt_cache_retention",
-    "prediction": "a hint about speed, which never changes the text",
+    "prediction": "a speed hint that never changes the text",
     "litellm_metadata": "labels of a proxy",
-    "guided_decoding_backend": "one library holds texts to all forms",
+    "guided_decoding_backend": "one library enforces every kind of structured output",
 }
 """Fields that change nothing about the answer, and why."""
-HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of answers that are kept; none is"}
+HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of kept answers; completions are not kept"}
 
 REFUSED_BY_SERVERS = {
     "structural_tag": "send 'guided_grammar' or a schema instead",
-    "guided_whitespace_pattern": "white space between the tokens of JSON is not to be chosen",
-    "grammar_lazy": "a grammar holds from the first token of the answer on",
-    "grammar_triggers": "a grammar holds from the first token of the answer on",
+    "guided_whitespace_pattern": "white space in JSON cannot be chosen",
+    "grammar_lazy": "a grammar applies from the first token of the answer",
+    "grammar_triggers": "a grammar applies from the first token of the answer",
     "stop_token_ids": "send 'stop' instead",
     "bad_words": "send 'logit_bias' instead",
     "allowed_token_ids": "send 'logit_bias' instead",
     "use_beam_search": "there is no beam search",
     "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
-    "truncate_prompt_tokens": "nothing of a prompt is ever cut here",
+    "truncate_prompt_tokens": "prompts are never truncated here",
 }
 """Fields of other servers that speak this dialect, which would change the answer."""
 
@@ -259,7 +259,7 @@ class SharedBody(Closed):
     stream_options: StreamOptionsBody | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = honoured("answers to each prompt")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured("at least 1; -1: as many as fit")
-    prompt_cache_key: str | None = honoured("requests that share it are asked of one instance")
+    prompt_cache_key: str | None = honoured("requests with the same key go to one instance")
     stop: StopBody | None = honoured("at most 16 texts")
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
@@ -270,12 +270,12 @@ class SharedBody(Closed):
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=LEAST_REPETITION, le=10.0)] | None = None
     logit_bias: dict[str, float] | None = honoured("token id to -100..100, at most 1,024")
-    ignore_eos: bool | None = honoured("go on to max_tokens")
+    ignore_eos: bool | None = honoured("generate up to max_tokens")
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: TierBody | None = honoured(
-        "flex: as x_priority low, priority: as x_priority high; said back"
+        "flex: as x_priority low; priority: as x_priority high; echoed"
     )
     response_format: ResponseFormatBody | None = None
     guided_json: SchemaBody | None = None
@@ -325,8 +325,8 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    store: bool | None = honoured("keep the answer on the node, for a while")
-    metadata: Any = honoured("with store: labels, at most 16, which are kept with the answer")
+    store: bool | None = honoured("keep the answer on the node for a while")
+    metadata: Any = honoured("with store: at most 16 labels, kept with the answer")
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
     )
@@ -334,26 +334,26 @@ class ChatCompletionsBody(SharedBody):
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[FunctionBody], Field(fail_fast=True)] | None = honoured(
-        "the older form of tools; one call at most, told in the older form"
+        "the older form of tools; at most one call, in the older form"
     )
     function_call: FunctionChoiceBody | None = honoured("the older form of tool_choice")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: EffortBody | None = honoured(
-        "none switches thinking off; others switch it on where the model can, at the nearest level "
-        "that its template has; minimal switches it off where that has none"
+        "none: no thinking; others: think, at the nearest level of the model's template; "
+        "minimal: no thinking if that has no levels"
     )
     reasoning: ChatReasoningBody | None = None
     thinking: ChatThinkingBody | None = None
     enable_thinking: bool | None = None
-    thinking_budget: Budget | None = honoured("tokens after which thinking is ended; -1: none")
+    thinking_budget: Budget | None = honoured("most tokens of thinking; -1: no limit")
     thinking_budget_tokens: Budget | None = honoured("as thinking_budget")
     thinking_token_budget: Budget | None = honoured("as thinking_budget")
     chat_template_kwargs: TemplateArgumentsBody | None = None
-    continue_final_message: bool | None = honoured("go on with the last assistant turn")
+    continue_final_message: bool | None = honoured("continue the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")
     verbosity: VerbosityBody | None = honoured(
-        "low and high end the system prompt with a sentence about length"
+        "low and high add a sentence about length to the system prompt"
     )
 
 
@@ -387,7 +387,7 @@ class CompletionsBody(SharedBody):
     )
     prompt: PromptBody
     store: bool | None = only(False, why="only chat completions and responses are kept")
-    suffix: str | None = honoured("asks for the middle, of models that can")
+    suffix: str | None = honoured("fill the middle, if the model can")
     echo: bool | None = honoured("puts the prompt first")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "16 when left out; 0 only with echo; -1: as many as fit"

@@ -28,7 +28,7 @@ PARAMETERS: dict[str, Any] = {
 }
 """Of the function that a model is given."""
 _TOLD = "custom:"
-_TOLD_ALONE = "a grammar is told to the model, and named as ignored: nothing holds text to it"
+_TOLD_ALONE = "a grammar is shown to the model, not enforced, and named as ignored"
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
@@ -116,8 +116,8 @@ class ResponsesCustomToolBody(Closed):
         ]
         | None
     ) = honoured(_TOLD_ALONE)
-    defer_loading: Unused = no_effect("every tool is told of from the start")
-    allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
+    defer_loading: Unused = no_effect("the model sees every tool from the start")
+    allowed_callers: Unused = no_effect("only the model calls tools here")
 
 
 # --- offered ------------------------------------------------------------------------------

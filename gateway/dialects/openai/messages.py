@@ -104,7 +104,7 @@ class ToolCallBody(Closed):
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
     function: CalledFunctionBody
-    index: Unused = no_effect("left over from a stream that the client put together")
+    index: Unused = no_effect("left from a stream that the client assembled")
 
 
 class CalledToolBody(Closed):
@@ -120,7 +120,7 @@ class CustomCallBody(Closed):
     id: str = Field(min_length=1)
     type: Literal["custom"]
     custom: CalledToolBody
-    index: Unused = no_effect("left over from a stream that the client put together")
+    index: Unused = no_effect("left from a stream that the client assembled")
 
 
 def _call_tag(value: Any) -> str | None:
@@ -146,7 +146,7 @@ class AssistantMessageBody(Closed):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    annotations: Unused = no_effect("citations of an answer already given")
+    annotations: Unused = no_effect("citations in an earlier answer")
     provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
     cache_control: Unused = no_effect("prefixes are found by their content")
     audio: None = only(why="answers are text")

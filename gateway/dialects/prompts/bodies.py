@@ -14,11 +14,11 @@ from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody, Voca
 from gateway.dialects.openai.messages import MessageBody
 
 OWN_TEMPLATE = "leave it out; a model's own template is used"
-PIECES = "leave it out; /detokenize tells the text of tokens"
+PIECES = "leave it out; /detokenize returns the text of tokens"
 REFUSED_CHAT = {
     "chat_template": OWN_TEMPLATE,
     "chat_template_content_format": OWN_TEMPLATE,
-    "documents": "leave it out; say in a message what the model is to know",
+    "documents": "leave it out; put the text into a message",
     "response_format": "leave it out; a template does not show it",
     "mm_processor_kwargs": "leave it out; models here read text only",
 }
@@ -51,9 +51,7 @@ class TokenizeBody(ConversationBody):
     content: str | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
-    parse_special: bool | None = only(
-        True, why="the names of special tokens are always read as those"
-    )
+    parse_special: bool | None = only(True, why="names of special tokens are always read as such")
 
 
 class DetokenizeBody(AskedModelBody):

@@ -102,7 +102,7 @@ def _tokenized_of(asked: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, b
         text = "send one of 'prompt', 'content' and 'messages'"
         raise BadRequest(text, field=given[1] if given else "prompt")
     if asked.parse_special is False:
-        raise bad_field("parse_special", "the names of special tokens are always read as those")
+        raise bad_field("parse_special", "names of special tokens are always read as such")
     special = _special_of(asked)
     if asked.messages is not None:
         if special:

@@ -38,10 +38,10 @@ class SettingsBody(Closed):
     """`PUT /settings`: values by dotted key, and keys that are to have their defaults again."""
 
     set: dict[str, Value] = Field(
-        default={}, max_length=MOST, description="settings by name, as in `shoal.toml`, with values"
+        default={}, max_length=MOST, description="values of settings by name, as in `shoal.toml`"
     )
     unset: list[StrictStr] = Field(
-        default=[], max_length=MOST, description="settings that `shoal.toml` is to say nothing of"
+        default=[], max_length=MOST, description="settings to remove from `shoal.toml`"
     )
 
 

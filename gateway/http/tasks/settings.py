@@ -19,7 +19,7 @@ class ConfigBody(Closed):
     """`PUT /api/v1/config`."""
 
     allowCloudFallback: bool = Field(
-        description="whether providers' models answer for a task where those before them fail",
+        description="whether providers may answer for a task when the candidates before them fail",
     )
 
 

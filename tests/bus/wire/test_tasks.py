@@ -100,7 +100,9 @@ def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
 
 
 def test_the_guides_own_example_is_sound() -> None:
-    page = Path(__file__).parents[3] / "docs" / "operations" / "tasks.md"
-    table = read_tasks(page.read_text().split("```")[1])
+    page = Path(__file__).parents[3] / "docs" / "operations" / "http-api.md"
+    blocks = page.read_text().split("```toml\n")[1:]
+    (example,) = [one for one in blocks if one.startswith("[providers")]
+    table = read_tasks(example.partition("```")[0])
     assert list(table.tasks) == ["chat"] and list(table.providers) == ["cloud"]
     assert table.tasks["chat"].candidates[-1] == "cloud:gpt-large"

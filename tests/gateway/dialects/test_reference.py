@@ -1,4 +1,4 @@
-"""The page that operators read says what the tables say."""
+"""The pages that operators read name what the tables have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from bus.wire.shares import PRIORITIES
-from gateway.dialects import faults
+from gateway.dialects import faults, to_come
 from gateway.dialects.anthropic import bodies as anthropic_bodies
 from gateway.dialects.ollama import bodies as ollama_bodies
 from gateway.dialects.openai import bodies as openai_bodies
@@ -17,80 +17,85 @@ from gateway.dialects.openai.responses import bodies as responses_bodies
 from gateway.dialects.openai.responses import items as responses_items
 from gateway.dialects.prompts import bodies as prompts_bodies
 
-PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
-BEFORE_OLLAMA, REST = PAGE.split("## Ollama", maxsplit=1)
-OPENAI, RESPONSES = BEFORE_OLLAMA.split("## OpenAI: `/v1/responses`", maxsplit=1)
-OLLAMA, REST = REST.split("## Anthropic", maxsplit=1)
-ANTHROPIC, PROMPTS = REST.split("## Prompts", maxsplit=1)
+FOLDER = Path(__file__).parents[3] / "docs/operations"
+PAGE = (FOLDER / "http-api.md").read_text()
+SECTIONS = (FOLDER / "fields.md").read_text().split("\n## ")
 
 
 def _named(text: str) -> set[str]:
     return set(re.findall(r"`([a-z0-9_]+)`", text))
 
 
-@pytest.mark.parametrize("body", [openai_bodies.ChatCompletionsBody, openai_bodies.CompletionsBody])
-def test_every_openai_field_is_on_the_page(body: type[BaseModel]) -> None:
-    assert set(body.model_fields) - _named(OPENAI) == set()
+def _section(title: str) -> set[str]:
+    (found,) = [one for one in SECTIONS if one.startswith(title)]
+    return _named(found)
+
+
+def _fields(*bodies: type[BaseModel]) -> set[str]:
+    return {name for body in bodies for name in body.model_fields}
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("title", "names"),
     [
-        set(responses_bodies.ResponsesBody.model_fields),
-        set(responses_bodies.ResponsesTextBody.model_fields),
-        set(responses_bodies.ResponsesEffortBody.model_fields),
-        set(responses_bodies.ResponsesStreamOptionsBody.model_fields),
-        set(responses_items.ITEM_TYPES) - {"message"},
-        {"input_image", "input_file", "input_audio"},
+        (
+            "OpenAI: chat",
+            _fields(openai_bodies.ChatCompletionsBody, openai_bodies.CompletionsBody),
+        ),
+        (
+            "OpenAI: responses",
+            _fields(
+                responses_bodies.ResponsesBody,
+                responses_bodies.ResponsesTextBody,
+                responses_bodies.ResponsesEffortBody,
+                responses_bodies.ResponsesStreamOptionsBody,
+            )
+            | set(responses_items.ITEM_TYPES) - {"message"}
+            | {"input_image", "input_file", "input_audio"},
+        ),
+        (
+            "Ollama: chat",
+            _fields(
+                ollama_bodies.OllamaChatBody,
+                ollama_bodies.OllamaGenerateBody,
+                ollama_bodies.OllamaOptionsBody,
+            )
+            | {*ollama_bodies.NEUTRAL_OPTIONS},
+        ),
+        (
+            "Anthropic",
+            _fields(
+                anthropic_bodies.AnthropicMessagesBody,
+                anthropic_bodies.AnthropicCountBody,
+                anthropic_bodies.AnthropicOutputBody,
+            )
+            | _fields(anthropic_bodies.AnthropicThinkingBody) - {"type"}
+            | {"name", "description", "input_schema", "strict", "tool_use_id", "is_error"},
+        ),
+        (
+            "Prompts",
+            _fields(
+                prompts_bodies.TokenizeBody,
+                prompts_bodies.DetokenizeBody,
+                prompts_bodies.ApplyTemplateBody,
+            ),
+        ),
     ],
+    ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_everything_of_responses_is_on_the_page(names: set[str]) -> None:
-    assert names - _named(RESPONSES) == set()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        set(ollama_bodies.OllamaChatBody.model_fields),
-        set(ollama_bodies.OllamaGenerateBody.model_fields),
-        set(ollama_bodies.OllamaOptionsBody.model_fields),
-        set(ollama_bodies.NEUTRAL_OPTIONS),
-    ],
-)
-def test_everything_of_ollamas_is_on_the_page(names: set[str]) -> None:
-    assert names - _named(OLLAMA) == set()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        set(anthropic_bodies.AnthropicMessagesBody.model_fields),
-        {"name", "description", "input_schema", "strict"},
-        set(anthropic_bodies.AnthropicThinkingBody.model_fields) - {"type"},
-        set(anthropic_bodies.AnthropicOutputBody.model_fields),
-        set(anthropic_bodies.AnthropicCountBody.model_fields),
-        {"tool_use_id", "is_error"},
-    ],
-)
-def test_everything_of_anthropics_is_on_the_page(names: set[str]) -> None:
-    assert names - _named(ANTHROPIC) == set()
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        set(prompts_bodies.TokenizeBody.model_fields),
-        set(prompts_bodies.DetokenizeBody.model_fields),
-        set(prompts_bodies.ApplyTemplateBody.model_fields),
-    ],
-)
-def test_everything_about_prompts_is_on_the_page(names: set[str]) -> None:
-    assert names - _named(PROMPTS) == set()
+def test_each_dialects_table_has_every_field(title: str, names: set[str]) -> None:
+    assert names - _section(title) == set()
 
 
 def test_every_error_code_is_on_the_page() -> None:
-    codes = {row.code for row in (*faults.REFUSALS.values(), *faults.FAILURES.values())}
+    tables = (faults.REFUSALS, faults.FAILURES, faults.PULL_FAILURES)
+    codes = {row.code for table in tables for row in table.values()}
     assert codes - _named(PAGE) == set()
+
+
+def test_every_path_that_is_not_answered_is_on_the_page() -> None:
+    paths = {*to_come.TO_COME, *to_come.NOT_OFFERED}
+    assert {path for path in paths if f"`{path}`" not in PAGE} == set()
 
 
 def test_priorities_are_on_the_page_with_their_numbers() -> None:

@@ -99,7 +99,7 @@ def test_a_page_that_is_sent_is_read_where_nothing_is_fetched(plain: GatewayTest
 
 
 def test_the_example_of_the_page_is_answered_as_printed(plain: GatewayTestbed) -> None:
-    section = PRINTED.read_text().partition("## Tools: ")[2].partition("\n## ")[0]
+    section = PRINTED.read_text().partition("\n## Tools: ")[2].partition("\n## ")[0]
     words = shlex.split(section.partition("```\n")[2].partition("```")[0].replace("\\\n", " "))
     url, data = words[1], words[words.index("-d") + 1]
     url = url.replace("http://127.0.0.1:52415", plain.url)

@@ -30,7 +30,7 @@ def clients(invocation: Invocation) -> None:
         output.note(f"{found['trouble']}; what was read before is in force")
     if not found["clients"]:
         output.note(
-            f"no client has asked yet; profiles: {found['file']} (docs/operations/profiles.md)"
+            f"no client has asked yet; profiles: {found['file']} (docs/operations/clients.md)"
         )
 
 

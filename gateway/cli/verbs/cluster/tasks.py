@@ -47,7 +47,7 @@ def tasks(
     if found["trouble"]:
         output.note(f"{found['trouble']}; what was read before is in force")
     if not found["tasks"] and not found["providers"]:
-        output.note(f"no tasks: write them into {found['file']} (docs/operations/tasks.md)")
+        output.note(f"no tasks: write them into {found['file']} (docs/operations/http-api.md)")
 
 
 def task_row(task: Row) -> tuple[str, ...]:

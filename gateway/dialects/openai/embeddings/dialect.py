@@ -25,12 +25,12 @@ HOW_MANY = "a model makes one vector for each input"
 MODEL_S_LENGTH = -1
 REFUSED = {
     "prompt": "it belongs to /v1/completions; send 'input'",
-    "messages": "send their text as 'input'; a template is made for answers",
+    "messages": "send their text as 'input'; templates are for chat",
     "stream": "vectors come in one answer; leave it out",
     "n": HOW_MANY,
-    "normalize": "the model's own files say whether vectors have length 1; leave it out",
+    "normalize": "the model's files decide whether vectors have length 1; leave it out",
     "embed_dtype": "vectors are 32-bit floats; leave it out",
-    "endianness": "bytes come the least one first; leave it out",
+    "endianness": "bytes are little-endian; leave it out",
 }
 """Fields that are known and not offered -> what to do; empty and false ask for nothing."""
 

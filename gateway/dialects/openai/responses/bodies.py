@@ -35,9 +35,9 @@ from gateway.dialects.openai.responses.items import ResponsesInput
 from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
-    "client_metadata": "labels of the client's own",
-    "context_management": "nothing of a conversation is ever cut here",
-    "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
+    "client_metadata": "the client's own labels",
+    "context_management": "conversations are never edited here",
+    "prompt_cache_retention": "memory bounds the prefix cache, not time",
     "prompt_cache_options": "as prompt_cache_retention",
     "litellm_metadata": "labels of a proxy",
 }
@@ -79,10 +79,10 @@ class ResponsesFunctionBody(Closed):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     is_async: Literal[False] | None = only(
-        False, why="the model waits for what its calls answer", alias="async"
+        False, why="the model waits for the results of its calls", alias="async"
     )
-    defer_loading: Unused = no_effect("every tool is told of from the start")
-    allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
+    defer_loading: Unused = no_effect("the model sees every tool from the start")
+    allowed_callers: Unused = no_effect("only the model calls tools here")
     output_schema: Unused = no_effect("templates have no place for it")
 
 
@@ -105,7 +105,7 @@ class ResponsesAllowedToolBody(Closed):
     """One of the tools that are allowed this time, which the client runs."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "of tools of other kinds, which are skipped"
+    others: ClassVar[str] = "for kinds of tools that are skipped"
     type: str
     name: str | None = None
 
@@ -160,8 +160,8 @@ class ResponsesSchemaFormatBody(Closed):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = honoured("for the schema's author; said back")
-    strict: bool | None = no_effect("schemas are always enforced; said back as true")
+    description: str | None = honoured("for the schema's author; echoed")
+    strict: bool | None = no_effect("schemas are always enforced; echoed as true")
 
 
 ResponsesFormat = Annotated[
@@ -188,10 +188,10 @@ class ResponsesEffortBody(Closed):
     """How much to think, and how that is told."""
 
     effort: EffortBody | None = None
-    max_tokens: Budget | None = honoured("tokens after which thinking is ended; -1: none")
-    summary: SummaryBody | None = honoured("tell thinking as its summary, too; whole")
+    max_tokens: Budget | None = honoured("most tokens of thinking; -1: no limit")
+    summary: SummaryBody | None = honoured("also return the whole thinking as its summary")
     generate_summary: SummaryBody | None = honoured("the older name of summary")
-    context: Unused = no_effect("which thinking a model sees again is its template's to say")
+    context: Unused = no_effect("the template decides which earlier thinking the model sees")
 
 
 class ResponsesStreamOptionsBody(Closed):
@@ -236,7 +236,7 @@ class ResponsesPromptBody(Closed):
     reasoning: ResponsesEffortBody | None = None
     previous_response_id: str | None = None
     conversation: ResponsesConversation | None = honoured(
-        "the conversation whose items come before, and which gains those of this response"
+        "its items come first, and it gets those of this response"
     )
     user: str | None = None
     safety_identifier: str | None = None
@@ -250,7 +250,7 @@ class ResponsesBody(ResponsesPromptBody):
     stream_options: ResponsesStreamOptionsBody | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = no_effect(
-        "about tools that the provider runs; said back"
+        "concerns tools that the provider runs; echoed"
     )
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
@@ -259,15 +259,15 @@ class ResponsesBody(ResponsesPromptBody):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = honoured(
-        "auto: the oldest turns go of a conversation that does not fit"
+        "auto: drop the oldest turns of a conversation that does not fit"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
-        "labels, said back"
+        "labels, echoed"
     )
     store: bool | None = None
-    background: bool | None = honoured("answer at once, and make the response without the client")
+    background: bool | None = honoured("answer at once; the response is made without the client")
     service_tier: TierBody | None = honoured(
-        "flex: as x_priority low, priority: as x_priority high; said back"
+        "flex: as x_priority low; priority: as x_priority high; echoed"
     )
     prompt_cache_key: str | None = honoured(
         "requests that share it are asked of one instance; said back"

@@ -33,8 +33,8 @@ class ResponsesTextPartBody(Closed):
 
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: Unused = no_effect("citations of an answer already given")
-    logprobs: Unused = no_effect("of an answer already given")
+    annotations: Unused = no_effect("citations in an earlier answer")
+    logprobs: Unused = no_effect("part of an earlier answer")
     parsed: Unused = no_effect("what the client made of the text")
     prompt_cache_breakpoint: Unused = no_effect("prefixes are found by their content")
 
@@ -93,8 +93,8 @@ class ResponsesMessageBody(Closed):
     role: Literal["user", "assistant", "system", "developer"]
     content: ResponsesContent
     id: str | None = None
-    status: Unused = no_effect("of an answer already given")
-    phase: Unused = no_effect("a note of other models about their own answers")
+    status: Unused = no_effect("part of an earlier answer")
+    phase: Unused = no_effect("other models' note about their own answers")
 
 
 class ResponsesCallBody(Closed):
@@ -105,17 +105,17 @@ class ResponsesCallBody(Closed):
     name: str = Field(min_length=1)
     arguments: str
     id: str | None = None
-    status: Unused = no_effect("of an answer already given")
+    status: Unused = no_effect("part of an earlier answer")
     parsed_arguments: Unused = no_effect("what the client made of the arguments")
     is_async: Literal[False] | None = only(
-        False, why="the model waits for what its calls answer", alias="async"
+        False, why="the model waits for the results of its calls", alias="async"
     )
     # not in the schema: generators of clients take both names for one
     async_: SkipJsonSchema[Literal[False] | None] = only(
-        False, why="as the official client's objects name async"
+        False, why="the official client's name for async"
     )
     namespace: Unused = no_effect("of the provider's own tools")
-    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    caller: Unused = no_effect("only the model calls tools here")
 
 
 class ResponsesCallOutputBody(Closed):
@@ -125,10 +125,10 @@ class ResponsesCallOutputBody(Closed):
     call_id: str = Field(min_length=1)
     output: ResponsesContent
     id: str | None = None
-    status: Unused = no_effect("of a call already answered")
+    status: Unused = no_effect("part of an earlier call")
     name: Unused = no_effect("the call has it")
     namespace: Unused = no_effect("of the provider's own tools")
-    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    caller: Unused = no_effect("only the model calls tools here")
 
 
 class ResponsesThoughtBody(Closed):
@@ -153,8 +153,8 @@ class ResponsesReasoningBody(Closed):
     id: str | None = None
     summary: list[ResponsesSummaryBody] | None = None
     content: list[ResponsesThoughtBody] | None = None
-    encrypted_content: str | None = honoured("of an answer made here; no other can be read")
-    status: Unused = no_effect("of an answer already given")
+    encrypted_content: str | None = honoured("only from an answer of shoal")
+    status: Unused = no_effect("part of an earlier answer")
 
 
 class ResponsesCustomCallBody(Closed):
@@ -165,9 +165,9 @@ class ResponsesCustomCallBody(Closed):
     name: str = Field(min_length=1)
     input: str
     id: str | None = None
-    status: Unused = no_effect("of an answer already given")
+    status: Unused = no_effect("part of an earlier answer")
     namespace: Unused = no_effect("of the provider's own tools")
-    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    caller: Unused = no_effect("only the model calls tools here")
 
 
 class ResponsesCustomOutputBody(Closed):
@@ -177,9 +177,9 @@ class ResponsesCustomOutputBody(Closed):
     call_id: str = Field(min_length=1)
     output: ResponsesContent
     id: str | None = None
-    status: Unused = no_effect("of a call already answered")
+    status: Unused = no_effect("part of an earlier call")
     name: Unused = no_effect("the call has it")
-    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    caller: Unused = no_effect("only the model calls tools here")
 
 
 class ResponsesForeignItemBody(Closed):

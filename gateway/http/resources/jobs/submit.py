@@ -53,13 +53,13 @@ class JobBody(Closed):
     """The body of `POST /v1/jobs`."""
 
     others: ClassVar[str] = ""
-    path: str = Field(description="where the request would be posted, as /v1/chat/completions")
-    body: dict[str, Any] = Field(description="the request, as it would be posted there")
+    path: str = Field(description="the route of the request, such as /v1/chat/completions")
+    body: dict[str, Any] = Field(description="the body of the request")
     ttl_s: Annotated[float, Field(ge=1.0, le=MOST_TTL_S)] | None = Field(
         default=None, description="seconds that the result is kept"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = Field(
-        default=None, description="labels, said back"
+        default=None, description="labels, echoed"
     )
 
 

@@ -15,7 +15,7 @@ from tests.harness.gateway_testbed import ROOT, GatewayTestbed, eventually, gate
 from tests.harness.http_clients import chat, ready
 from tests.harness.typed_lines import examples, typed
 
-PAGE = ROOT / "docs" / "operations" / "profiles.md"
+PAGE = ROOT / "docs" / "operations" / "clients.md"
 SAMPLE = next(iter(re.findall(r"```\n(\[clients.+?)```", PAGE.read_text(), re.DOTALL)))
 
 
