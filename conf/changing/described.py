@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FIRST_LINES = """\
-# The settings of this node. What is commented out has the value that it has without this file: take
-# the # away to have another, or use `shoal config set NAME VALUE`. `shoal config show` tells what
-# is in force and from where. The environment (SHOAL_HTTP_PORT=8080, SHOAL_RUNNER__MAX_ROWS=16) and
-# flags of `shoal up` go before this file.
+# The settings of this node. A line that is commented out shows the default: remove its # to change
+# it, or run `shoal config set NAME VALUE`. `shoal config show` prints every value and its source.
+# The environment (SHOAL_HTTP_PORT=8080, SHOAL_RUNNER__MAX_ROWS=16) and flags of `shoal up` override
+# this file.
 """
 
 

@@ -1,4 +1,4 @@
-"""Makes the generated pages of docs/ from the code, or checks that they are up to date.
+"""Make the generated files of docs/ from the code, or check that they are up to date.
 
     python -m tests.harness.pages [--check]
 
@@ -19,6 +19,7 @@ from tests.harness import (
     limits_page,
     protocol_page,
     reference_page,
+    settings_schema,
     tour_page,
 )
 
@@ -29,6 +30,9 @@ PAGES: dict[Path, Callable[[], str]] = {
         access_page, families_page, fields_page, limits_page, protocol_page, reference_page,
         tour_page,
     )
+} | {
+    settings_schema.SCHEMA: settings_schema.schema,
+    settings_schema.EXAMPLE: settings_schema.example,
 }  # fmt: skip
 
 
