@@ -1,13 +1,13 @@
-"""Write the rooms and the lives of docs/tour.md from the source.
+"""Write the rooms and the states of docs/tour.md from the source.
 
-What stands above the heading `## Rooms` is written by hand and kept. Below it: for each package
-a picture of its rooms with the arrows of their imports, the law of each room, the law of each
-module; then a picture of every table of states in the product.
+The text above the heading `## Rooms` is written by hand and kept. Below it: for each package a
+picture of its imports and one line for each room; then a diagram of every state table.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -31,15 +31,14 @@ FLOORS = (
 """The folders that get a section, in this order."""
 MARK = "## Rooms\n"
 INTRODUCTION = """
-Made by `make docs`: the pictures from the imports, the laws from the first lines of rooms and
-modules. An arrow goes from what imports to what is imported; one that follows from others is left
-out. Boxes are rooms, round ones single files.
+`make docs` writes the rest of this page: the pictures from the imports, the lines from the first
+sentence of each room's `__init__.py`. An arrow points from the importer to the imported; arrows
+that follow from others are left out. Boxes are rooms, round nodes are files.
 """
 LIVES = """
-## Lives
+## States
 
-Made by `make docs` from the tables in the code: a state, a signal, the next state. A signal that a
-table does not list changes nothing.
+Each diagram is a table in the code. A signal that a state does not list changes nothing.
 """
 
 Edge = tuple[str, str]
@@ -57,28 +56,20 @@ def made(tree: Tree) -> str:
 
 
 def section(tree: Tree, floor: str) -> str:
-    """Return one package: its law, its picture, its rooms, its modules."""
+    """Return one package: its law, its picture, and a line for each of its rooms."""
     name = dotted(floor)
-    parts = [f"\n### {floor}/\n\n{law(tree.modules[name])}\n", picture(tree, name)]
-    rooms = tree.folders_of(name)
-    if rooms:
-        parts.append("\n| room | its law |\n|---|---|\n")
-        parts += [f"| `{_path(room)}/` | {law(tree.modules[room])} |\n" for room in rooms]
-    elsewhere = {dotted(other) for other in FLOORS if other.startswith(f"{floor}/")}
-    parts.append("\n| module | its law |\n|---|---|\n")
-    parts += [
-        f"| `{module.path.removeprefix(floor + '/')}` | {_first(module)} |\n"
-        for module in sorted(tree.product, key=lambda module: module.path)
-        if module.path.startswith(floor + "/")
-        and not module.is_room
-        and not any(module.name.startswith(f"{room}.") for room in elsewhere)
-    ]
-    return "".join(parts)
+    parts = [f"\n### {floor}/\n\n{_first(tree.modules[name])}\n", picture(tree, name)]
+    lines = [line(tree, room) for room in sorted(tree.folders_of(name))]
+    return "".join([*parts, *(["\n"] if lines else []), *lines])
 
 
-def law(module: Module) -> str:
-    """Return the whole docstring of a module as one line that a table may hold."""
-    return " ".join((ast.get_docstring(module.tree) or "").split()).replace("|", "\\|")
+def line(tree: Tree, room: str) -> str:
+    """Return one room's line; the rooms in it by name, unless they have a section of their own."""
+    has_section = room in map(dotted, FLOORS)
+    inner = [] if has_section else [r for r in sorted(tree.rooms) if r.startswith(f"{room}.")]
+    names = ", ".join(f"`{_path(r.removeprefix(f'{room}.'))}`" for r in inner)
+    about = f" Inside: {names}." if inner else ""
+    return f"- `{_path(room)}/`: {_sentence(tree.modules[room])}{about}\n"
 
 
 def picture(tree: Tree, name: str) -> str:
@@ -108,7 +99,7 @@ def reduced(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def lives(tree: Tree) -> str:
-    """Draw every table of states, with what its docstring says."""
+    """Draw every state table, with its docstring."""
     parts = [LIVES]
     for module in tree.product:
         for name, table, about in state_tables(module):
@@ -152,7 +143,11 @@ def _path(room: str) -> str:
 
 
 def _first(module: Module) -> str:
-    return " ".join(module.law.split()).replace("|", "\\|")
+    return " ".join(module.law.split())
+
+
+def _sentence(module: Module) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z`])", _first(module))[0]
 
 
 def _text(node: ast.stmt | None) -> str:
