@@ -1,10 +1,11 @@
-"""Write docs/protocol.md from the code: fields of kinds and frames."""
+"""Write docs/protocol.md from the code: every kind and frame, with its fields."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 from bus.wire import codec
@@ -17,18 +18,30 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 HEAD = f"""# Protocol
 
-Generated from the code by `make docs`; do not edit. Protocol versions
-spoken: {PROTOCOL_MIN} to {PROTOCOL_MAX}.
+Made by `make docs` from the code; do not edit. Protocol versions: {PROTOCOL_MIN} to {PROTOCOL_MAX}.
 
-Every envelope (control and telemetry planes) is one msgpack array:
-`[version, kind, node, process, boot, seq, body]`. On a PUB/SUB socket it follows a frame with
-its topic; the retained values that match a new subscription come as one message
-`[prefix, topic, payload, topic, payload, ...]`. The kinds
-{", ".join(f"`{kind}`" for kind in sorted(FIRST_WORDS))} have version {FIRST_WORDS_PROTOCOL}
-and the fields below for ever ([decision 0015](decisions/messages.md#0015)).
-Data frames are msgpack arrays `[tag, *fields]`.
-Topics, and the file of each kind: [reference.md](reference.md).
+An envelope (control and telemetry planes) is a msgpack array:
+`[version, kind, node, process, boot, seq, body]`. On a PUB/SUB socket a frame with its topic comes
+first. Retained values that match a new subscription arrive in one message:
+`[prefix, topic, payload, topic, payload, ...]`. {", ".join(f"`{k}`" for k in sorted(FIRST_WORDS))}
+keep version {FIRST_WORDS_PROTOCOL} and their fields forever
+([decision 0015](decisions/messages.md#0015)).
+A data frame is a msgpack array: `[tag, *fields]`. Topics: [reference.md](reference.md).
+Types without a prefix are in `bus/wire/`. A `?` marks an optional field.
 """
+GROUPS: Mapping[str, tuple[str, str]] = {
+    "commands": ("Commands", "To the leader; each gets one answer."),
+    "events": ("Events", "Facts with an index in the cluster's log."),
+    "readings": ("Readings", "Measurements; the latest wins."),
+    "collectives": ("Collective test", "What ranks measured of the links between nodes."),
+    "control": ("Control", "Term, snapshots, slots, diagnostics."),
+    "gateways": ("Gateways", "Between gateways of different nodes: cancels, records."),
+    "peers": ("Peers", "Between switchboards of different nodes."),
+    "weights": ("Weights", "Between workers: manifests and bytes of models."),
+}
+"""Modules of messages, in this order; others follow under their own names."""
+NOISE = ("typing.", "bus.wire.messages.", "bus.", "wire.ids.", "wire.", "<class '", "'>")
+"""What a type's name is shown without."""
 
 
 def first_paragraph(thing: object) -> str:
@@ -36,49 +49,75 @@ def first_paragraph(thing: object) -> str:
 
 
 def type_name(annotation: object) -> str:
+    """Return a type as the tables show it."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
     text = re.sub(
         r"Annotated\[str, StringConstraints\(.*?pattern=('[^']*').*?\)\]", r"text \1", text
     )
-    for noise in ("typing.", "bus.wire.messages.", "bus.", "<class '", "'>"):
+    for noise in NOISE:
         text = text.replace(noise, "")
     return text.replace("|", "\\|")
 
 
-def kind_section(kind: str, cls: type[Message]) -> str:
-    rows = [
-        f"| `{name}` | `{type_name(field.annotation)}` | {'yes' if field.is_required() else 'no'} |"
+def fields_of(cls: type[Message]) -> str:
+    """Return a kind's fields as one cell: name, `?` for an optional one, type."""
+    return "; ".join(
+        f"`{name}{'' if field.is_required() else '?'}: {type_name(field.annotation)}`"
         for name, field in cls.model_fields.items()
         if name != "kind"
-    ]
-    table = "| field | type | required |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
-    return f"### `{kind}`\n\n{first_paragraph(cls)}\n\n{table}".rstrip() + "\n"
+    )
 
 
 def kinds() -> str:
-    parts = [kind_section(kind, cls) for kind, cls in sorted(codec.KINDS.items())]
-    return "## Kinds\n\n" + "\n".join(parts)
+    """Return a table of kinds for each module of messages."""
+    found: dict[str, dict[str, type[Message]]] = {}
+    for kind, cls in codec.KINDS.items():
+        found.setdefault(cls.__module__, {})[kind] = cls
+    named = {module: _group(module) for module in found}
+    ranks = {name: place for place, name in enumerate(GROUPS)}
+    ordered = sorted(found, key=lambda module: ranks.get(named[module], len(ranks)))
+    parts: list[str] = []
+    for module in ordered:
+        title, about = GROUPS.get(named[module], (named[module].capitalize(), ""))
+        lines = [f"## {title}\n", f"{about} `{module.replace('.', '/')}.py`\n".lstrip()]
+        lines += ["| kind | meaning | fields |", "|---|---|---|"]
+        lines += [
+            f"| `{kind}` | {_cell(first_paragraph(cls))} | {fields_of(cls)} |"
+            for kind, cls in sorted(found[module].items())
+        ]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _group(module: str) -> str:
+    """Return the last part of a module's name that says more than `messages`."""
+    return [part for part in module.split(".") if part != "messages"][-1]
 
 
 def frames() -> str:
-    found = [
-        value
-        for value in vars(tokens).values()
-        if isinstance(value, type) and issubclass(value, ArrayFrame) and value is not ArrayFrame
+    """Return the table of data frames."""
+    rows = [
+        f"| `{cls.__name__}` | {_cell(first_paragraph(cls))} | "
+        + ", ".join(f"`{name}`" for name in cls.__struct_fields__)
+        + " |"
+        for cls in vars(tokens).values()
+        if isinstance(cls, type) and issubclass(cls, ArrayFrame) and cls is not ArrayFrame
     ]
-    parts: list[str] = []
-    for cls in found:
-        fields = ", ".join(f"`{name}`" for name in cls.__struct_fields__)
-        parts.append(f"- **{cls.__name__}** ({fields}): {first_paragraph(cls)}")
-    return "## Data frames\n\n" + "\n".join(parts) + "\n"
+    about = f"Between a gateway process and a lead runner. `{tokens.__name__.replace('.', '/')}.py`"
+    head = ["## Data frames\n", f"{about}\n", "| frame | meaning | fields |", "|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def reasons() -> str:
     lists = {
-        "A request fails because of": FailReason,
-        "A choice finishes because of": FinishReason,
-        "A refusal is because of": RefusalReason,
+        "A request fails with": FailReason,
+        "A choice finishes with": FinishReason,
+        "A refusal has": RefusalReason,
     }
     parts = [
         f"{text} " + ", ".join(f"`{r}`" for r in typing.get_args(kind)) + "."

@@ -17,8 +17,7 @@ from typing import Any, cast
 import typer.main
 
 from bus import service
-from bus.wire import codec, topics
-from bus.wire.messages import tokens
+from bus.wire import topics
 from conf.sections import environment_of
 from conf.settings import DEFAULTS_FILE
 from conf.supervisord import PROGRAMS
@@ -26,76 +25,63 @@ from gateway.cli.app import EPILOG, app
 from gateway.cli.output import errors
 from gateway.http.routes import ROUTES, add_routes
 from runner.lifecycle import EXIT_CODES
-from tests.harness.protocol_page import first_paragraph
 from tests.house.trees import Module, Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference.md"
 HEAD = """# Reference
 
-Made by `make docs` from the code; do not edit. Each row names the file it comes from. The fields of
-messages and frames are in [protocol.md](protocol.md); how to run things is in
-[operations/](operations/).
+Made by `make docs` from the code; do not edit. Every name that users and other programs meet. The
+messages and frames are in [protocol.md](protocol.md).
 """
-GROUPS: Mapping[str, tuple[str, str]] = {
-    "commands": ("Commands", "Wanted of the holder; each is answered once."),
-    "events": ("Events", "Happened; each has a place in the cluster's one log."),
-    "readings": ("Readings", "Measured; the latest wins."),
-    "collectives": ("The collective test", "What ranks found of the links between nodes."),
-    "control": ("Control", "The term, snapshots, slots, diagnoses."),
-    "gateways": ("Gateways", "Between gateways of different nodes: cancels, records."),
-    "peers": ("Peers", "Between switchboards of different nodes."),
-    "weights": ("Weights", "Between workers: what a model is made of, and its bytes."),
-}
-"""Modules of messages, in this order; one that is not named here comes last under its own name."""
 VARIABLES: Mapping[str, str] = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "given to processes that pull: nothing is drawn",
-    "HF_HUB_DISABLE_TELEMETRY": "given to processes that pull: nothing is told of us",
-    "HF_HUB_DISABLE_XET": "given to processes that pull: bytes come by HTTP ranges alone",
-    "HF_HUB_OFFLINE": "where it is set, no hub is asked",
-    "HF_TOKEN": "the hub's token of a node that pulls, else what `hf auth login` left",
-    "HF_ENDPOINT": "the hub that models are pulled from, else https://huggingface.co",
-    "HF_HOME": "where Hugging Face's cache is; models in it are used, never written",
-    "HF_HUB_CACHE": "that cache itself; wins over HF_HOME",
-    "HOME": "given to the node by the service that starts it",
-    "KMP_BLOCKTIME": "given to runners: how soon MKL's threads sleep",
-    "SHOAL_LEASE": "given to the program of `shoal lease run`: the lease that it has",
-    "LD_PRELOAD": "given to runners: what multiplies matrices, see `runner.blas`",
-    "MLX_METAL_FAST_SYNCH": "given to runners before they import MLX: `runner.metal_fast_synch`",
-    "MKL_DYNAMIC": "given to runners: MKL takes the threads that it is told",
-    "MKL_INTERFACE_LAYER": "given to runners: MKL's interface with 32-bit integers, as MLX has",
-    "MKL_NUM_THREADS": "given to runners: `runner.blas_threads`",
-    "MKL_THREADING_LAYER": "given to runners: by what MKL makes threads",
-    "MLX_ENABLE_CACHE_THRASHING_CHECK": "given to runners, 0 unless exported: on CUDA MLX goes on "
-    "where shapes change more often than its caches hold them",
-    "MLX_HOSTFILE": "given to MLX: the ring's addresses",
-    "MLX_IBV_DEVICES": "given to MLX: the RDMA device between each two ranks",
-    "MLX_JACCL_COORDINATOR": "given to MLX: where rank 0 listens",
-    "MLX_RANK": "given to MLX: the rank of this process",
-    "OPENBLAS_CORETYPE": "given to runners: OpenBLAS's kernels, where others are faster",
-    "OPENBLAS_NUM_THREADS": "given to runners: `runner.blas_threads`",
-    "OPENBLAS_THREAD_TIMEOUT": "given to runners: how soon OpenBLAS's threads sleep",
-    "PATH": "where the system's RDMA tools are looked for",
-    "PROMETHEUS_MULTIPROC_DIR": "given to HTTP processes: where they count together",
-    "PYTHONPATH": "given to the process that compiles kernels",
-    "PYTHONUNBUFFERED": "given to every process: its log is written at once",
-    "SHOAL_API_KEY": "the key that `shoal` presents to a node",
-    "SHOAL_HOME": "the home of the node, as `--home`",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "set for pulling processes: no progress bars",
+    "HF_HUB_DISABLE_TELEMETRY": "set for pulling processes: no telemetry",
+    "HF_HUB_DISABLE_XET": "set for pulling processes: HTTP ranges only",
+    "HF_HUB_OFFLINE": "if set, no hub is contacted",
+    "HF_TOKEN": "the hub's token; default: the one that `hf auth login` stored",
+    "HF_ENDPOINT": "the hub; default: https://huggingface.co",
+    "HF_HOME": "Hugging Face's cache; shoal reads its models and never writes there",
+    "HF_HUB_CACHE": "the cache itself; overrides HF_HOME",
+    "HOME": "set for the node by the system service that starts it",
+    "KMP_BLOCKTIME": "set for runners: when MKL's threads sleep",
+    "SHOAL_LEASE": "set for the program of `shoal lease run`: its lease",
+    "LD_PRELOAD": "set for runners: the BLAS library, see `runner.blas`",
+    "MLX_METAL_FAST_SYNCH": "set for runners before they import MLX: `runner.metal_fast_synch`",
+    "MKL_DYNAMIC": "set for runners: MKL uses exactly the given threads",
+    "MKL_INTERFACE_LAYER": "set for runners: 32-bit integers, as in MLX",
+    "MKL_NUM_THREADS": "set for runners: `runner.blas_threads`",
+    "MKL_THREADING_LAYER": "set for runners: MKL's thread library",
+    "MLX_ENABLE_CACHE_THRASHING_CHECK": "set for runners to 0 unless exported: on CUDA, MLX then "
+    "continues if shapes change more often than its caches hold them",
+    "MLX_HOSTFILE": "set for MLX: the ring's addresses",
+    "MLX_IBV_DEVICES": "set for MLX: the RDMA device between each two ranks",
+    "MLX_JACCL_COORDINATOR": "set for MLX: the address of rank 0",
+    "MLX_RANK": "set for MLX: this process's rank",
+    "OPENBLAS_CORETYPE": "set for runners: faster OpenBLAS kernels, if there are any",
+    "OPENBLAS_NUM_THREADS": "set for runners: `runner.blas_threads`",
+    "OPENBLAS_THREAD_TIMEOUT": "set for runners: when OpenBLAS's threads sleep",
+    "PATH": "searched for the system's RDMA tools",
+    "PROMETHEUS_MULTIPROC_DIR": "set for HTTP processes: the folder of their shared counters",
+    "PYTHONPATH": "set for the process that compiles kernels",
+    "PYTHONUNBUFFERED": "set for every process: logs are written at once",
+    "SHOAL_API_KEY": "the API key that `shoal` sends",
+    "SHOAL_HOME": "the node's home, like `--home`",
     "SHOAL_LAUNCHED_BY": "what started the node, for its card",
-    "SHOAL_SLOT": "given to a runner: its slot",
-    "SHOAL_CA": "the certificates that `shoal` trusts at an https address, as `--ca`",
-    "SHOAL_URL": "the node that `shoal` talks to, as `--url`",
-    "SUDO_USER": "whom a service runs as, when `sudo` installs it",
+    "SHOAL_SLOT": "set for a runner: its slot",
+    "SHOAL_CA": "certificates that `shoal` trusts at an https address, like `--ca`",
+    "SHOAL_URL": "the node that `shoal` calls, like `--url`",
+    "SUDO_USER": "the user of a service that `sudo` installs",
     "SUPERVISOR_ENABLED": "set by supervisord: a process whose supervisor dies ends itself",
-    "TMPDIR": "given to runners: where MLX keeps compiled kernels",
-    "XDG_CONFIG_HOME": "where `shoal.toml` lies without a home",
-    "XDG_DATA_HOME": "where models lie without a home",
-    "XDG_STATE_HOME": "where the node's state lies without a home",
+    "TMPDIR": "set for runners: the folder of MLX's compiled kernels",
+    "XDG_CONFIG_HOME": "the folder of `shoal.toml` without a home",
+    "XDG_DATA_HOME": "the folder of models without a home",
+    "XDG_STATE_HOME": "the folder of the node's state without a home",
 }
-"""What each variable means that is no setting. Making the page fails for one that is not here."""
+"""The meaning of each variable that is no setting. A variable without an entry fails the page."""
 NAMES = re.compile(r"(SHOAL|MLX|MKL|KMP|XDG|HF|OPENBLAS|PROMETHEUS)_[A-Z_]*[A-Z]")
 FOREIGN = ("SHOAL_PROVE",)
-"""Names that only tests set, and that the settings let pass."""
+"""Names that only tests set; the settings ignore them."""
 
 Row = Sequence[object]
 
@@ -123,7 +109,7 @@ class Recorder:
 def page() -> str:
     """Return the whole page."""
     tree = Tree()
-    parts = [topic_rows(), *message_rows(), frame_rows(), command_rows(), route_rows()]
+    parts = [topic_rows(), command_rows(), route_rows()]
     parts += [setting_rows(), variable_rows(tree), program_rows(tree), exit_rows()]
     return "\n".join([HEAD, *parts])
 
@@ -146,34 +132,6 @@ def topic_rows() -> str:
     return _section("Topics", f"The table is {_file_of(topics.__name__)}.", head, rows)
 
 
-def message_rows() -> Iterator[str]:
-    """Yield the kinds of messages, a section for each module of them; bodies of events as well."""
-    found: dict[str, dict[str, type[Any]]] = {}
-    for kind, cls in codec.KINDS.items():
-        found.setdefault(cls.__module__.rpartition(".")[2], {})[kind] = cls
-    order = [*GROUPS, *sorted(set(found) - set(GROUPS))]
-    for group in order:
-        kinds = found.get(group, {})
-        title, about = GROUPS.get(group, (group.capitalize(), ""))
-        if kinds:
-            rows = (
-                (f"[`{kind}`](protocol.md#{kind})", first_paragraph(cls), _file_of(cls.__module__))
-                for kind, cls in sorted(kinds.items())
-            )
-            yield _section(title, about, ("kind", "meaning", "file"), rows)
-
-
-def frame_rows() -> str:
-    """Return the frames of the data plane."""
-    rows = (
-        (f"`{name}`", first_paragraph(cls), _file_of(cls.__module__))
-        for name, cls in vars(tokens).items()
-        if inspect.isclass(cls) and cls.__module__ == tokens.__name__ and cls.__doc__
-    )
-    about = "Between a gateway process and a lead runner, request by request."
-    return _section("Data frames", about, ("frame", "meaning", "file"), rows)
-
-
 def command_rows() -> str:
     """Return the verbs of `shoal`, with the file of each."""
     rows: list[Row] = []
@@ -181,8 +139,7 @@ def command_rows() -> str:
         code = inspect.unwrap(verb.callback)
         meaning = " ".join((verb.help or "").split("\n\n")[0].split())
         rows.append((f"`shoal {' '.join(words)}`", meaning, _file_of(code.__module__)))
-    about = "Options: `shoal VERB --help`; examples: [operations/command-line.md]"
-    about += "(operations/command-line.md)."
+    about = "Options: `shoal VERB --help`. Examples: [command-line](operations/command-line.md)."
     return _section("Commands of the command line", about, ("command", "meaning", "file"), rows)
 
 
@@ -194,21 +151,22 @@ def route_rows() -> str:
         (f"`{r.method} {r.path}`", r.summary, r.tag, _file_of(_module(recorder.resources[r.path])))
         for r in ROUTES
     )
-    about = "Ollama's also answer under `/ollama`. [operations/http-api.md](operations/http-api.md)"
-    about += " says what is honoured."
+    about = "Ollama's routes also answer under `/ollama`. "
+    about += "Fields and errors: [http-api](operations/http-api.md)."
     return _section("Routes", about, ("route", "meaning", "API", "file"), rows)
 
 
 def setting_rows() -> str:
-    """Return the settings: key, default, variable, and what `conf/default.toml` says of each."""
+    """Return the settings: key, default, and the first sentence of `conf/default.toml`."""
     meanings = _comments(DEFAULTS_FILE.read_text())
     rows: list[Row] = []
     for key, value in _flat(tomllib.loads(DEFAULTS_FILE.read_text()), ""):
-        variable = next(iter(environment_of({key: ""})))
-        rows.append((f"`{key}`", f"`{_shown(value)}`", f"`{variable}`", meanings.get(key, "")))
-    about = "Each is documented in `conf/default.toml`; types and limits are in "
-    about += "`conf/settings.py` and `conf/sections.py`."
-    return _section("Settings", about, ("setting", "default", "variable", "meaning"), rows)
+        rows.append((f"`{key}`", f"`{_shown(value)}`", meanings.get(key, "")))
+    about = "In full: [settings.example.toml](settings.example.toml); types and limits: "
+    about += "[settings.schema.json](settings.schema.json), from `conf/settings.py` and "
+    variable = next(iter(environment_of({"runner.max_rows": ""})))
+    about += f"`conf/sections.py`. The variable of `runner.max_rows` is `{variable}`."
+    return _section("Settings", about, ("setting", "default", "meaning"), rows)
 
 
 def variable_rows(tree: Tree) -> str:
@@ -227,7 +185,7 @@ def variable_rows(tree: Tree) -> str:
         for name, paths in named.items()
         if paths
     )
-    about = "Beside `SHOAL_<SETTING>`, above."
+    about = "In addition to the settings' variables."
     return _section("Environment", about, ("variable", "meaning", "files"), rows)
 
 
@@ -238,7 +196,7 @@ def program_rows(tree: Tree) -> str:
         for program in PROGRAMS
     ]
     rows.append(("`runner:00` ...", tree.modules["runner"].law, "`runner/__main__.py`"))
-    about = "Written by `conf/supervisord.py`; `supervisorctl status` shows them. The worker alone "
+    about = "`conf/supervisord.py` writes them; `supervisorctl status` shows them. Only the worker "
     about += "starts runners."
     return _section("Supervisor programs", about, ("program", "meaning", "file"), rows)
 
@@ -251,8 +209,8 @@ def exit_rows() -> str:
         code, _, meaning = part.partition(" ")
         rows.append((code, "`shoal`", meaning, _file_of(errors.__name__)))
     served = {
-        service.EXIT_FAILED: "failed; supervisord starts it again",
-        service.EXIT_ROLE_TAKEN: "another process of this home has the role",
+        service.EXIT_FAILED: "failed; supervisord restarts it",
+        service.EXIT_ROLE_TAKEN: "the role is taken by another process of this home",
         service.EXIT_ORPHANED: "its supervisor died",
     }
     rows += [
