@@ -1,6 +1,6 @@
-"""Which rows run next: the `Scheduler`, and what it decides with.
+"""Decide which rows run next: the `Scheduler` and its parts.
 
-Pure: time arrives as `now`. Knows tokens and bytes, never an array.
+Pure: time arrives as `now`. Works on tokens and bytes, never on arrays.
 """
 
 from runner.schedule.intake import Arrival

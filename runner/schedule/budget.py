@@ -1,19 +1,18 @@
-"""How much of the time prefill may have beside decodes.
+"""Divide time between prefill and decode.
 
-Pure. `PrefillAccount` turns one setting, the prefill share s, into chunks: while rows decode,
-prefill earns s / (1 - s) seconds for each second of decoding, and a chunk is run when it is paid
-for. So ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, at any chunk size.
-A single chunk is kept under a bound as well, so that the tail of the ITL follows its mean: with
-it a mixed step stays under `EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s)
-where smaller chunks would waste too much of prefill's time.
+Pure. `PrefillAccount` turns one setting, the prefill share s, into chunks. While rows decode,
+prefill earns s / (1 - s) seconds per second of decoding, and a chunk runs when it is paid for. So
+ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, at any chunk size. A single
+chunk is bounded too, so that the tail of the ITL follows its mean: a mixed step stays under
+`EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s) where smaller chunks would waste
+too much of prefill's time.
 
-Where more prompts wait than s gives their due, rows share the time: of p prompts and d decodes
-prefill gets p / (p + d), short prompts counted several times, so that many short questions that
-come together are not served one by one beside the first of them. Decodes keep at least
-1 / `CROWD` of what s leaves them.
+If more prompts wait than s covers, rows share the time: of p prompts and d decodes prefill gets p /
+(p + d). Short prompts count several times, so that many short questions that arrive together are
+not served one by one beside the first. Decodes keep at least 1 / `CROWD` of what s leaves them.
 
-Chunked prefill mixed with decodes is Sarathi-Serve's; the budget in seconds instead of tokens is
-ours, and equal shares for rows are processor sharing.
+Sources: chunked prefill mixed with decodes is Sarathi-Serve's; equal shares for rows are processor
+sharing. The budget in seconds instead of tokens is ours.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from dataclasses import dataclass, field
 from runner.schedule.costs import CostModel, GroupSize
 
 EVEN_TAIL, TAIL = 1.0, 1.3
-"""Bounds of a mixed step, in units of the mean step 1 / (1 - s): where chunks of that size are
-efficient, and where they are not."""
+"""Bounds of a mixed step, in units of the mean step 1 / (1 - s): with efficient chunks, and with
+inefficient ones."""
 DEAR = 1.25
-"""Chunks are inefficient whose tokens cost so many times those of a chunk without bound."""
+"""A chunk is inefficient if its tokens cost this many times those of an unbounded chunk."""
 CROWD = 4.0
-"""Decodes never get less than 1 / `CROWD` of what s leaves them, however many prompts wait."""
+"""Decodes always get at least 1 / `CROWD` of what s leaves them, however many prompts wait."""
 BOUT_CHUNKS = 4
-"""Chunks are measured in bouts of so many."""
+"""Chunks are measured in groups of this many."""
 QUIET_EVERY = 96
-"""After so many steps without an undisturbed decode, one is arranged."""
+"""After this many steps without a pure decode step, one is forced for measurement."""
 LEAST_CHUNK = 16
-"""Smaller chunks cost hardly less; the account spaces them where they are dear."""
+"""Smaller chunks cost hardly less; the account spaces chunks of this size instead."""
 
 
 @dataclass(slots=True)
@@ -45,7 +44,7 @@ class PrefillAccount:
     balance_s: float = 0.0
 
     def share_among(self, prompts: float, decodes: int) -> float:
-        """Return the share of `prompts` rows that wait for their first token beside `decodes`
+        """Return the share of `prompts` rows that wait for their first token, beside `decodes`
         rows."""
         if not prompts:
             return self.share
@@ -57,39 +56,38 @@ class PrefillAccount:
         return share / (1.0 - share) * decode_s
 
     def chunk_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the longest that one chunk beside a decode of `decode_s` may take."""
+        """Return the time limit of one chunk beside a decode of `decode_s`."""
         return (TAIL / (1.0 - share) - 1.0) * decode_s
 
     def even_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the longest where chunks of that size are efficient."""
+        """Return the time limit of one chunk if chunks of that size are efficient."""
         return (EVEN_TAIL / (1.0 - share) - 1.0) * decode_s
 
     def earn(self, earned_s: float, *, chunk_s: float) -> None:
-        """Add what a decode step pays for; earlier savings count up to `BOUT_CHUNKS` times
-        `chunk_s`."""
+        """Add what a decode step pays for; savings are capped at `BOUT_CHUNKS` times `chunk_s`."""
         self.balance_s = min(self.balance_s + earned_s, BOUT_CHUNKS * chunk_s + earned_s)
 
     def affords(self, prefill_s: float) -> bool:
-        """Return whether so many seconds of prefill are paid for."""
         return self.balance_s >= prefill_s * 0.999
 
     def spend(self, prefill_s: float) -> None:
-        """Take the seconds of a chunk that is planned."""
+        """Pay for a planned chunk."""
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:
-        """Take what chunks took beyond what was booked (or less); a debt never exceeds `debt_s`."""
+        """Correct the account by the difference between measured and booked seconds; debt is capped
+        at `debt_s`."""
         self.balance_s = max(self.balance_s - prefill_s, -debt_s)
 
     def forgive(self) -> None:
-        """Drop a debt: nothing decodes that it could be owed to."""
+        """Cancel a debt: no row is decoding."""
         self.balance_s = max(self.balance_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step that was read: its decode rows, its prefill groups, what was booked for
-    them, and the seconds that passed from the step before it to it."""
+    """A finished step: its decode rows, its prefill groups, the booked seconds, and the seconds
+    since the step before it."""
 
     decode_rows: int
     groups: tuple[GroupSize, ...]
@@ -99,12 +97,12 @@ class StepTime:
 
 @dataclass(slots=True)
 class Timekeeper:
-    """Measured steps become costs, and settle the account.
+    """Turns measured steps into costs and settles the account.
 
-    The engine is a step ahead, so a little of one step's time is often seen in its neighbour's.
-    Decodes are therefore learned only between decodes, and chunks in bouts: all that a bout of
-    steps took, less its decodes, is its chunks'. While every step has a chunk, prefill is held
-    for a moment now and then (`wants_quiet`), so that decodes can be measured.
+    The engine is one step ahead, so part of one step's time often shows in its neighbour. Decodes
+    are therefore learned only between decodes, and chunks in bouts: the time of a bout less its
+    decodes is the time of its chunks. If every step has a chunk, prefill is paused now and then
+    (`wants_quiet`) so that decodes can be measured.
     """
 
     costs: CostModel
@@ -115,13 +113,13 @@ class Timekeeper:
 
     @property
     def wants_quiet(self) -> bool:
-        """Return whether prefill is to be held for a moment, so that decodes can be measured."""
+        """Return whether to pause prefill so that decodes can be measured."""
         return self.steps_since_quiet >= QUIET_EVERY
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:
-        """Take a step that was read; `idle_next` when nothing else is under way."""
+        """Record a finished step; `idle_next` if no other step is in flight."""
         self._last = [*self._last[-2:], step]
-        quiet = len(self._last) == 3 and not any(one.groups for one in self._last)
+        quiet = len(self._last) == 3 and not any(earlier.groups for earlier in self._last)
         if quiet and self._last[1].decode_rows:
             self.costs.learn_decode(self._last[1].decode_rows, self._last[1].took_s)
             self.steps_since_quiet = 0
@@ -130,7 +128,7 @@ class Timekeeper:
         if step.groups or self._bout:
             self._bout.append(step)
             self._charge(step)
-        chunks = sum(bool(one.groups) for one in self._bout)
+        chunks = sum(bool(earlier.groups) for earlier in self._bout)
         over = not step.groups and len(self._bout) > 1 and not self._bout[-2].groups
         if self._bout and (idle_next or over or chunks >= BOUT_CHUNKS):
             self._settle()
@@ -138,14 +136,13 @@ class Timekeeper:
             self._last.clear()
 
     def forget(self) -> None:
-        """Forget all that was measured."""
         self.costs.forget()
         self._last.clear()
         self._bout.clear()
 
     def _charge(self, step: StepTime) -> None:
-        """Charge prefill at once with what a step of a bout took beyond its decode: what leaks into
-        a neighbour is charged there."""
+        """Book the time beyond a step's decode as prefill immediately; time that leaks into a
+        neighbour is booked there."""
         if step.decode_rows and self.costs.knows_decode:
             decode_s = self.costs.decode_s(step.decode_rows)
             debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s, self.account.share)

@@ -1,10 +1,9 @@
-"""What a step will take: the seconds of a decode by rows, of prefill groups by size and depth.
+"""Predict the seconds of a step: of a decode by rows, of prefill groups by size and depth.
 
-Pure. Learned from measured steps. A decode's cost is kept for each number of rows. A group's
-cost is taken to be a fixed part, a part for each token (padding included), and a part for each
-token and each token behind it, which is what attention adds; the three are fitted by least
-squares over relative errors, old measurements counting less and less. Where measurements do
-not tell them apart, their usual proportions do.
+Pure. Learned from measured steps. A decode's cost is kept per number of rows. A group's cost has
+three parts: fixed, per token (padding included), and per token and token before it (attention).
+They are fitted by least squares over relative errors; older measurements count less. If
+measurements cannot separate the parts, their usual proportions do.
 """
 
 from __future__ import annotations
@@ -18,40 +17,41 @@ from numpy.typing import NDArray
 DECODE_PRIOR_S = 0.02
 PREFILL_PRIOR_S = 0.001
 FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
-"""The usual proportions: a group's fixed part is worth so many tokens, and behind so many tokens
-a token costs twice as much as a first one."""
+"""The usual proportions: a group's fixed part equals this many tokens, and a token with this many
+tokens before it costs twice as much as a first one."""
 LEAST_PARTS = (0.0, 0.2, 0.0)
-"""Of the usual, the least that each part is believed to be."""
+"""The least plausible value of each part, relative to the usual one."""
 MEMORY = 0.3
 """Weight of the newest measurement."""
 KEPT = 0.85
-"""Weight of all older groups against the newest, in the fit."""
+"""Weight of all older groups relative to the newest, in the fit."""
 USUAL = 0.005
-"""Weight of the usual proportions, in the fit."""
+"""Weight of the usual proportions in the fit."""
 OUTLIER = 3.0
-"""A measurement counts as at most this many times what was expected, or so small a part."""
+"""A measurement is clipped to this many times the expected value, or the inverse."""
 CHUNK_STEP = 8
-"""Chunks are multiples of this many tokens, the last of a prompt excepted."""
+"""Chunks are multiples of this many tokens, except the last of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """A prefill group: its `tokens`, padding included, and the most tokens behind a chunk of it."""
+    """A prefill group: its `tokens`, padding included, and the largest number of tokens before a
+    chunk."""
 
     tokens: int
     depth: int = 0
 
 
-def _near(known: float, measured: float) -> float:
-    return min(max(measured, known / OUTLIER), OUTLIER * known)
+def _near(expected: float, measured: float) -> float:
+    return min(max(measured, expected / OUTLIER), OUTLIER * expected)
 
 
-def _blend(known: float, measured: float) -> float:
-    return known + MEMORY * (_near(known, measured) - known)
+def _blend(average: float, measured: float) -> float:
+    return average + MEMORY * (_near(average, measured) - average)
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
-    """Return the three parts of groups, each in tokens at its usual price."""
+    """Return the three cost parts of groups, each in tokens at its usual price."""
     tokens = sum(group.tokens for group in groups)
     behind = sum(group.tokens * group.depth for group in groups)
     return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])
@@ -59,7 +59,8 @@ def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
 
 @dataclass(slots=True)
 class PrefillFit:
-    """Seconds of prefill groups. `price_s` is what a token costs, by each of the three parts."""
+    """Cost model of prefill groups. `price_s` is the cost of a token, for each of the three
+    parts."""
 
     price_s: NDArray[np.float64] = field(default_factory=lambda: np.full(3, PREFILL_PRIOR_S))
     known: bool = False
@@ -68,11 +69,11 @@ class PrefillFit:
     _moment: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
 
     def seconds(self, groups: Sequence[GroupSize]) -> float:
-        """Return the expected seconds of these groups, one after another."""
+        """Return the expected total seconds of these groups."""
         return float(self.price_s @ _parts(groups))
 
     def learn(self, groups: Sequence[GroupSize], measured_s: float) -> None:
-        """Take the seconds that these groups took together."""
+        """Learn from the total seconds of these groups."""
         parts = _parts(groups)
         expected_s = self.seconds(groups) if self.known else measured_s
         measured_s = _near(expected_s, measured_s)
@@ -91,7 +92,7 @@ class PrefillFit:
 
 @dataclass(slots=True)
 class CostModel:
-    """See the module's law."""
+    """See the module."""
 
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
@@ -103,8 +104,8 @@ class CostModel:
         exact = self._decode_s.get(rows)
         if exact is not None:
             return exact
-        below = max((known for known in self._decode_s if known < rows), default=0)
-        above = min((known for known in self._decode_s if known > rows), default=0)
+        below = max((count for count in self._decode_s if count < rows), default=0)
+        above = min((count for count in self._decode_s if count > rows), default=0)
         if below and above:
             part = (rows - below) / (above - below)
             return self._decode_s[below] * (1 - part) + self._decode_s[above] * part
@@ -113,12 +114,11 @@ class CostModel:
         return self._decode_s[above] if above else DECODE_PRIOR_S
 
     def prefill_s(self, *groups: GroupSize) -> float:
-        """Return the expected seconds of prefill groups."""
         return self.prefill.seconds(groups)
 
     def tokens_within(self, limit_s: float, *, least: int, most: int, depth: int = 0) -> int:
-        """Return the largest chunk at `depth`, in whole `CHUNK_STEP`s, expected to take at most
-        `limit_s`; never fewer than `least` tokens."""
+        """Return the largest chunk at `depth`, in multiples of `CHUNK_STEP`, expected to take at
+        most `limit_s`; at least `least` tokens."""
         fixed_s = self.prefill_s(GroupSize(0, depth))
         token_s = self.prefill_s(GroupSize(1, depth)) - fixed_s
         steps = int((limit_s - fixed_s) / token_s / CHUNK_STEP + 1e-9)
@@ -126,20 +126,16 @@ class CostModel:
 
     @property
     def knows_decode(self) -> bool:
-        """Return whether any decode was measured."""
         return bool(self._decode_s)
 
     def forget(self) -> None:
-        """Know nothing, as at the start."""
         self.prefill = PrefillFit()
         self._decode_s.clear()
 
     def learn_decode(self, rows: int, measured_s: float) -> None:
-        """Take the seconds that one decode of `rows` rows took."""
-        known = self._decode_s.get(rows)
-        self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)
+        average_s = self._decode_s.get(rows)
+        self._decode_s[rows] = measured_s if average_s is None else _blend(average_s, measured_s)
 
     def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
-        """Take the seconds that these groups took together."""
         if groups and measured_s > 0.0:
             self.prefill.learn(groups, measured_s)

@@ -1,6 +1,6 @@
-"""A plan in the making, and what must be remembered of it until its result is read.
+"""A plan under construction, and what to remember until its result arrives.
 
-Pure. Deciding is in `plan` and `prefill`; both write here.
+Pure. `plan` and `prefill` decide; both write here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from runner.schedule.rows import Row, RowEvent
 
 @dataclass(slots=True)
 class Draft:
-    """A plan being made, with what must be remembered until its result is read: who gives a token
-    (`samples`), how far prompts are (`progress`), and what the step was expected to cost."""
+    """A plan under construction, and what to remember until its result arrives: rows that yield a
+    token (`samples`), progress of prompts (`progress`), and the step's expected cost."""
 
     step: int
     now: float
@@ -29,9 +29,9 @@ class Draft:
     decode: list[RowId] = field(default_factory=list[RowId])
     insert: list[PrefixInsert] = field(default_factory=list[PrefixInsert])
     needed: set[EntryId] = field(default_factory=set[EntryId])
-    """Entries that this step reads or makes: not to be evicted by it."""
+    """Entries that this step reads or makes; it must not evict them."""
     fresh: set[EntryId] = field(default_factory=set[EntryId])
-    """Entries that this step makes: to be hit from the next one on."""
+    """Entries that this step makes; later steps can use them."""
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     """Rows whose prompts are scored by chunks of this step."""
@@ -43,7 +43,7 @@ class Draft:
     events: list[RowEvent] = field(default_factory=list[RowEvent])
 
     def sample(self, row_id: RowId, row: Row) -> None:
-        """Have the row give a token in this step: a certain one, where its thinking is at its
+        """Make the row yield a token in this step; a forced one if its thinking reached its
         limit."""
         token = row.next_forced()
         if token is not None:
@@ -53,6 +53,5 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the step would do nothing."""
         does = (self.release, self.preempt, self.evict, self.admit, self.prefill, self.decode)
         return not any((*does, self.insert))

@@ -1,10 +1,10 @@
-"""Which requests are refused at the door, and how long those had better wait.
+"""Decide which requests are refused on arrival, and when they should retry.
 
-Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
-full, unless others have more than their share of it, or one that has not begun stands worse and
-gives its place; what the running rows have left, at the measured cost of a step, says when to come
-again. Standing gets better steadily while one waits, at this runner or before it came: what has
-waited for `promote_after_s` in all gives its place to none, so none is displaced for ever.
+Pure: time arrives as `now`. A request that can never fit is refused. So is one that finds the queue
+full, unless other requesters exceed their share, or a waiting request with a worse standing can be
+displaced. The retry time follows from what the running rows have left, at the measured cost of a
+step. Standing improves while a request waits, here or elsewhere. A request that waited
+`promote_after_s` in total is never displaced.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runner.schedule.table import RowTable
 from runner.text import PreparedRequest
 
 USUAL_TOKENS = 256.0
-"""How long an answer is, until some have ended."""
+"""Assumed length of an answer, until some have ended."""
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that has not begun: who asks, how urgently, since when it has waited for a place at
-    any runner. `returns`: its gateway takes it back; `rows` is how many it has."""
+    """A request that has not begun: its requester, its priority, and since when it has waited at
+    any runner. `returns`: its gateway takes it back. `rows` is its number of rows."""
 
     request_id: RequestId
     sharer: Sharer
@@ -40,25 +40,25 @@ class Arrival:
 
 
 class Intake:
-    """Judges requests by what the table holds; it changes nothing there but that a request which
-    gives its place leaves."""
+    """Decides on requests by the state of the table. It only changes the table when it displaces a
+    request."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._usual_tokens = USUAL_TOKENS
 
     def unfit(self, prepared: PreparedRequest, made: int = 0) -> Refusal | None:
-        """Return why the request cannot be taken, however much room there is; None where it can.
-        It has `made` so many tokens elsewhere."""
+        """Return why the request can never run here; None if it can. It already has `made` tokens
+        from another runner."""
         if prepared.request_id in self._table.requests:
             return Refusal(
-                reason="conflict", message=f"request {prepared.request_id} is open already"
+                reason="conflict", message=f"request {prepared.request_id} already exists"
             )
         return self._never_fits(prepared, made)
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
-        """Return why a request of `sharer` finds no place to wait in, behind requests of the
-        sharers `preparing` that are on their way here; None where it does."""
+        """Return why there is no waiting place for a request of `sharer`, given the requesters of
+        requests on their way (`preparing`); None if there is one."""
         table = self._table
         over = len(table.rows) + len(preparing) - table.max_rows
         if over < 0:
@@ -69,7 +69,7 @@ class Intake:
             return None
         return Refusal(
             reason="queue_full",
-            message=f"{queued} requests are waiting already",
+            message=f"{queued} requests are already waiting",
             position=queued,
             retry_after_s=self._retry_after_s(),
         )
@@ -77,10 +77,10 @@ class Intake:
     def make_place(
         self, coming: Arrival, preparing: Sequence[Arrival], now: float
     ) -> RequestId | Refusal | None:
-        """Return None where there is a place for a request, behind those that are on their way
-        here (`preparing`); else which request gave its place to it, or why there is none. One that
-        was here has left without an end; one on its way is the caller's to forget."""
-        refusal = self.full(coming.sharer, [one.sharer for one in preparing])
+        """Return None if there is a place for a request, given those on their way (`preparing`).
+        Otherwise return the displaced request, or the refusal. A displaced request in the table is
+        removed without an end; one on its way is the caller's to drop."""
+        refusal = self.full(coming.sharer, [arrival.sharer for arrival in preparing])
         if refusal is None:
             return None
         displaced = self.gives_place(coming, preparing, now)
@@ -92,36 +92,38 @@ class Intake:
     def gives_place(
         self, coming: Arrival, preparing: Sequence[Arrival], now: float
     ) -> RequestId | None:
-        """Return which request gives its place to `coming`, which finds all taken; None for none.
+        """Return the request to displace for `coming`; None if there is none.
 
-        Of those here or on their way here (`preparing`) that have not begun, the one that stands
-        worst, the youngest of these, if it stands worse than `coming`. One is passed over whose
-        sharer would have a right to the place back.
+        Candidates are requests here or on their way (`preparing`) that have not begun. The one with
+        the worst standing, then the youngest, is displaced if `coming` stands better. A candidate
+        is skipped if its requester would be entitled to the place.
         """
         aged_s = self._table.settings.promote_after_s
 
-        def _stands(one: Arrival) -> float:
-            return standing(one.priority, now - one.since_at, aged_s)
+        def _stands(arrival: Arrival) -> float:
+            return standing(arrival.priority, now - arrival.since_at, aged_s)
 
         bar = _stands(coming)
-        able = [one for one in (*self._unbegun(now), *preparing) if one.returns]
-        worse = [one for one in able if _stands(one) > bar]
+        able = [arrival for arrival in (*self._unbegun(now), *preparing) if arrival.returns]
+        worse = [arrival for arrival in able if _stands(arrival) > bar]
         if not worse:
             return None
         rows = (row.sharer for row in self._table.rows.values())
-        shares = Shares(itertools.chain(rows, (one.sharer for one in preparing)))
+        shares = Shares(itertools.chain(rows, (arrival.sharer for arrival in preparing)))
         shares.take(coming.sharer)
         worse.reverse()  # of those that came at once the last goes first
-        for one in sorted(worse, key=lambda one: (_stands(one), one.since_at), reverse=True):
+        for arrival in sorted(
+            worse, key=lambda arrival: (_stands(arrival), arrival.since_at), reverse=True
+        ):
             left = shares.copy()
-            for _ in range(one.rows):
-                left.give_back(one.sharer)
-            if left.gives_way(one.sharer) is None:
-                return one.request_id
+            for _ in range(arrival.rows):
+                left.give_back(arrival.sharer)
+            if left.gives_way(arrival.sharer) is None:
+                return arrival.request_id
         return None
 
     def _unbegun(self, now: float) -> list[Arrival]:
-        """Return the requests here of which no row has begun."""
+        """Return the requests of which no row has begun."""
         return [
             Arrival(
                 request_id,
@@ -137,7 +139,7 @@ class Intake:
         ]
 
     def ended(self, row: Row) -> None:
-        """Note how long the answer of a row that has ended was, if it is whole."""
+        """Record the answer length of an ended row, if the answer is complete."""
         if row.finish in ("stop", "length") and row.prepared.max_tokens:
             self._usual_tokens += 0.2 * (len(row.made) - self._usual_tokens)
 
@@ -148,7 +150,10 @@ class Intake:
         if length + prepared.max_tokens > limit:
             return Refusal(
                 reason="context_length",
-                message=f"{length} prompt tokens and {prepared.max_tokens} more exceed {limit}",
+                message=(
+                    f"the prompt ({length} tokens) plus {prepared.max_tokens} tokens to "
+                    f"generate exceed the context of {limit}"
+                ),
                 facts={"prompt_tokens": length, "limit_tokens": limit},
             )
         reserved = min(made + table.settings.headroom_tokens, prepared.max_tokens)
@@ -156,8 +161,10 @@ class Intake:
         if needed_bytes > table.kv_bytes:
             return Refusal(
                 reason="insufficient_memory",
-                message=f"the prompt needs {needed_bytes} bytes of KV memory, "
-                f"{table.kv_bytes} are allowed",
+                message=(
+                    f"the prompt needs {needed_bytes} bytes of KV memory; the limit is "
+                    f"{table.kv_bytes}"
+                ),
                 facts={"needed_bytes": needed_bytes, "limit_bytes": table.kv_bytes},
             )
         return None
@@ -165,20 +172,23 @@ class Intake:
     def _has_share(
         self, sharer: Sharer, queue: Sequence[RequestId], preparing: Sequence[Sharer]
     ) -> bool:
-        """Return whether a place is made in a full queue: another sharer has at least two rows more
-        here, and requests of the same API key wait in at most twice the places there are."""
+        """Return whether a full queue still accepts a request: another requester has at least two
+        rows more here, and requests of the same API key wait in at most twice the available places.
+        """
         table = self._table
         key = sharer[:1]
-        waiting = itertools.chain((table.requests[one][0].sharer for one in queue), preparing)
-        if sum(one[:1] == key for one in waiting) >= 2 * table.settings.max_waiting:
+        waiting = itertools.chain(
+            (table.requests[request_id][0].sharer for request_id in queue), preparing
+        )
+        if sum(asker[:1] == key for asker in waiting) >= 2 * table.settings.max_waiting:
             return False
         rows = (row.sharer for row in table.rows.values())
         return Shares(itertools.chain(rows, preparing)).gives_way(sharer) is not None
 
     def _retry_after_s(self) -> float:
-        """Return how long until the first of the running rows ends, and so a place frees up.
+        """Return the seconds until the first running row should end.
 
-        A row may make all the tokens that it asked for, but ends as soon as the usual one does.
+        A row may use all tokens that it requested, but is assumed to end at the usual length.
         """
         table = self._table
         running = [

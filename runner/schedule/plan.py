@@ -1,12 +1,14 @@
-"""What the engine does next: one step, decided from the rows.
+"""Decide the next step of the engine from the rows.
 
-Pure. The order of deciding: where measured memory is short, let go of kept prefixes, else end the
-youngest row of the lowest class; let ended rows go; make sure that running rows may grow (the
-lowest, youngest of who holds most is preempted where KV is short); admit waiting rows, first of
-who holds fewest, then rank, then age, none overtaken for memory; have rows give way to those who
-hold fewer and have waited; decode every row that can; fill what prefill may take; keep finished
-prompts. Iteration-level batching is Orca's, the mix of chunks and decodes Sarathi-Serve's,
-preemption by recomputation vLLM's.
+Pure. Order of decisions: (1) if measured memory is short, evict kept prefixes, or else end the
+youngest row of the lowest class; (2) release ended rows; (3) reserve memory for running rows, and
+preempt if KV is short: the lowest, youngest row of the requester with most rows; (4) admit waiting
+rows by fewest rows of the requester, then rank, then age; none is overtaken for memory; (5) preempt
+rows for requesters with fewer rows that have waited; (6) decode every row that can; (7) fill
+prefill's share; (8) keep finished prompts.
+
+Sources: iteration-level batching is Orca's, mixing chunks and decodes Sarathi-Serve's, preemption
+by recomputation vLLM's.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from runner.schedule.table import RowTable
 
 
 def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
-    """Return the next step and what became of rows in deciding it; None when nothing can be done.
+    """Return the next step and the row events of deciding it; None if there is nothing to do.
 
-    A plan returned is taken as issued: its result must be committed.
+    A returned plan counts as issued: its result must be committed.
     """
     draft = Draft(table.step + 1, now)
     _relieve(table, draft)
@@ -56,8 +58,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 
 
 def _relieve(table: RowTable, draft: Draft) -> None:
-    """Give memory back where a rank has measured that it takes too much: kept prefixes first, which
-    can be made again; then one row, with the text so far."""
+    """Free memory if a rank measured too much: evict kept prefixes first, because they can be
+    recomputed; then end one row with the text so far."""
     why = table.pressure.due()
     if why is None:
         return
@@ -74,15 +76,15 @@ def _relieve(table: RowTable, draft: Draft) -> None:
 
 
 def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed:
-    """Return the end of a row: a failure where it is all of its request and has said nothing."""
+    """Return the end of a row: a failure if it is the only row of its request and has no output."""
     if row.made or len(row.prepared.choices) > 1:
         return RowFinished(row.key, "memory_pressure", row.cost(now), why)
-    return RowFailed(row.key, "memory_pressure", f"memory is short: {why}", row.cost(now))
+    return RowFailed(row.key, "memory_pressure", f"low memory: {why}", row.cost(now))
 
 
 def _retire(table: RowTable, draft: Draft) -> None:
-    """Release ended rows; the output of a conversation is kept first, a step before its row goes,
-    so that the next turn finds it."""
+    """Release ended rows. The output of a conversation is kept one step earlier, so that the next
+    turn can reuse it."""
     for row in tuple(table.retiring):
         table.drop_held(row)
         keeps = row.prepared.request.prompt_logprobs is None
@@ -96,7 +98,7 @@ def _retire(table: RowTable, draft: Draft) -> None:
 
 
 def _grow(table: RowTable, draft: Draft) -> None:
-    """Reserve KV for the rows that decode in this step, the first in order first."""
+    """Reserve KV for the rows that decode in this step, in order."""
     growing = [
         row for row in table.live.values() if row.wants_token and row.computed >= row.reserved
     ]
@@ -118,21 +120,21 @@ def _grow(table: RowTable, draft: Draft) -> None:
 
 
 def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
-    """Preempt a row that cannot grow beside others; fail one that could not even grow alone."""
+    """Preempt a row that cannot grow beside others; fail one that cannot even grow alone."""
     needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
     if needed_bytes <= table.kv_bytes:
         _preempt(table, draft, row)
         return
     table.end(row)
-    message = f"KV memory is exhausted: {needed_bytes} bytes needed, {table.kv_bytes} allowed"
+    message = f"KV memory is exhausted: {needed_bytes} bytes needed; the limit is {table.kv_bytes}"
     draft.events.append(RowFailed(row.key, "memory_pressure", message, row.cost(draft.now)))
 
 
 def _victim_order(
     table: RowTable, row: Row
 ) -> tuple[bool, tuple[int, ...], tuple[int, float, int]]:
-    """Return the key, the largest to go first: paused rows, then those of who holds most, of these
-    the lowest, then the youngest."""
+    """Return the sort key of preemption, largest first: paused rows, then rows of the requester
+    with most, then the lowest rank, then the youngest."""
     return (row.paused_at is not None, table.shares.weight(row.sharer), row.order)
 
 
@@ -143,7 +145,7 @@ def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
 
 
 def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
-    """Return whether live rows, and rows of the lengths `more`, fit; prefixes make way."""
+    """Return whether live rows plus rows of the lengths `more` fit; evicts prefixes if needed."""
     lengths = [row.reserved for row in table.live.values()]
     spare_bytes = table.kv_bytes - table.cost_bytes([*lengths, *more])
     if spare_bytes < 0:
@@ -154,8 +156,8 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
 
 
 def _admit(table: RowTable, draft: Draft) -> None:
-    """Admit in turn while there are places and memory. One that must wait for memory is not
-    overtaken; those that wait for a reader, a sibling's prompt or an unread token are."""
+    """Admit rows in order while slots and memory last. A row that waits for memory is not
+    overtaken; rows that wait for a reader, a sibling's prompt or an unread token are."""
     if _holds_back(table) or (_is_full(table) and not _idle(table, draft)):
         return
     waiting = _may_enter(table)
@@ -169,8 +171,8 @@ def _admit(table: RowTable, draft: Draft) -> None:
 
 
 def _give_way(table: RowTable, draft: Draft) -> None:
-    """Admit in turn those who have waited for `give_way_s` in the places of others who hold too
-    many; looked at now and then, for it changes nothing that a token waits for."""
+    """Admit rows that waited `give_way_s` in place of rows of requesters with too many. Checked
+    only now and then, because it delays no token."""
     settings = table.settings
     if _holds_back(table) or draft.now - table.looked_at < settings.look_s:
         return
@@ -190,15 +192,15 @@ def _give_way(table: RowTable, draft: Draft) -> None:
 
 
 def _holds_back(table: RowTable) -> bool:
-    """Return whether no row enters now: memory is short, and rows that go on will show when it is
-    no longer."""
+    """Return whether to admit no rows now: memory is short."""
     going = (row.status != "ended" and row.paused_at is None for row in table.live.values())
     return table.pressure.is_on and any(going)
 
 
 def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:
-    """Return the rows that have to give way to this one, as many as it needs: of who holds most,
-    one whose client does not read, else one that gave way least often, the youngest of these."""
+    """Return the rows to preempt for this one, as many as it needs. They belong to requesters with
+    most rows: first rows whose client does not read, then those preempted least often, then the
+    youngest."""
     shares, givers = table.shares.copy(), list[Row]()
     need = row.reserve_for(table.settings.headroom_tokens)
     while (sharer := shares.gives_way(row.sharer)) is not None:
@@ -225,15 +227,19 @@ def _giver_order(row: Row) -> tuple[bool, int, tuple[int, float, int]]:
 
 
 def _may_enter(table: RowTable) -> list[Row]:
-    """Return the rows outside the engine that wait for nothing but a place, by rank, then age."""
+    """Return the waiting rows that only need a slot, by rank, then age."""
     if len(table.live) == len(table.rows) + len(table.retiring):
         return []
     return [row for row in table.waiting() if not row.in_flight and row.paused_at is None]
 
 
 def _next(table: RowTable, waiting: list[Row]) -> Row:
-    """Take out whose turn it is: a row that has aged, else the first of who holds fewest."""
-    row = min(waiting, key=lambda one: (not one.promoted, table.shares.weight(one.sharer)))
+    """Remove and return the row whose turn it is: an aged one, else the first of the requester with
+    fewest rows."""
+    row = min(
+        waiting,
+        key=lambda candidate: (not candidate.promoted, table.shares.weight(candidate.sharer)),
+    )
     waiting.remove(row)
     return row
 
@@ -246,8 +252,8 @@ def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
-    """Return whether a row ahead of this one is computing a prompt of which this one can use more
-    than it could now (the choices of one request, or a common beginning)."""
+    """Return whether a row ahead is computing a prompt of which this row could reuse more than it
+    can now (choices of one request, or a common beginning)."""
     have = match.length if match is not None else 0
     block_tokens = table.settings.block_tokens
     mine = row.prompt
@@ -279,8 +285,8 @@ def _will_keep(table: RowTable, length: int) -> bool:
 
 
 def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
-    """Find a slot and memory for the row, preempting idle readers' rows, for memory rows of lower
-    rank, then `givers`; nothing is preempted unless it suffices."""
+    """Find a slot and memory for the row. Preempts idle rows, for memory rows of lower rank, then
+    `givers`; preempts none unless it suffices."""
     idle = _idle(table, draft)
     lower: list[Row] = []
     if not _is_full(table):
@@ -295,7 +301,9 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
     elif not idle and not givers:
         return False
     need = row.reserve_for(table.settings.headroom_tokens)
-    first = sorted([*idle, *lower], key=lambda one: _victim_order(table, one), reverse=True)
+    first = sorted(
+        [*idle, *lower], key=lambda candidate: _victim_order(table, candidate), reverse=True
+    )
     victims = [*first, *(giver for giver in givers if giver not in first)]
     staying = [other.reserved for other in table.live.values() if other not in victims]
     if table.cost_bytes([*staying, need]) > table.kv_bytes:
@@ -309,8 +317,8 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
 
 
 def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
-    """Return whether a row may go for one of higher rank: not of a sharer who holds no more, who
-    would ask it back; nor if it has just come."""
+    """Return whether a row may be preempted for one of higher rank. No if its requester holds no
+    more rows (it would be preempted back), or if it has just entered."""
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
     return mine and all(spec.row != other.row_id for spec in draft.admit)
@@ -321,7 +329,7 @@ def _is_full(table: RowTable) -> bool:
 
 
 def _idle(table: RowTable, draft: Draft) -> list[Row]:
-    """Return the rows in the engine whose readers have taken nothing for a while."""
+    """Return the rows in the engine whose clients have read nothing for a while."""
     grace_at = draft.now - table.settings.paused_grace_s
     return [
         other
@@ -331,7 +339,7 @@ def _idle(table: RowTable, draft: Draft) -> list[Row]:
 
 
 def _enter(table: RowTable, draft: Draft, row: Row) -> None:
-    """Give the row its next life in the engine, from a kept prefix where one serves."""
+    """Start the row in the engine, from a kept prefix if one fits."""
     # Looked up again, for making a place may have evicted the first.
     match = None if row.scores else table.prefixes.find(row.chain())
     row_id = table.enter(row, draft.now)

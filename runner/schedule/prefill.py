@@ -1,7 +1,7 @@
-"""Which chunks of which prompts a step computes: what prefill may take, well filled.
+"""Choose the prompt chunks of a step.
 
-Pure. Alone, prefill takes large chunks; beside decodes it takes what its account affords
-(`budget`), rows first in order first, and rows of like length share one padded group.
+Pure. Alone, prefill takes large chunks; beside decodes it takes what its account allows (`budget`).
+Rows go in order; rows of similar length share one padded group.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 
 STRETCH = 1.5
-"""A chunk may be so much larger where that completes a prompt: no stub is left for a step."""
+"""A chunk may be this much larger if that completes a prompt."""
 SCORED_BYTES = 64 << 20
-"""The float32 logits of a group that is scored; what is made of them takes up to four times that
-beside the model's own."""
+"""The float32 logits of a scored group; derived arrays take up to four times that, beside the
+model's own."""
 SHORT_COUNTS = 4.0
-"""A short prompt beside decodes counts as so many rows: it takes little and is gone."""
+"""A short prompt beside decodes counts as this many rows, because it ends quickly."""
 
 RowChunk = tuple[Row, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a step's chunks may hold, padding counted: `tokens`, or up to `most` where that
-    completes a prompt."""
+    """Size limit of a step's chunks, padding counted: `tokens`, or `most` if that completes a
+    prompt."""
 
     tokens: int
     most: int
 
     def without(self, tokens: int) -> Room:
-        """Return what is left beside `tokens`, padding counted."""
+        """Return the room left after `tokens`, padding counted."""
         return Room(self.tokens - tokens, self.most - tokens)
 
 
 def choose_prefill(table: RowTable, draft: Draft) -> None:
-    """Choose chunks: as much as is efficient alone, as much as is paid for beside decodes."""
+    """Choose chunks: the efficient size alone, the paid amount beside decodes."""
     rows = sorted(
         (row for row in table.live.values() if row.status == "prefilling"),
         key=lambda row: row.order,
@@ -67,15 +67,15 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
 
 
 def _room(table: RowTable, rows: list[Row]) -> Room:
-    """Return the room where nothing decodes: what takes `longest_step_s`."""
+    """Return the room without decodes: what takes `longest_step_s`."""
     longest_s = table.settings.longest_step_s
     tokens = _tokens_within(table, rows, longest_s)
     return Room(tokens, int(STRETCH * tokens))
 
 
 def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
-    """Return the room beside decodes, which keeps the ITL's tail. The decodes' time is earned
-    here."""
+    """Return the room beside decodes that keeps the ITL's tail bounded. Books the decodes'
+    earnings."""
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, draft, rows), len(draft.decode))
     limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
@@ -107,7 +107,8 @@ def _depth(rows: list[Row]) -> int:
 
 
 def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
-    """Return how many rows' time the prompts claim: those that rank with every row that decodes."""
+    """Return how many rows' worth of time the prompts claim; counts prompts that rank with every
+    decoding row."""
     best = min(table.live[row_id].rank for row_id in draft.decode)
     short = table.settings.prefill_tokens // 2
     return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)
@@ -119,8 +120,8 @@ def _size(group: list[RowChunk]) -> GroupSize:
 
 
 def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
-    """Return chunks that fit the room. A long prompt leaves up to half of it to those of its rank
-    that can be finished now: one long document must not keep every short question waiting."""
+    """Return chunks that fit the room. A long prompt leaves up to half of it to prompts of its rank
+    that can be finished now, so that one document does not block all short questions."""
     first = rows[0]
     if _left(first) <= room.most:
         return _fill(table, rows, room)
@@ -132,14 +133,14 @@ def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[Ro
 
 
 def _left(row: Row) -> int:
-    """Return the prompt tokens that are still to be computed."""
+    """Return the prompt tokens left to compute."""
     return row.life_tokens - row.computed
 
 
 def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
-    """Return groups for the rows in order, the first always served; rows of like length share a
-    group with at most a quarter of it padding. After the first, a prompt is not begun for a
-    stub."""
+    """Return groups for the rows in order; the first row is always served. Rows of similar length
+    share a group with at most a quarter of padding. Later prompts are not started for a tiny chunk.
+    """
     groups: list[list[RowChunk]] = []
     waiting = list(rows)
     left = room
@@ -171,14 +172,14 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
 
 
 def _piece(table: RowTable, row: Row, room: Room) -> int:
-    """Return how much of the row's prompt the next chunk may take."""
+    """Return how many tokens of the row's prompt the next chunk may have."""
     left = _in_one_go(table, row)
     return left if left <= room.most else min(left, room.tokens)
 
 
 def _in_one_go(table: RowTable, row: Row) -> int:
-    """Return the longest next chunk, in tokens. Where caches do not trim, a chunk ends before the
-    prompt's last token, to be kept there."""
+    """Return the longest next chunk, in tokens. If caches cannot be trimmed, a chunk ends before
+    the prompt's last token, so that the prefix can be kept there."""
     end = row.life_tokens
     stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
     if stops_before and not row.made and row.computed < end - 1:
@@ -187,10 +188,10 @@ def _in_one_go(table: RowTable, row: Row) -> int:
 
 
 def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
-    """Return the group in pieces to be computed one after the other: rows that are scored need the
-    logits of every position, of which a piece holds `SCORED_BYTES` at most, or one per row. Each
-    piece takes the same part of every row's chunk, so that padding stays what it is; where rounding
-    makes it more than a group may hold, the rows of that piece go one by one."""
+    """Split a group into pieces computed one after the other. Scored rows need the logits of every
+    position; a piece holds at most `SCORED_BYTES` of them, or one position per row. Each piece
+    takes the same part of every row's chunk, so that padding does not grow; if rounding exceeds the
+    limit, the rows of that piece run one by one."""
     if not group[0][0].scores:
         return [group]
     positions = SCORED_BYTES // (4 * max(table.facts.vocabulary, 1))
@@ -204,13 +205,13 @@ def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
         ]
         for at in range(count)
     ]
-    found: list[list[RowChunk]] = []
+    pieces_of: list[list[RowChunk]] = []
     for piece in pieces:
         chunks = [chunk for chunk in piece if chunk[1] < chunk[2]]
         real = sum(stop - start for _, start, stop in chunks)
         filled = real >= (1 - table.settings.padding) * _size(chunks).tokens
-        found.extend([chunks] if filled else [[chunk] for chunk in chunks])
-    return found
+        pieces_of.extend([chunks] if filled else [[chunk] for chunk in chunks])
+    return pieces_of
 
 
 def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
@@ -237,22 +238,22 @@ def _compute(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
 
 
 def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
-    """Plan to keep the row's first `length` tokens; False where it is not worth it."""
+    """Plan to keep the row's first `length` tokens; return False if that is not worth it."""
     if table.prefixes.limit_bytes <= 0 or table.pressure.is_on:
         return False
     if not 0 < length <= min(row.computed, row.length):
         return False
-    kept = table.prefixes.keep(
+    decision = table.prefixes.keep(
         row.chain(),
         length,
         room_bytes=table.kv_bytes - table.live_bytes(),
         hit_now=draft.needed,
     )
-    if kept is None:
+    if decision is None:
         return False
     assert row.row_id is not None
-    draft.evict.extend(kept.evict)
-    draft.insert.append(PrefixInsert(kept.entry, row.row_id, length))
-    draft.needed.add(kept.entry)
-    draft.fresh.add(kept.entry)
+    draft.evict.extend(decision.evict)
+    draft.insert.append(PrefixInsert(decision.entry, row.row_id, length))
+    draft.needed.add(decision.entry)
+    draft.fresh.add(decision.entry)
     return True

@@ -1,12 +1,12 @@
-"""Which prefixes are kept, and which of them serves a prompt best.
+"""Decide which prefixes are kept and which one serves a prompt best.
 
-Pure: it knows tokens and bytes, never KV. Prompts are cut into blocks whose hashes are
-chained (vLLM's automatic prefix caching), so that a look-up costs one step per block. Where caches
-can be trimmed, any kept prefix serves every prompt that shares its first blocks, and one
-that is the beginning of another is not kept twice; where they cannot, a kept prefix serves only
-prompts that begin with all of it. At least one token of a prompt is always left to
-compute. A prefix that a live row started from is *held* and goes last; the others go least
-recently used first (SGLang's rule for leaves; here every kept prefix is a leaf).
+Pure: works on tokens and bytes, never on KV. Prompts are cut into blocks with chained hashes
+(vLLM's automatic prefix caching), so a look-up costs one step per block. If caches can be trimmed,
+a kept prefix serves every prompt that shares its first blocks, and a prefix of another kept one is
+not kept twice. If they cannot, a kept prefix serves only prompts that begin with all of it. At
+least one token of a prompt is always left to compute. A prefix that a live row started from is
+*held* and evicted last; the others are evicted least recently used first (SGLang's rule for leaves;
+here every kept prefix is a leaf).
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ BLOCK_TOKENS = 64
 
 
 def kept_apart(request: GenerationRequest) -> bytes:
-    """Return the seed of the chains of a request: what is kept of one API key, and of one adapter,
-    serves requests of these alone."""
+    """Return the hash seed of a request. Prefixes are shared only within one API key and one
+    adapter."""
     key = (request.key_id or "").encode()
     return key if request.adapter is None else key + b"\0" + request.adapter.encode()
 
 
 class TokenChain:
-    """Tokens with the chained hashes of their full blocks; grows at its end only.
+    """Tokens with the chained hashes of their full blocks; tokens are only appended.
 
-    Chains of different `seed` have no hash in common, be their tokens equal: what is kept of one
-    serves none of the other.
+    Chains with different `seed` share no hashes, even for equal tokens.
     """
 
     __slots__ = ("_packed", "_seed", "block_tokens", "hashes", "length")
@@ -55,7 +54,7 @@ class TokenChain:
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[TokenId]) -> None:
-        """Append tokens; hash the blocks that they complete."""
+        """Append tokens and hash the completed blocks."""
         self._packed.extend(tokens)
         self.length = len(self._packed)
         while (len(self.hashes) + 1) * self.block_tokens <= self.length:
@@ -63,7 +62,6 @@ class TokenChain:
             self.hashes.append(self._hash(len(self.hashes), start + self.block_tokens))
 
     def copy(self) -> TokenChain:
-        """Return a chain that grows apart from this one."""
         twin = TokenChain(block_tokens=self.block_tokens, seed=self._seed)
         twin.hashes = list(self.hashes)
         twin._packed = self._packed[:]
@@ -71,24 +69,23 @@ class TokenChain:
         return twin
 
     def end_hash(self, length: int) -> bytes:
-        """Return the hash of the first `length` tokens, be they whole blocks or not."""
+        """Return the hash of the first `length` tokens, which may end inside a block."""
         blocks, rest = divmod(length, self.block_tokens)
         if rest:
             return self._hash(blocks, length)
         return self.hashes[blocks - 1] if blocks else b""
 
     def first(self, length: int) -> array[int]:
-        """Return the first `length` tokens, int32."""
         return self._packed[:length]
 
-    def agrees(self, kept: array[int], start: int, stop: int) -> int:
-        """Return the first position in start..stop where `kept` and this chain differ, or
+    def agrees(self, tokens: array[int], start: int, stop: int) -> int:
+        """Return the first position in start..stop where `tokens` and this chain differ, or
         `stop`."""
         mine = self._packed
-        if kept[start:stop] == mine[start:stop]:
+        if tokens[start:stop] == mine[start:stop]:
             return stop
         for position in range(start, stop):
-            if kept[position] != mine[position]:
+            if tokens[position] != mine[position]:
                 return position
         return stop
 
@@ -100,7 +97,7 @@ class TokenChain:
 
 @dataclass(slots=True)
 class PrefixEntry:
-    """One entry. `holders` counts the live rows that started from it."""
+    """A kept prefix. `holders` counts the live rows that started from it."""
 
     entry: EntryId
     tokens: array[int]
@@ -111,7 +108,6 @@ class PrefixEntry:
 
     @property
     def length(self) -> int:
-        """Return how many tokens are kept."""
         return len(self.tokens)
 
 
@@ -125,7 +121,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class PrefixKept:
-    """A new entry, and those that must go first: superseded by it, or making room."""
+    """A new entry, and the entries to evict first: superseded ones, or for room."""
 
     entry: EntryId
     evict: tuple[EntryId, ...]
@@ -133,7 +129,7 @@ class PrefixKept:
 
 @dataclass(slots=True)
 class PrefixIndex:
-    """The entries of one runner. `limit_bytes` bounds their sum at every moment."""
+    """The kept prefixes of one runner. The sum of their sizes never exceeds `limit_bytes`."""
 
     limit_bytes: int
     bytes_per_token: int
@@ -155,7 +151,7 @@ class PrefixIndex:
         return len(self._kept)
 
     def find(self, chain: TokenChain) -> PrefixMatch | None:
-        """Return the kept prefix that saves most of this prompt; None where it saves less than a
+        """Return the kept prefix that saves most of this prompt; None if it saves less than a
         block."""
         if not self._kept:
             return None
@@ -165,15 +161,15 @@ class PrefixIndex:
         return match
 
     def hold(self, entry: EntryId) -> None:
-        """Take note that a row starts from this entry: it is used now, and kept while it may be."""
+        """Record that a row starts from this entry."""
         self._kept[entry].holders += 1
         self._kept.move_to_end(entry)
 
     def release(self, entry: EntryId) -> None:
-        """Take note that the row that held it is gone (the entry itself may be gone before)."""
-        kept = self._kept.get(entry)
-        if kept is not None:
-            kept.holders -= 1
+        """Record that a row which held the entry ended; the entry may be gone already."""
+        prefix = self._kept.get(entry)
+        if prefix is not None:
+            prefix.holders -= 1
 
     def keep(
         self,
@@ -183,11 +179,11 @@ class PrefixIndex:
         room_bytes: int,
         hit_now: Collection[EntryId] = (),
     ) -> PrefixKept | None:
-        """Decide to keep the first `length` tokens, or None where it is not worth it.
+        """Decide to keep the first `length` tokens; return None if that is not worth it.
 
-        Not worth it: shorter than a block, less than one new block over what is kept, or larger
-        than the room (`limit_bytes`, or `room_bytes` where KV leaves less) after evicting what may
-        go. Entries in `hit_now` are read by the same step and stay.
+        Not worth it: shorter than a block, less than one new block more than a kept entry, or
+        larger than the room (`limit_bytes`, or `room_bytes` if KV leaves less) after evictions. The
+        same step reads the entries in `hit_now`; they stay.
         """
         size_bytes = length * self.bytes_per_token + self.bytes_fixed
         room_bytes = min(room_bytes, self.limit_bytes)
@@ -195,12 +191,12 @@ class PrefixIndex:
             return None
         evict = self._superseded(chain, length, hit_now) if self.trims else []
         freed_bytes = sum(self._kept[entry].size_bytes for entry in evict)
-        for entry, kept in self._kept.items():
+        for entry, prefix in self._kept.items():
             if self.used_bytes - freed_bytes + size_bytes <= room_bytes:
                 break
-            if kept.holders == 0 and entry not in hit_now and entry not in evict:
+            if prefix.holders == 0 and entry not in hit_now and entry not in evict:
                 evict.append(entry)
-                freed_bytes += kept.size_bytes
+                freed_bytes += prefix.size_bytes
         if self.used_bytes - freed_bytes + size_bytes > room_bytes:
             return None
         for entry in evict:
@@ -208,16 +204,16 @@ class PrefixIndex:
         return PrefixKept(self._add(chain, length, size_bytes), tuple(evict))
 
     def make_room(self, most_bytes: int, *, hit_now: Collection[EntryId] = ()) -> list[EntryId]:
-        """Evict until at most `most_bytes` are used, if possible: unheld entries first, then
-        held ones (a row's own KV does not depend on the entry that it started from)."""
+        """Evict until at most `most_bytes` are used, if possible: unheld entries first, then held
+        ones (a row's own KV does not depend on its entry)."""
         evicted: list[EntryId] = []
-        by_hold = sorted(self._kept.values(), key=lambda kept: kept.holders > 0)
-        for kept in by_hold:
+        by_hold = sorted(self._kept.values(), key=lambda prefix: prefix.holders > 0)
+        for prefix in by_hold:
             if self.used_bytes <= most_bytes:
                 break
-            if kept.entry not in hit_now:
-                evicted.append(kept.entry)
-                self._forget(kept.entry)
+            if prefix.entry not in hit_now:
+                evicted.append(prefix.entry)
+                self._forget(prefix.entry)
         return evicted
 
     def _find_blocks(self, chain: TokenChain) -> PrefixMatch | None:
@@ -254,51 +250,51 @@ class PrefixIndex:
     def _superseded(
         self, chain: TokenChain, length: int, hit_now: Collection[EntryId]
     ) -> list[EntryId]:
-        """Return the unheld entries that are the beginning of the chain's first `length` tokens."""
-        found: list[EntryId] = []
+        """Return the unheld entries that are a beginning of the chain's first `length` tokens."""
+        superseded: list[EntryId] = []
         for count, block in enumerate(chain.hashes[: length // self.block_tokens], start=1):
             for entry in self._by_block.get(block, ()):
-                kept = self._kept[entry]
+                prefix = self._kept[entry]
                 start = count * self.block_tokens
-                ends_here = len(kept.hashes) == count and kept.length <= length
-                if not ends_here or kept.holders or entry in hit_now:
+                ends_here = len(prefix.hashes) == count and prefix.length <= length
+                if not ends_here or prefix.holders or entry in hit_now:
                     continue
-                if chain.agrees(kept.tokens, start, kept.length) == kept.length:
-                    found.append(entry)
-        return found
+                if chain.agrees(prefix.tokens, start, prefix.length) == prefix.length:
+                    superseded.append(entry)
+        return superseded
 
     def _add(self, chain: TokenChain, length: int, size_bytes: int) -> EntryId:
         entry = EntryId(self._next)
         self._next += 1
         hashes = tuple(chain.hashes[: length // self.block_tokens])
-        kept = PrefixEntry(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
-        self._kept[entry] = kept
+        prefix = PrefixEntry(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
+        self._kept[entry] = prefix
         self.used_bytes += size_bytes
         for block in hashes:
             self._by_block.setdefault(block, {})[entry] = None
-        self._by_end[kept.end_hash] = entry
+        self._by_end[prefix.end_hash] = entry
         self._lengths[length] += 1
         return entry
 
     def _forget(self, entry: EntryId) -> None:
-        kept = self._kept.pop(entry)
-        self.used_bytes -= kept.size_bytes
-        for block in kept.hashes:
+        prefix = self._kept.pop(entry)
+        self.used_bytes -= prefix.size_bytes
+        for block in prefix.hashes:
             group = self._by_block[block]
             del group[entry]
             if not group:
                 del self._by_block[block]
-        if self._by_end.get(kept.end_hash) == entry:
-            del self._by_end[kept.end_hash]
-        self._lengths[kept.length] -= 1
-        if not self._lengths[kept.length]:
-            del self._lengths[kept.length]
+        if self._by_end.get(prefix.end_hash) == entry:
+            del self._by_end[prefix.end_hash]
+        self._lengths[prefix.length] -= 1
+        if not self._lengths[prefix.length]:
+            del self._lengths[prefix.length]
 
     def validate_state(self) -> None:
-        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
-        assert self.used_bytes == sum(kept.size_bytes for kept in self._kept.values())
+        """Raise AssertionError if an invariant is broken (tests call this after each step)."""
+        assert self.used_bytes == sum(prefix.size_bytes for prefix in self._kept.values())
         assert self.used_bytes <= max(self.limit_bytes, 0)
-        assert all(kept.holders >= 0 for kept in self._kept.values())
+        assert all(prefix.holders >= 0 for prefix in self._kept.values())
         assert sum(self._lengths.values()) == len(self._kept)
         listed = {entry for group in self._by_block.values() for entry in group}
         assert listed == set(self._kept)

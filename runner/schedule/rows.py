@@ -1,8 +1,8 @@
-"""A row: one choice of one request, from its submission to its only end.
+"""A row: one choice of one request, from submission to its end.
 
-Pure. A row's life is the table `NEXT`; only the scheduler moves it. A preempted row
-waits again with the tokens it has made and lives on under a new row id, so results of a
-former life can still be told apart and are never lost.
+Pure. A row's life is the table `NEXT`; only the scheduler moves it. A preempted row waits again
+with its tokens and resumes under a new row id, so that late results of its former id can be
+recognised.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NEXT: Mapping[RowStatus, Mapping[RowSignal, RowStatus]] = {
 
 
 LONG_PROMPT = 256
-"""Tokens from which on a prompt is worth keeping before its output is complete."""
+"""Prompts of at least this many tokens are kept before their output is complete."""
 
 
 class RowKey(NamedTuple):
-    """Names a row to everyone but the engine."""
+    """Identifies a row outside the engine."""
 
     request_id: RequestId
     choice: int
@@ -42,7 +42,8 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What a row has taken, for usage. Seconds are wall-clock, of its first life's waits."""
+    """What a row cost, for usage. Seconds are wall-clock; waits are those before its first
+    admission."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -54,7 +55,7 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class RowStarted:
-    """The row was admitted for the first time; `cached_tokens` need not be computed."""
+    """The row was admitted for the first time; `cached_tokens` come from a kept prefix."""
 
     key: RowKey
     cached_tokens: int
@@ -71,7 +72,7 @@ class RowPrefilled:
 
 @dataclass(frozen=True, slots=True)
 class RowScored:
-    """The log-probabilities of some prompt tokens: all of them in order, before the first token."""
+    """Log-probabilities of some prompt tokens; all come in order, before the first token."""
 
     key: RowKey
     scores: PromptScores
@@ -79,7 +80,7 @@ class RowScored:
 
 @dataclass(frozen=True, slots=True)
 class RowToken:
-    """One token, in order; a stop token included."""
+    """One token, in order; stop tokens included."""
 
     key: RowKey
     sampled: SampledToken
@@ -87,7 +88,7 @@ class RowToken:
 
 @dataclass(frozen=True, slots=True)
 class RowFinished:
-    """The row's only end, if it ended well. `why` says what memory was short, where it was."""
+    """The row ended normally. `why` explains a shortage of memory."""
 
     key: RowKey
     finish: FinishReason
@@ -97,7 +98,7 @@ class RowFinished:
 
 @dataclass(frozen=True, slots=True)
 class RowFailed:
-    """The row's only end, if it did not."""
+    """The row failed."""
 
     key: RowKey
     reason: FailReason
@@ -110,13 +111,13 @@ RowEvent = RowStarted | RowPrefilled | RowScored | RowToken | RowFinished | RowF
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A row's state. `length` = prompt + made; `computed` counts tokens with KV, issued steps
-    included; `in_flight` counts samples issued but not read; `reserved` is the length that KV
-    memory is admitted for, and `computed <= reserved` while it lives in the engine. `sharer` asked
-    for it; `gave_way` counts how often it was preempted for another sharer. `scored` counts the
-    prompt tokens whose log-probabilities were read, over all its lives. `thinking` counts its
-    thinking where that has a budget; `forced` how much of thinking's ending is said already. It
-    `returns` if its gateway takes it back before it has begun."""
+    """The state of a row. `length` = prompt + made. `computed` counts tokens with KV, issued steps
+    included; `in_flight` counts samples issued but not read. KV memory is admitted for `reserved`
+    tokens; `computed <= reserved` while it is in the engine. `sharer` is the requester; `gave_way`
+    counts preemptions for other requesters. `scored` counts the prompt tokens with
+    log-probabilities read, over all lives. `thinking` counts thinking tokens against their budget;
+    `forced` counts the tokens of the thinking end mark already emitted. `returns`: its gateway
+    takes it back before it begins."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -152,14 +153,13 @@ class Row:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return how many tokens the prompt has."""
         return self.prompt.length
 
     @property
     def keeps_prompt(self) -> bool:
-        """Return whether its prompt is kept as soon as it is computed (for its other choices,
-        or because it is long); a short one is kept with the output, at the end, for half the
-        copying. One that is scored starts from nothing that was kept, and is not kept."""
+        """Return whether its prompt is kept as soon as it is computed: for other choices, or
+        because it is long. A short prompt is kept with its output, at half the copying. A scored
+        prompt neither uses nor becomes a kept prefix."""
         if self.prepared.request.prompt_logprobs is not None:
             return False
         enough = self.prompt.length > self.prompt.block_tokens
@@ -167,34 +167,33 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Return how many tokens there are: the prompt's and those made."""
         return self.prompt.length + len(self.made)
 
     @property
     def longest(self) -> int:
-        """Return the length that the row can never exceed."""
+        """Return the maximum length of the row."""
         return self.prompt.length + self.prepared.max_tokens
 
     @property
     def scores(self) -> bool:
-        """Return whether log-probabilities of its prompt are still to be read: a kept prefix has
+        """Return whether log-probabilities of its prompt are still needed; a kept prefix has
         none."""
         wanted = self.prepared.request.prompt_logprobs is not None
         return wanted and self.scored < self.prompt.length
 
     @property
     def rank(self) -> int:
-        """Return the priority that counts: a row that has aged goes before every class."""
+        """Return the effective priority: an aged row precedes every class."""
         return -1 if self.promoted else self.prepared.request.priority
 
     @property
     def order(self) -> tuple[int, float, int]:
-        """Return the key, the smallest to go first: rank, then age."""
+        """Return the sort key, smallest first: rank, then age."""
         return (self.rank, self.submitted_at, self.serial)
 
     @property
     def wants_token(self) -> bool:
-        """Return whether one more sample may be issued for it."""
+        """Return whether one more sample may be issued."""
         return (
             self.status == "decoding"
             and self.paused_at is None
@@ -203,14 +202,14 @@ class Row:
 
     @property
     def must_be_read(self) -> bool:
-        """Return whether its next sample cannot be planned before those in flight are read: one of
-        them may use up the budget of its thinking, or end it."""
+        """Return whether samples in flight must be read before its next one is planned: one of them
+        may end its thinking or use up the thinking budget."""
         if self.thinking is None or not self.in_flight or self.forced or not self.wants_token:
             return False
         return self.thinking.may_be_due(self.in_flight)
 
     def go_on_from(self, made: Sequence[TokenId]) -> None:
-        """Take up what the row has made at another runner."""
+        """Resume from the output of another runner."""
         limit = self.prepared.limit
         for token in made:
             if limit is not None and self.thinking is not None:
@@ -220,8 +219,8 @@ class Row:
             self.made.append(token)
 
     def next_forced(self) -> TokenId | None:
-        """Return what its next sample has to be, as thinking has come to its limit; None where it
-        may be anything. Called once for each sample that is planned."""
+        """Return the forced next token if thinking reached its limit; None otherwise. Call once per
+        planned sample."""
         limit = self.prepared.limit
         if limit is None or self.thinking is None:
             return None
@@ -232,20 +231,19 @@ class Row:
         return token
 
     def waits_s(self, now: float) -> float:
-        """Return how long it has waited in all for a place; what it does now counts where it
-        waits."""
+        """Return its total waiting time in seconds, including a current wait."""
         return self.waited_s + (now - self.waiting_since if self.status == "waiting" else 0.0)
 
     def move(self, signal: RowSignal) -> None:
-        """Go on to the next status. KeyError where `NEXT` has none."""
+        """Move to the next status. KeyError if `NEXT` does not allow it."""
         self.status = NEXT[self.status][signal]
 
     def reserve_for(self, headroom: int) -> int:
-        """Return the length to admit it for: what it has plus `headroom`, at most its longest."""
+        """Return the length to reserve: the current one plus `headroom`, at most the longest."""
         return min(self.longest, self.length + headroom)
 
     def chain(self) -> TokenChain:
-        """Return prompt and made tokens; the prompt's own chain while nothing is made."""
+        """Return the chain of prompt and output; the prompt's own chain if there is no output."""
         if not self.made:
             return self.prompt
         chain = self.prompt.copy()
@@ -253,7 +251,7 @@ class Row:
         return chain
 
     def spec(self, row_id: RowId) -> RowSpec:
-        """Return what the engine needs to begin, or to go on with, this row as `row_id`."""
+        """Return the engine's spec to start or resume this row as `row_id`."""
         request = self.prepared.request
         return RowSpec(
             row=row_id,
@@ -271,8 +269,8 @@ class Row:
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:
-        """Note the scores of a chunk. Return those that an earlier life did not bring; None where
-        it brought all, and where they follow a gap, so that some are missing in the end."""
+        """Record the scores of a chunk. Return the new ones; None if an earlier life already
+        returned them, or if they follow a gap."""
         stop = scores.start + len(scores.logprobs)
         if not scores.start <= self.scored < stop:
             return None
@@ -280,7 +278,7 @@ class Row:
         return new
 
     def cost(self, now: float) -> RowCost:
-        """Return what the row has taken up to `now`."""
+        """Return the row's cost up to `now`."""
         admitted_at = now if self.admitted_at is None else self.admitted_at
         first_token_at = now if self.first_token_at is None else self.first_token_at
         return RowCost(

@@ -1,14 +1,17 @@
-"""Who runs next: every row of a runner, from submission to its one end.
+"""Schedule all rows of a runner, from submission to their end.
 
-Pure: time arrives as `now`; the engine's thread asks and acts. The scheduler is kept one step
-ahead: `plan` n + 1 may be asked before `commit` n, never more. Promises: a row ends exactly
-once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan needs more KV
-memory than allowed, by formula; who holds the fewest rows has the next turn, and waits no longer
-than `give_way_s` for another's row while that holds at least two more; a row that has waited
-`promote_after_s` goes before all that have not, so nothing starves; preemption never loses or
-changes a token; while a rank measures more memory than it may take no row enters, and one after
-another ends with what it has said. A full queue gives back a request that has not begun for one
-that stands better: its rows leave without an end, as if it had never been submitted.
+Pure: time arrives as `now`; the engine's thread calls. The scheduler runs at most one step ahead:
+`plan` n + 1 may be called before `commit` n. Promises:
+- A row ends exactly once (`RowFinished` or `RowFailed`), and its tokens come in order before that.
+- No plan needs more KV memory than allowed, by formula.
+- The requester with the fewest rows has the next turn. It waits at most `give_way_s` for a
+requester with at least two rows more.
+- A row that waited `promote_after_s` precedes all that did not, so none starves.
+- Preemption never loses or changes a token.
+- While a rank measures memory above its limit, no row enters, and rows end one by one with their
+text so far.
+- A full queue requeues a request that has not begun in favour of one with a better standing: its
+rows leave without an end.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ STEPS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The scheduler owns the request; `position` requests go before it (0: running or next).
-    `displaced` gave its place to it, and is here no more."""
+    """The scheduler accepted the request. `position` requests go before it (0: running or next).
+    `displaced` was removed to make its place."""
 
     position: int
     displaced: RequestId | None = None
@@ -52,7 +55,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """What a reading tells of a scheduler now."""
+    """What readings report about the scheduler."""
 
     running: int = 0
     waiting_requests: int = 0
@@ -66,9 +69,9 @@ class SchedulerLoad:
 
 
 class Scheduler:
-    """See the module's law. `facts` are the loaded model's; `settings` the operator's; `intake`
-    tells what would be refused, and makes places; `pressure` takes what ranks measure of their
-    memory, for which the next plan may end a row."""
+    """See the module. `facts` are the loaded model's; `settings` the operator's. `intake` refuses
+    requests and makes places. `pressure` takes the ranks' memory measurements; the next plan may
+    end a row for them."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
@@ -91,9 +94,9 @@ class Scheduler:
         returns: bool = False,
         made: Sequence[Sequence[TokenId]] = (),
     ) -> Placed | Refusal:
-        """Take the request with one row per choice (`seeds` as many), or say why not. `waited_s` is
-        how long it has waited elsewhere; it `returns` if its gateway takes it back unbegun. Rows go
-        on from what they have `made` at another runner."""
+        """Accept the request with one row per choice (`seeds` as many), or return the refusal.
+        `waited_s` is its waiting time elsewhere. `returns`: its gateway takes it back before it
+        begins. Rows resume after the tokens `made` at another runner."""
         table, request_id = self._table, prepared.request_id
         refusal = self.intake.unfit(prepared, max(map(len, made), default=0))
         if refusal is not None:
@@ -130,51 +133,50 @@ class Scheduler:
         return Placed(queue.index(request_id) if request_id in queue else 0, displaced)
 
     def cancel(self, request_id: RequestId, now: float) -> list[RowEvent]:
-        """End every row of the request as `cancelled`; unknown requests are ignored."""
+        """End every row of the request as `cancelled`; an unknown request is ignored."""
         rows = list(self._table.requests.get(request_id, ()))
         return [self._finish(row, "cancelled", now) for row in rows]
 
     def complete(self, key: RowKey, now: float) -> list[RowEvent]:
-        """End the row as `stop`: its text is complete (a stop string)."""
+        """End the row as `stop`: a stop string completed its text."""
         row = self._table.rows.get(key)
         return [] if row is None else [self._finish(row, "stop", now)]
 
     def pause(self, key: RowKey, now: float) -> None:
-        """Have the row leave the decode set: its reader has no credit left."""
+        """Stop decoding the row: its client has no credit left."""
         row = self._table.rows.get(key)
         if row is not None and row.paused_at is None:
             row.paused_at = now
 
     def resume(self, key: RowKey) -> None:
-        """Have the row decode again: its reader has credit."""
+        """Decode the row again: its client has credit."""
         row = self._table.rows.get(key)
         if row is not None:
             row.paused_at = None
 
     def forget_costs(self) -> None:
-        """Forget what steps have cost so far: it was out of the ordinary."""
+        """Forget the measured costs, because a step was exceptional."""
         self._table.timekeeper.forget()
 
     # --- the clock and the step --------------------------------------------------------
 
     def advance(self, now: float) -> list[RowEvent]:
-        """Do what time alone does: deadlines, readers that never came back, ageing. Return the
-        events."""
+        """Apply deadlines, client timeouts and ageing; return the events."""
         events: list[RowEvent] = []
         settings = self._table.settings
         for row in list(self._table.rows.values()):
             if row.deadline_at is not None and now >= row.deadline_at:
                 events.append(self._fail(row, "deadline", TIMED_OUT, now))
             elif row.paused_at is not None and now - row.paused_at >= settings.paused_limit_s:
-                message = f"the reader took nothing for {settings.paused_limit_s:g} s"
+                message = f"the client read nothing for {settings.paused_limit_s:g} s"
                 events.append(self._fail(row, "deadline", message, now))
             elif row.status == "waiting" and not row.promoted and row.paused_at is None:
                 row.promoted = row.waits_s(now) >= settings.promote_after_s
         return events
 
     def plan(self, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
-        """Return the next step, or None when there is nothing to do, `STEPS_AHEAD` are unread or
-        the one before must be read first; and events."""
+        """Return the next step and events. The step is None if there is no work, `STEPS_AHEAD`
+        steps are unread, or the previous one must be read first."""
         table = self._table
         if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in table.live.values()):
             return None, []
@@ -186,8 +188,8 @@ class Scheduler:
         return plan, events
 
     def commit(self, result: StepResult, now: float) -> list[RowEvent]:
-        """Take the oldest unread step's result. Tokens of rows that ended meanwhile are thrown
-        away; a row that got neither token nor failure is failed."""
+        """Take the result of the oldest unread step. Tokens of rows that ended meanwhile are
+        dropped; a row with neither token nor failure fails."""
         table = self._table
         issued = table.read(result)
         # A step took the time since the one before it was read, or since it was planned where
@@ -218,14 +220,14 @@ class Scheduler:
         for row in owed.values():
             row.in_flight -= 1
             if row.status != "ended":
-                events.append(self._fail(row, "internal", "the engine made no token", now))
+                events.append(self._fail(row, "internal", "the engine returned no token", now))
         return events
 
     # --- what others may know -----------------------------------------------------------
 
     @property
     def unread(self) -> int:
-        """Return how many steps were issued whose results are not committed."""
+        """Return how many issued steps are not committed."""
         return len(self._table.issued)
 
     @property
@@ -239,12 +241,11 @@ class Scheduler:
         return sum(issued.decode_s + issued.prefill_s for issued in self._table.issued)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the predicted seconds of a prompt of so many tokens alone."""
+        """Return the predicted seconds of a prompt of `tokens` tokens alone."""
         return self._table.costs.prefill_s(GroupSize(tokens))
 
     def wake_at(self) -> float | None:
-        """Return when `advance` or `plan` may have something to do untold; None: no such
-        instant."""
+        """Return when `advance` or `plan` should be called without an event; None: never."""
         settings = self._table.settings
         instants: list[float] = []
         for row in self._table.rows.values():
@@ -258,7 +259,6 @@ class Scheduler:
         return min(instants, default=None)
 
     def load(self) -> SchedulerLoad:
-        """Return what there is to do now, for readings."""
         table = self._table
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
         return SchedulerLoad(
@@ -278,7 +278,7 @@ class Scheduler:
         )
 
     def validate_state(self) -> None:
-        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
+        """Raise AssertionError if an invariant is broken (tests call this after each step)."""
         self._table.validate_state()
 
     # --- inside ---------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""All rows of a runner: which wait, which live in the engine, what their KV may take.
+"""All rows of a runner: which wait, which are in the engine, and the KV memory they may use.
 
-Pure. `RowTable` is the scheduler's memory and the one writer of its own fields: planning and the
-scheduler read them, and change them by its methods, each of which keeps the invariants.
-KV memory is counted by formula, never measured: (live rows) x (longest reservation) x bytes
-per token, as a padded batch takes, plus the fixed part per row.
+Pure. `RowTable` is the scheduler's state. Only its methods write its fields; each keeps the
+invariants. KV memory is counted by formula, never measured: (live rows) x (longest reservation) x
+bytes per token, as a padded batch takes, plus the fixed part per row.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from runner.schedule.rows import Row, RowKey
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """What an operator may choose. Times in seconds, sizes in tokens and bytes.
+    """The operator's settings. Times in seconds, sizes in tokens and bytes.
 
-    `kv_bytes` None: what the engine's memory limit leaves beside the weights, less a tenth.
-    `promote_after_s`: a row that has waited so long in all goes before every priority.
-    `give_way_s`: a row that has run so long gives way to one that has waited as long, where its
-    sharer holds too many; that is looked at every `look_s`.
-    `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends it.
+    `kv_bytes` None: the engine's memory limit less the weights, less a tenth. `promote_after_s`: a
+    row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
+    long is preempted for one that waited as long, if its requester holds too many; checked every
+    `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends it.
     """
 
     max_rows: int = 32
@@ -56,13 +54,13 @@ class ScheduleSettings:
 
 @dataclass(slots=True)
 class RowTable:
-    """`rows` holds every row that has not ended, `requests` the same by request; `live` every row
-    that the engine holds, ended ones (`retiring`) included until their release is planned.
+    """`rows` holds every open row, `requests` the same by request. `live` holds the rows in the
+    engine; ended ones (`retiring`) stay until their release is planned.
 
-    `issued` are the plans whose results are not read; `step` the last one's number, `digest` that
-    of all tokens read. `kv_bytes` is what rows and kept prefixes may take together. `shares` are
-    the rows in the engine that have not ended, by sharer; `looked_at` is when it was last seen
-    whether one has to give way.
+    `issued` are the plans without a result; `step` is the number of the last one, `digest` covers
+    all tokens read. `kv_bytes` limits rows and kept prefixes together. `shares` counts the open
+    rows in the engine by requester. `looked_at` is the last check whether a row must be preempted
+    for another requester.
     """
 
     facts: EngineFacts
@@ -103,12 +101,11 @@ class RowTable:
 
     @property
     def max_rows(self) -> int:
-        """Return how many rows may live at once: one where rows of unlike length cannot share a
-        batch."""
+        """Return the limit of live rows: one if rows of different length cannot share a batch."""
         return self.settings.max_rows if self.facts.batches_ragged else 1
 
     def cost_bytes(self, lengths: Iterable[int]) -> int:
-        """Return the KV of rows reserved to these lengths, in one padded batch."""
+        """Return the KV bytes of rows reserved to these lengths, in one padded batch."""
         count = longest = 0
         for length in lengths:
             count += 1
@@ -116,7 +113,7 @@ class RowTable:
         return count * (longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed)
 
     def live_bytes(self) -> int:
-        """Return the KV that all live rows are reserved for."""
+        """Return the KV bytes reserved for all live rows."""
         return self.cost_bytes(row.reserved for row in self.live.values())
 
     def waiting(self) -> list[Row]:
@@ -127,7 +124,7 @@ class RowTable:
         )
 
     def queue(self) -> list[RequestId]:
-        """Return the requests of which no row has started and that find no free place, in order."""
+        """Return the requests without a started row that find no free slot, in order."""
         started: set[RequestId] = set()
         unstarted: dict[RequestId, int] = {}
         places = self.max_rows
@@ -151,13 +148,13 @@ class RowTable:
     # --- the life of a row -----------------------------------------------------------------
 
     def open(self, request_id: RequestId, rows: list[Row]) -> None:
-        """Take up the rows of a new request; they wait."""
+        """Add the rows of a new request; they wait."""
         self.requests[request_id] = rows
         for row in rows:
             self.rows[row.key] = row
 
     def enter(self, row: Row, now: float) -> RowId:
-        """Give a waiting row its next life in the engine, with memory reserved; return its id."""
+        """Move a waiting row into the engine with reserved memory; return its new row id."""
         self._last_row_id += 1
         row_id = row.row_id = RowId(self._last_row_id)
         row.move("admit")
@@ -170,13 +167,13 @@ class RowTable:
         return row_id
 
     def hold(self, row: Row, entry: EntryId, length: int) -> None:
-        """Have an entered row start from the first `length` tokens of a kept prefix."""
+        """Make an entered row start from the first `length` tokens of a kept prefix."""
         self.prefixes.hold(entry)
         row.held = entry
         row.computed = length
 
     def put_out(self, row: Row, now: float) -> None:
-        """Have a row leave the engine by preemption and wait again."""
+        """Preempt a row: it leaves the engine and waits again."""
         assert row.row_id is not None
         del self.live[row.row_id]
         self.shares.give_back(row.sharer)
@@ -188,7 +185,7 @@ class RowTable:
         row.waiting_since = now
 
     def end(self, row: Row) -> None:
-        """End the row, once; the engine is told with the next plan."""
+        """End the row; the next plan releases it in the engine."""
         row.move("end")
         del self.rows[row.key]
         siblings = self.requests[row.key.request_id]
@@ -200,19 +197,19 @@ class RowTable:
             self.shares.give_back(row.sharer)
 
     def withdraw(self, request_id: RequestId) -> None:
-        """Forget a request of which no row has begun, if it is here."""
+        """Remove a request of which no row has begun, if it is here."""
         for row in list(self.requests.get(request_id, ())):
             assert row.admitted_at is None
             self.end(row)
 
     def drop_held(self, row: Row) -> None:
-        """Let go of the kept prefix that the row started from, if it did."""
+        """Release the kept prefix that the row started from, if any."""
         if row.held is not None:
             self.prefixes.release(row.held)
             row.held = None
 
     def release(self, row: Row) -> RowId:
-        """Have an ended row leave the engine; return the id that it lived under."""
+        """Release an ended row from the engine; return its row id."""
         assert row.row_id is not None
         self.retiring.remove(row)
         del self.live[row.row_id]
@@ -221,15 +218,15 @@ class RowTable:
     # --- steps -----------------------------------------------------------------------------
 
     def issue(self, issued: Draft) -> None:
-        """Take a plan as given to the engine; steps are numbered without gaps."""
+        """Record a plan as issued; steps are numbered without gaps."""
         assert issued.step == self.step + 1
         self.step = issued.step
         self.issued.append(issued)
 
     def read(self, result: StepResult) -> Draft:
-        """Take the result of the oldest unread step into the digest; return what was issued.
+        """Add the result of the oldest unread step to the digest; return its draft.
 
-        ValueError where it is another step's.
+        ValueError if the result belongs to another step.
         """
         issued = self.issued.popleft()
         if issued.step != result.step:
@@ -241,7 +238,7 @@ class RowTable:
         return issued
 
     def validate_state(self) -> None:
-        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
+        """Raise AssertionError if an invariant is broken (tests call this after each step)."""
         self.prefixes.validate_state()
         assert len(self.issued) <= 2
         assert len(self.live) <= self.max_rows + len(self.retiring)
