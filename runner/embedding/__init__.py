@@ -1,7 +1,7 @@
-"""An embedding model served: requests of gateways, their inputs in batches, vectors back.
+"""Serve an embedding model: gateway requests in, batches computed, vectors out.
 
-Pure, but for the server, which talks to gateways and the text thread, and the loop of the engine's
-thread. Every vector is of one input; what shares a batch with it changes nothing.
+Pure, except the server, which talks to gateways and the text thread, and the loop of the engine's
+thread. Each vector belongs to one input; other inputs of its batch do not change it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOMES = {
     "EmbeddingLoop": "runner.embedding.loop",
     "EmbeddingServer": "runner.embedding.server",
 }
-"""What is no pure module."""
+"""Names that come from modules that are not pure, loaded on first use."""
 
 
 def __getattr__(name: str) -> object:

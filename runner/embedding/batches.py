@@ -1,9 +1,9 @@
-"""Which inputs are computed together next, and how much that is at a time.
+"""Choose the inputs of the next batch and its size.
 
-Pure. A batch has so many tokens as take about `TARGET_S` at the measured pace: a request with one
-input waits for one batch of others at most, however many inputs they have. Priorities come first;
-among equals those have their turn first whose last turn is longest ago, then each of those who ask
-(`bus.wire.shares`) one input after the other.
+Pure. A batch has as many tokens as take about `TARGET_S` at the measured pace, so a request with
+one input waits for at most one batch of others. Higher priorities come first. Within a priority,
+the requester whose last turn is oldest goes first; requesters (`bus.wire.shares`) then alternate,
+one input each.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from runner.embedding.open_embedding import OpenEmbedding
 
 TARGET_S = 0.1
 LEAST_TOKENS, MOST_TOKENS = 128, 32_768
-"""Of a batch, whatever the pace; one input that is longer is a batch of its own."""
+"""Limits of a batch at any pace; a longer input is a batch of its own."""
 MOST_INPUTS = 256
 MOST_VECTOR_BYTES = 1 << 20
-"""The vectors of a batch travel in one frame for each gateway process."""
+"""Vectors of one batch travel in one frame per gateway process."""
 USUAL_PACE = 2_000.0
-"""Tokens per second, until the first batch has been measured."""
+"""Tokens per second, until the first batch is measured."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Inputs that are computed together, by request, each with its prompts in order.
+    """Inputs computed together: per request, its prompts in order.
 
-    `number` counts from 1. All vectors have the same `dimensions` (None: as many as there are).
+    `number` counts from 1. All vectors have the same `dimensions` (None: the model's own width).
     """
 
     number: int
@@ -43,7 +43,7 @@ class Batch:
     inputs: int = 0
 
     def add(self, request: OpenEmbedding, now: float) -> None:
-        """Take the next input of a request."""
+        """Add the next input of a request."""
         prompt = request.take(self.number, now)
         self.parts.setdefault(request, []).append(prompt)
         self.tokens += len(prompt.tokens)
@@ -51,12 +51,11 @@ class Batch:
 
     @property
     def prompts(self) -> list[Sequence[int]]:
-        """Return the tokens of all inputs, request by request."""
         return [prompt.tokens for part in self.parts.values() for prompt in part]
 
 
 class BatchPace:
-    """How many tokens a second are computed, as the last batches say."""
+    """Measured tokens per second of recent batches."""
 
     def __init__(self) -> None:
         self._tokens_per_s = USUAL_PACE
@@ -64,15 +63,14 @@ class BatchPace:
 
     @property
     def budget_tokens(self) -> int:
-        """Return how many tokens the next batch may have."""
         return int(min(max(self._tokens_per_s * TARGET_S, LEAST_TOKENS), MOST_TOKENS))
 
     def expected_s(self, tokens: int) -> float:
-        """Return how long a batch of so many tokens is expected to take."""
         return tokens / self._tokens_per_s
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """Learn from a batch. Small ones say little of large ones: they only raise the pace."""
+        """Update the pace from a batch. Small batches only raise it, because they say little about
+        large ones."""
         pace = tokens / max(seconds, 1e-6)
         if not self._measured:
             self._tokens_per_s, self._measured = pace, True
@@ -88,16 +86,16 @@ def next_batch(
     vector_bytes: int,
     now: float,
 ) -> Batch | None:
-    """Return the next batch, taken from the requests that have inputs ready and credit; None where
-    none has. `vector_bytes` are those of one vector at most."""
-    waiting = [one for one in requests if one.ready and one.credit > 0]
+    """Return the next batch, or None if no request has both ready inputs and credit. `vector_bytes`
+    is the largest size of one vector."""
+    waiting = [request for request in requests if request.ready and request.credit > 0]
     if not waiting:
         return None
-    waiting.sort(key=lambda one: (one.request.priority, one.turn))
+    waiting.sort(key=lambda request: (request.request.priority, request.turn))
     batch = Batch(number, waiting[0].dimensions)
     most = max(1, min(MOST_INPUTS, MOST_VECTOR_BYTES // vector_bytes))
-    same = [one for one in waiting if one.dimensions == batch.dimensions]
-    for _, equals in groupby(same, key=lambda one: one.request.priority):
+    same = [request for request in waiting if request.dimensions == batch.dimensions]
+    for _, equals in groupby(same, key=lambda request: request.request.priority):
         _fill(batch, equals, budget_tokens, most, now)
     return batch
 
@@ -105,8 +103,8 @@ def next_batch(
 def _fill(
     batch: Batch, requests: Iterable[OpenEmbedding], budget_tokens: int, most: int, now: float
 ) -> None:
-    """Take one input after the other, of who has fewest in the batch and then of who was here
-    first, until none is left that fits."""
+    """Add inputs one by one until no more fit. The requester with the fewest inputs in the batch
+    goes first, then the one that came first."""
     shares, asking = Shares(), dict[Sharer, deque[OpenEmbedding]]()
     for request in requests:
         asking.setdefault(request.sharer, deque()).append(request)

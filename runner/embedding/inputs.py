@@ -1,7 +1,7 @@
-"""The inputs of embedding requests become tokens.
+"""Tokenise the inputs of embedding requests.
 
-Pure. A part of a request's inputs is made ready at a time, so that long lists share the text thread
-with short ones. What is wrong with an input is said by its number in the whole request.
+Pure. Inputs are tokenised in parts, so that long lists share the text thread with short ones. An
+error names the input by its index in the whole request.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from bus.wire.messages.requests import GenerationRequest, InputsPrompt
 
 PART_INPUTS = 64
 PART_CHARS = 32_768
-"""An input that is longer is a part of its own."""
+"""A longer input is a part of its own."""
 
 
 class InputTokens(Protocol):
-    """An input as the model reads it."""
+    """One tokenised input."""
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Return its token ids, special ones included; one at least."""
+        """Return its token ids, special tokens included; at least one."""
         ...
 
     @property
     def cut_off(self) -> bool:
-        """Return whether its end was left out."""
+        """Return whether its end was cut off."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs:
-    """A part of a request's inputs, in order."""
+    """A tokenised part of a request's inputs, in order."""
 
     prompts: tuple[InputTokens, ...]
 
 
 class InputsReader(Protocol):
-    """What reads inputs for a model (`runner.text.EmbeddingInputs`)."""
+    """Tokenises inputs for a model (`runner.text.EmbeddingInputs`)."""
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> InputTokens:
-        """Return the tokens that the model reads of an input. Raises ContextOverflow where it is
-        too long and may not be `cut`, BadRequest for what is no input of this model."""
+        """Return the tokens of an input. Raises ContextOverflow if it is too long and `cut` is
+        false, BadRequest if the model cannot read it."""
         ...
 
 
 def next_part(prompt: InputsPrompt, start: int) -> InputsPrompt:
-    """Return the inputs from number `start` on that are made ready together: one at least."""
+    """Return the next part of the inputs, from index `start`; at least one input."""
     size, stop = 0, start
     while stop < len(prompt.inputs) and stop - start < PART_INPUTS:
         size += len(prompt.inputs[stop])
@@ -66,11 +66,11 @@ class InputsText:
         self._reader = reader
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedInputs | Refusal:
-        """Return the request's inputs as tokens, or why one of them cannot be read: the facts of
-        that refusal have its number in the request, as `input`."""
+        """Return the request's inputs as tokens, or a refusal whose fact `input` is the index of
+        the bad input."""
         prompt = request.prompt
         if not isinstance(prompt, InputsPrompt):
-            text = f"{request.model} is an embedding model: it makes vectors of texts, and no text"
+            text = f"{request.model} is an embedding model; it cannot generate text"
             return Refusal(reason="unsupported", message=text, field="model")
         prompts: list[InputTokens] = []
         for number, given in enumerate(prompt.inputs):
@@ -88,13 +88,13 @@ class InputsText:
         return PreparedInputs(tuple(prompts))
 
     def read(self, request: GenerationRequest, context_tokens: int) -> Refusal:
-        """Return the refusal of a question about a prompt."""
-        text = f"{request.model} is an embedding model: it is not asked about prompts"
+        """Refuse: embedding models do not answer questions about prompts."""
+        text = f"{request.model} is an embedding model; it does not answer questions about prompts"
         return Refusal(reason="unsupported", message=text, field="model")
 
 
 def _too_long(problem: ContextOverflow, number: int) -> Refusal:
-    """Return the refusal of an input that does not fit, in the words that OpenAI's clients know."""
+    """Return the refusal of an oversized input, in the words that OpenAI's clients parse."""
     tokens, limit = problem.prompt_tokens, problem.limit_tokens
     return Refusal(
         reason="context_length",

@@ -1,7 +1,7 @@
-"""Talks to the engine of an embedding model: one batch after the other, in the engine's thread.
+"""Talks to the engine of an embedding model: runs batches one by one in the engine's thread.
 
-The main thread decides what is in a batch, and gives the next one when it has heard of the last. A
-batch is posted when it is computed. The loop waits when there is nothing to do.
+The main thread chooses the batches. It gives the next one after the result of the last is posted.
+The loop waits when there is no work.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from runner.engine import Embedder, EmbedderFacts, EngineStatus, LoadProgress
 from runner.lifecycle import batch_deadline_s
 
 IDLE_S = 0.5
-"""With nothing to do for so long, the engine gives back what is free."""
+"""After this idle time the engine frees its unused memory."""
 TRIED_OUT = (8, 64)
-"""Tokens of the inputs that are computed before the first request: what is slow the first time
-should be over by then."""
+"""Input lengths (tokens) computed before the first request, so that slow first runs are over."""
 
 LoadEmbedder = Callable[[Callable[[LoadProgress], None]], Embedder]
 
@@ -36,9 +35,9 @@ class Embedded:
 class EmbeddingLoop:
     """The `EngineLoop` of an embedding model.
 
-    `load`, given where to tell its progress, returns the engine. `post` is called from the thread
-    and must not wait. `facts` are None until the engine is loaded; `pace` is what batches teach.
-    The thread alone writes `status`, `pace` and `expected_s`; others read each value once.
+    `load` takes a progress callback and returns the engine. `post` is called from the engine's
+    thread and must not block. `facts` are None until the engine is loaded. Only the engine's thread
+    writes `status`, `pace` and `expected_s`; other threads read each value once.
     """
 
     def __init__(self, load: LoadEmbedder, post: Callable[[Embedded], None]) -> None:
@@ -56,22 +55,22 @@ class EmbeddingLoop:
     # --- the main thread -------------------------------------------------------------------
 
     def give(self, batch: Batch) -> None:
-        """Have a batch computed."""
+        """Queue a batch."""
         self._batches.put(batch)
 
     def stop(self) -> None:
-        """Have `run` return after its batch."""
+        """Make `run` return after the current batch."""
         self._stopping = True
         self._batches.put(None)
 
     def limit_s(self) -> float:
-        """Return how long the engine may take over its batch."""
+        """Return the time limit of the current batch, in seconds."""
         return batch_deadline_s(self.expected_s)
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the engine, and try it out."""
+        """Load the engine and run the warm-up inputs."""
         engine = self._engine = self._load_engine(self._progressed)
         self.facts = engine.facts
         for length in TRIED_OUT:
@@ -79,7 +78,7 @@ class EmbeddingLoop:
         self.status.memory = engine.memory()
 
     def run(self) -> None:
-        """Compute batches until `stop`; then close the engine."""
+        """Compute batches until `stop`, then close the engine."""
         assert self._engine is not None, "loaded"
         engine, tidied_at = self._engine, 0
         while not self._stopping:

@@ -1,8 +1,8 @@
-"""One embedding request that this runner owes an end: its inputs, its credit, its numbers.
+"""The state of one open embedding request: inputs, credit, entry numbers.
 
-Pure: time arrives as `now`. Inputs are made ready and computed in their order. Entries are numbered
-without gaps in the order they leave, each entry of vectors costs one credit, and one terminal is
-the last. A request without credit has nothing computed.
+Pure: time arrives as `now`. Inputs are tokenised and computed in order. Entries are numbered
+without gaps in the order they are sent. Each entry of vectors costs one credit; exactly one
+terminal entry comes last. Without credit, nothing is computed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bus.wire.shares import Sharer
 from runner.embedding.inputs import InputTokens, next_part
 
 READY_TOKENS = 16_384
-"""Inputs of a request are made ready until so many of its tokens wait to be computed."""
+"""Inputs are tokenised until this many tokens of a request wait to be computed."""
 FAILS: dict[str, FailReason] = {"context_length": "context_length"}
-"""How a refused input ends its request; any other refusal is a bad request."""
+"""The fail reason of each refusal; others are bad requests."""
 
 
 class OpenEmbedding:
-    """See the module's law. `peer` is the gateway process that asked. `ready` are prompts that wait
-    to be computed; `turn` is the number of the last batch that it had a part in."""
+    """See the module. `peer` is the gateway process. `ready` are tokenised prompts; `turn` is the
+    number of the last batch that had inputs of this request."""
 
     def __init__(self, submit: Submit, *, peer: bytes, sharer: Sharer, now: float) -> None:
         prompt = submit.request.prompt
@@ -55,8 +55,8 @@ class OpenEmbedding:
     # --- inputs ------------------------------------------------------------------------
 
     def part(self) -> GenerationRequest | None:
-        """Return a request for the inputs that are to be made ready next; None while enough are,
-        or some are being made ready, or all have been."""
+        """Return the next part to tokenise; None if enough is ready, a part is being tokenised, or
+        none is left."""
         if self.is_over or self.is_preparing or self._ready_tokens >= READY_TOKENS:
             return None
         if self._parted == len(self._prompt.inputs):
@@ -67,14 +67,14 @@ class OpenEmbedding:
         return self.request.model_copy(update={"prompt": part})
 
     def prepared(self, prompts: Sequence[InputTokens]) -> None:
-        """Take the prompts of the last part."""
+        """Add the prompts of the last part."""
         self.is_preparing = False
         self._prepared += len(prompts)
-        self._ready_tokens += sum(len(one.tokens) for one in prompts)
+        self._ready_tokens += sum(len(prompt.tokens) for prompt in prompts)
         self.ready.extend(prompts)
 
     def refused(self, refusal: Refusal, now: float) -> list[Entry]:
-        """End the request for an input of the last part that cannot be read."""
+        """End the request because an input of the last part is invalid."""
         facts = dict(refusal.facts)
         field = refusal.field
         if "input" in facts:
@@ -86,7 +86,7 @@ class OpenEmbedding:
     # --- batches -----------------------------------------------------------------------
 
     def take(self, turn: int, now: float) -> InputTokens:
-        """Take the next prompt that is ready, for batch number `turn`."""
+        """Take the next ready prompt for batch number `turn`."""
         prompt = self.ready.popleft()
         self._ready_tokens -= len(prompt.tokens)
         self._tokens += len(prompt.tokens)
@@ -98,13 +98,13 @@ class OpenEmbedding:
     def computed(
         self, prompts: Sequence[InputTokens], vectors: Sequence[bytes], now: float
     ) -> list[Entry]:
-        """Return the entries of vectors of the prompts that were taken last, and the end where all
-        have come."""
+        """Return entries for the vectors of the prompts taken last, and the terminal entry after
+        the last vector."""
         if self.is_over:
             return []
         start = self._computed
         self._computed += len(vectors)
-        cut = tuple(start + place for place, one in enumerate(prompts) if one.cut_off)
+        cut = tuple(start + place for place, prompt in enumerate(prompts) if prompt.cut_off)
         self.credit -= 1
         entry = Vectors(self.request_id, self._next(), 0, start, tuple(vectors), cut)
         self._watch_credit(now)
@@ -115,22 +115,20 @@ class OpenEmbedding:
     # --- the gateway -------------------------------------------------------------------
 
     def grant(self, grant: int, now: float) -> None:
-        """Add credit."""
         self.credit += grant
         self._watch_credit(now)
 
     def stalled_s(self, now: float) -> float:
-        """Return for how long the request has waited for credit."""
+        """Return for how many seconds the request has waited for credit."""
         return 0.0 if self._stalled_at is None else now - self._stalled_at
 
     def cancel(self, now: float) -> list[Entry]:
-        """End the request as cancelled."""
         return [] if self.is_over else self._end("cancelled", now)
 
     def fail(
         self, reason: FailReason, message: str, now: float, details: dict[str, object] | None = None
     ) -> list[Entry]:
-        """End the request, badly, if it has not ended; what is ready is dropped."""
+        """Fail the request if it is still open; drop its ready prompts."""
         if self.is_over:
             return []
         self._close()
@@ -138,7 +136,7 @@ class OpenEmbedding:
         return [Failed(self.request_id, self._next(), reason, message, usage, details or {})]
 
     def usage(self, now: float) -> Usage:
-        """Return the tokens that were read so far, and the seconds until the first of them and
+        """Return the tokens read so far, the seconds until the first result, and the seconds
         since."""
         begun_at = now if self._begun_at is None else self._begun_at
         return Usage(

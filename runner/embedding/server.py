@@ -1,8 +1,8 @@
 """Talks to gateway processes, the text thread and the engine's loop: requests in, vectors out.
 
-Runs in the main thread. A submit is answered once: `Accepted` or `Refused`; a repeated one is
-answered again and done once. What is wrong with a request fails that request alone. One batch is
-computed at a time; each turn becomes at most one message per gateway process.
+Runs in the main thread. A submit is answered once with `Accepted` or `Refused`; a repeated submit
+gets the same answer and is not run again. An error fails only its own request. One batch is
+computed at a time; its vectors go out in at most one message per gateway process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ REMEMBERED = 4096
 
 
 class EmbeddingServer:
-    """The requests that this runner owes an end, and what becomes of them. `intake` is told where
-    the runner stands."""
+    """All open requests of this runner. Its owner sets the phase and facts of `intake`."""
 
     def __init__(
         self,
@@ -72,31 +71,31 @@ class EmbeddingServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return the sockets where gateways find this runner."""
+        """Return the addresses of the sockets that gateways connect to."""
         return self._link.addresses
 
     @property
     def owed(self) -> Collection[RequestId]:
-        """Return the requests that are owed an end."""
         return self._open.keys()
 
     def load(self) -> SchedulerLoad:
-        """Return how many requests are being computed, and how many wait for their turn."""
+        """Return the numbers of running and waiting requests."""
         computing = self._computing or frozenset()
-        waiting = [one for key, one in self._open.items() if key not in computing]
-        best = min((one.request.priority for one in waiting), default=None)
-        running = [one for key, one in self._open.items() if key in computing]
-        served = min((one.request.priority for one in running), default=None)
+        waiting = [request for key, request in self._open.items() if key not in computing]
+        best = min((request.request.priority for request in waiting), default=None)
+        running = [request for key, request in self._open.items() if key in computing]
+        served = min((request.request.priority for request in running), default=None)
         return SchedulerLoad(len(running), len(waiting), best, served)
 
     def close(self, message: str) -> None:
-        """Say goodbye and go; what is open has been ended before."""
+        """Close the link; open requests must have ended before."""
         self._link.close(message)
 
     # --- from gateways -------------------------------------------------------------------
 
     def asked(self, peer: bytes, message: Asked, now: float) -> None:
-        """Take up what a gateway process asks for; nothing is given back here."""
+        """Act on a gateway's message. Embedding requests are never handed over, so `Recall` is
+        ignored."""
         match message:
             case Submit():
                 self._submit(peer, message, now)
@@ -113,16 +112,16 @@ class EmbeddingServer:
                 self._link.send(peer, self._pong(now))
 
     def _pong(self, now: float) -> Pong:
-        """Return the answer to a ping. A batch may take longer than a gateway waits for a step: as
-        long as it is not late, each answer counts as one."""
+        """Answer a ping. A batch may take longer than a gateway waits for a step, so each pong
+        counts as a step until the batch is late."""
         since = self._loop.status.busy_since
         if since is not None and now - since <= self._loop.limit_s():
             self._beats += 1
-        owes = any(one.credit > 0 for one in self._open.values())
+        owes = any(request.credit > 0 for request in self._open.values())
         return Pong(self._boot, self._loop.status.steps_done + self._beats, owes)
 
     def gone(self, peer: bytes) -> int:
-        """Cancel what a gateway process asked for; return how many requests were open."""
+        """Cancel all requests of a gateway process; return how many were open."""
         gone = [request for request in self._open.values() if request.peer == peer]
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")
@@ -137,7 +136,7 @@ class EmbeddingServer:
             self._link.send(peer, Accepted(request_id, 0, 0))
             return
         if request_id in self._open or request_id in self._ended:
-            message = f"request {request_id} is known already"
+            message = f"request {request_id} already exists"
             self._link.send(peer, Refused(request_id, Refusal(reason="conflict", message=message)))
             return
         refusal = self.intake.refusal(submit, self._open.values())
@@ -182,7 +181,7 @@ class EmbeddingServer:
         self._advance()
 
     def _advance(self) -> None:
-        """Have the next batch computed, unless one is being computed."""
+        """Start the next batch unless one is running."""
         facts = self.intake.facts
         if self._computing is not None or facts is None:
             return
@@ -196,29 +195,29 @@ class EmbeddingServer:
         if batch is None:
             return
         self._batches += 1
-        self._computing = frozenset(one.request_id for one in batch.parts)
+        self._computing = frozenset(part.request_id for part in batch.parts)
         self._loop.give(batch)
         for request in batch.parts:
             self._prepare(request)
 
     def embedded(self, news: Embedded) -> None:
-        """Send the vectors of a batch, and have the next one computed."""
+        """Send the vectors of a batch and start the next one."""
         now = self._reactor.now()
         self._computing = None
         self.totals.prompt_tokens += news.batch.tokens
-        told: dict[OpenEmbedding, list[Entry]] = {}
+        entries: dict[OpenEmbedding, list[Entry]] = {}
         start = 0
         for request, prompts in news.batch.parts.items():
             vectors = news.vectors[start : start + len(prompts)]
             start += len(prompts)
-            told[request] = request.computed(prompts, vectors, now)
+            entries[request] = request.computed(prompts, vectors, now)
         self._advance()
-        self._send(told)
+        self._send(entries)
 
-    def _send(self, told: dict[OpenEmbedding, list[Entry]]) -> None:
-        """Send entries, one message per gateway process; forget requests that are over."""
+    def _send(self, entries_of: dict[OpenEmbedding, list[Entry]]) -> None:
+        """Send entries, one message per gateway process; drop requests that have ended."""
         by_peer: dict[bytes, list[Entry]] = {}
-        for request, entries in told.items():
+        for request, entries in entries_of.items():
             if entries:
                 by_peer.setdefault(request.peer, []).extend(entries)
             if request.is_over:
@@ -239,21 +238,20 @@ class EmbeddingServer:
     # --- from the clock ----------------------------------------------------------------------
 
     def watch(self, now: float) -> None:
-        """Give up silent gateway processes, readers that never come back, and what is too late."""
+        """Give up silent gateway processes, clients that stopped reading, and late requests."""
         woke_at = self._link.watch(now)
-        told: dict[OpenEmbedding, list[Entry]] = {}
+        entries: dict[OpenEmbedding, list[Entry]] = {}
         for request in self._open.values():
             if now >= request.deadline_at:
-                told[request] = request.fail("deadline", TIMED_OUT, now)
+                entries[request] = request.fail("deadline", TIMED_OUT, now)
             elif min(request.stalled_s(now), now - woke_at) > self._drop_idle_s:
-                message = f"the reader took nothing for {self._drop_idle_s:g} s"
-                told[request] = request.fail("deadline", message, now)
-        self._send(told)
+                message = f"the client read nothing for {self._drop_idle_s:g} s"
+                entries[request] = request.fail("deadline", message, now)
+        self._send(entries)
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End everything that is open."""
         now = self._reactor.now()
-        self._send({one: one.fail(reason, message, now) for one in self._open.values()})
+        self._send({request: request.fail(reason, message, now) for request in self._open.values()})
 
     def _note(self, phase: RecorderPhase, request_id: RequestId, **facts: object) -> None:
         self._recorder.note(wall(), phase, request_id, **facts)

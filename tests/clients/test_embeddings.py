@@ -175,7 +175,7 @@ def test_other_dimensions_than_the_model_s_are_refused(client: OpenAI, embedder:
     with pytest.raises(openai.BadRequestError) as refused:
         client.embeddings.create(model=embedder, input="a", dimensions=32)
     assert refused.value.param == "dimensions"
-    assert "64 numbers, and no other count" in refused.value.message
+    assert "64 numbers, which cannot be changed" in refused.value.message
 
 
 def test_a_model_is_asked_only_for_what_it_makes(

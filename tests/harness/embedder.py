@@ -28,7 +28,7 @@ class WordReader:
     def prepare(self, text: str | Sequence[int], cut: bool) -> Words:
         tokens = tuple(map(len, text.split())) if isinstance(text, str) else tuple(text)
         if not tokens:
-            raise BadRequest("an input without a single token has no embedding")
+            raise BadRequest("an input must have at least one token")
         if len(tokens) > LIMIT and not cut:
             raise ContextOverflow(prompt_tokens=len(tokens), limit_tokens=LIMIT)
         return Words(tokens[:LIMIT], len(tokens) > LIMIT)

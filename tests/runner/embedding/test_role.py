@@ -301,7 +301,7 @@ def test_vectors_wait_for_credit_and_a_reader_that_takes_nothing_is_dropped(site
 
     site.until(is_dropped)
     end = site.ended("slow")
-    assert isinstance(end, Failed) and "took nothing" in end.message
+    assert isinstance(end, Failed) and "read nothing" in end.message
 
 
 def test_a_long_batch_counts_as_progress_until_it_is_late(site: Site) -> None:
