@@ -1,1 +1,1 @@
-"""The requests of gateways at a lead runner: in, answered, ended once."""
+"""Serve gateway requests at a lead runner, from submit to the single end."""

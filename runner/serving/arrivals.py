@@ -1,6 +1,6 @@
-"""Requests on their way to the scheduler: what is refused at the door, and who they count for.
+"""Requests on their way to the scheduler: refusals on arrival, and their requesters.
 
-Pure. A request that is refused here costs nothing: its text has not been looked at.
+Pure. A request refused here costs nothing: its text has not been read.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from runner.engine import EngineFacts
 from runner.schedule import Arrival
 
 UNNAMED: Sharer = ("",)
-"""All those together whose gateway does not say who they are."""
+"""The requester of all requests whose gateway names none."""
 PREPARING_CHARS = 64 << 20
-"""Text that waits to be tokenised; beyond it who has some there already is refused more."""
+"""Characters of text that wait to be tokenised. Above it, a requester that already has text there
+is refused."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """A submit that is being prepared, of `size` characters or token ids. `cancelled` tells why
-    it is not wanted any more; `returns`: its gateway takes it back before it has begun."""
+    """A submit that is being tokenised, of `size` characters or token ids. `cancelled` says why it
+    was cancelled. `returns`: its gateway takes it back before it begins."""
 
     peer: bytes
     submit: Submit
@@ -37,7 +38,7 @@ class Pending:
     cancelled: Cancel | None = None
 
     def arrival(self) -> Arrival:
-        """Return what the scheduler has to know of it."""
+        """Return the scheduler's view of it."""
         request = self.submit.request
         return Arrival(
             request.request_id, self.sharer, request.priority, self.since_at, self.returns
@@ -45,7 +46,7 @@ class Pending:
 
 
 def arrived(peer: bytes, submit: Submit, size: int, now: float, *, returns: bool) -> Pending:
-    """Return a submit of that size that came just now; how long it waited elsewhere counts."""
+    """Return a pending submit that arrived now; its waiting time elsewhere counts."""
     return Pending(
         peer,
         submit,
@@ -58,26 +59,26 @@ def arrived(peer: bytes, submit: Submit, size: int, now: float, *, returns: bool
 
 
 def not_served(spec: RunnerSpec, phase: Phase, submit: Submit) -> Refusal | None:
-    """Return why a runner in this phase serves no request of that model and generation; None where
-    it does."""
+    """Return why a runner in this phase does not serve this model and generation; None if it
+    does."""
     if phase == "draining":
-        return Refusal(reason="draining", message=f"{spec.model} is being unloaded here")
+        return Refusal(reason="draining", message=f"{spec.model} is being unloaded on this node")
     if phase != "ready":
-        return Refusal(reason="not_ready", message=f"{spec.model} is {phase} here")
+        return Refusal(reason="not_ready", message=f"{spec.model} is {phase} on this node")
     if submit.generation != spec.generation:
         return Refusal(
             reason="wrong_generation",
-            message=f"this is generation {spec.generation}, not {submit.generation}",
+            message=f"this runner has generation {spec.generation}, not {submit.generation}",
         )
     if submit.request.model != spec.model:
-        return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
+        return Refusal(reason="unknown_model", message=f"this runner serves {spec.model}")
     return None
 
 
 def cannot_take(
     spec: RunnerSpec, phase: Phase, facts: EngineFacts | None, submit: Submit
 ) -> Refusal | None:
-    """Return why a runner in this phase takes no such request; None where it does."""
+    """Return why a runner in this phase refuses the request; None if it accepts it."""
     refusal, request = not_served(spec, phase, submit), submit.request
     if refusal is not None:
         return refusal
@@ -86,17 +87,17 @@ def cannot_take(
     return None
 
 
-def known_already(request_id: RequestId, *known: Container[RequestId]) -> Refusal | None:
-    """Return why a request cannot be submitted once more; None where it is in none of these."""
-    if any(request_id in one for one in known):
-        return Refusal(reason="conflict", message=f"request {request_id} is known already")
+def known_already(request_id: RequestId, *groups: Container[RequestId]) -> Refusal | None:
+    """Return why a request id cannot be reused; None if it is new."""
+    if any(request_id in group for group in groups):
+        return Refusal(reason="conflict", message=f"request {request_id} already exists")
     return None
 
 
 def too_long(coming: Pending, preparing: Collection[Pending]) -> Refusal | None:
-    """Return why a text has no room beside those that are being prepared; None where it has."""
-    chars = sum(one.size for one in preparing) + coming.size
-    if chars <= PREPARING_CHARS or all(one.sharer != coming.sharer for one in preparing):
+    """Return why a text does not fit beside those being tokenised; None if it fits."""
+    chars = sum(pending.size for pending in preparing) + coming.size
+    if chars <= PREPARING_CHARS or all(pending.sharer != coming.sharer for pending in preparing):
         return None
-    message = f"{len(preparing)} long prompts are waiting to be read already"
+    message = f"{len(preparing)} long prompts are already waiting to be tokenised; retry later"
     return Refusal(reason="queue_full", message=message, position=len(preparing))

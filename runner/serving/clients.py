@@ -1,7 +1,7 @@
-"""The gateway processes that speak to this runner: who said hello, and who is still there.
+"""The gateway processes connected to this runner.
 
-Pure: time arrives as `now`. A gateway process that has not been heard for `SILENT_S` is given up,
-and what it asked for is cancelled. Time in which the runner itself stood still does not count.
+Pure: time arrives as `now`. A gateway process silent for `SILENT_S` is given up and its requests
+are cancelled. Time in which the runner itself stood still does not count.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from bus.wire.messages.tokens import DATA_PROTOCOL_MAX, DATA_PROTOCOL_MIN, Hello
 
 SILENT_S = 3.0
 GIVEN_UP = (
-    f"the runner had no word from this gateway process for {SILENT_S:g} s and ended what it had "
-    "asked for; ask again"
+    f"the runner heard nothing from this gateway process for {SILENT_S:g} s and ended "
+    "its requests; retry"
 )
-"""What a gateway process is told that speaks and is not, or no longer, known."""
+"""Sent to a gateway process that speaks without a current hello."""
 
 
 @dataclass(slots=True)
@@ -31,25 +31,25 @@ class Client:
 
 @dataclass(slots=True)
 class Clients:
-    """By socket identity."""
+    """Gateway processes by socket identity."""
 
     known: dict[bytes, Client] = field(default_factory=dict[bytes, Client])
 
     def greet(self, peer: bytes, hello: Hello, now: float) -> Client | str:
-        """Take up a gateway process, or say why not."""
+        """Add a gateway process, or return why not."""
         protocol = min(DATA_PROTOCOL_MAX, hello.protocol_max)
         if protocol < max(DATA_PROTOCOL_MIN, hello.protocol_min):
             return (
-                f"no common protocol: this runner speaks {DATA_PROTOCOL_MIN} to "
-                f"{DATA_PROTOCOL_MAX}, {hello.gateway} {hello.protocol_min} to "
-                f"{hello.protocol_max}"
+                f"no common protocol version: this runner speaks {DATA_PROTOCOL_MIN} "
+                f"to {DATA_PROTOCOL_MAX}, {hello.gateway} speaks {hello.protocol_min} "
+                f"to {hello.protocol_max}; run the same shoal version on both"
             )
         gateway = Client(hello.gateway, hello.boot, protocol, now)
         self.known[peer] = gateway
         return gateway
 
     def heard(self, peer: bytes, now: float) -> bool:
-        """Return whether the peer has said hello; if so, it lives."""
+        """Record a sign of life; return whether the peer has said hello."""
         gateway = self.known.get(peer)
         if gateway is None:
             return False
@@ -57,11 +57,13 @@ class Clients:
         return True
 
     def silent(self, now: float, woke_at: float) -> list[bytes]:
-        """Return the peers to be given up now. The runner last stood still till `woke_at`."""
+        """Return the peers to give up now. The runner last stood still until `woke_at`."""
         return [
-            peer for peer, one in self.known.items() if now - max(one.heard_at, woke_at) > SILENT_S
+            peer
+            for peer, client in self.known.items()
+            if now - max(client.heard_at, woke_at) > SILENT_S
         ]
 
     def forget(self, peer: bytes) -> Client | None:
-        """Drop a gateway process and return it; None for an unknown one."""
+        """Remove and return a gateway process; None if unknown."""
         return self.known.pop(peer, None)

@@ -1,7 +1,7 @@
 """Talks to gateway processes: frames in and out over this runner's data ROUTER.
 
-A gateway process says hello before anything else, and is given up when it is silent or its socket
-is gone. What a frame asks for is the listener's business.
+A gateway process must say hello first. It is given up when it is silent or its socket is closed.
+The listener acts on the frames.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from bus.wire.messages.traces import RankTraced
 from runner.serving.clients import GIVEN_UP, SILENT_S, Clients
 
 Asked = Submit | Credit | Cancel | Recall | Ping
-"""What a gateway process that has said hello asks for."""
+"""Messages of a gateway process after its hello."""
 
 
 class GatewayListener(Protocol):
-    """What the link tells its server, in the main thread. `peer` is a socket's identity."""
+    """What the link calls in its server, in the main thread. `peer` is a socket identity."""
 
     @property
     def owed(self) -> Collection[RequestId]:
-        """Return the requests that are owed an end: while there are any, the link is busy."""
+        """Return the open requests; while there are any, the link is busy."""
         ...
 
     def asked(self, peer: bytes, message: Asked, now: float) -> None:
-        """Take up what a gateway process that has said hello asks for."""
+        """Act on a message of a gateway process."""
         ...
 
     def gone(self, peer: bytes) -> int:
-        """Cancel what a gateway process asked for; return how many requests were open."""
+        """Cancel all requests of a gateway process; return how many were open."""
         ...
 
 
 DISPLACED_PROTOCOL = 8
-"""The first version of the data plane in which a gateway takes back what has not begun."""
+"""First version of the data plane in which a gateway takes back requests that have not begun."""
 UNHEEDED_PROTOCOL = 6
-"""The first version of the data plane in which a gateway is told what has no effect."""
+"""First version of the data plane that reports fields without effect."""
 PRESSURE_PROTOCOL = 10
-"""The first version of the data plane in which a choice may end for want of memory."""
+"""First version of the data plane in which a choice may end for lack of memory."""
 
 
 RANKS_PROTOCOL = 11
-"""The first version of the data plane in which the ranks of a group tell of a traced request."""
+"""First version of the data plane in which the ranks of a group report on a traced request."""
 
 
 def known_to(message: ToGateway, protocol: int) -> ToGateway | None:
-    """Return the message without what this version of the data plane does not know; None where it
-    does not know it at all."""
+    """Return the message without fields that this version of the data plane lacks; None if the
+    version lacks the message."""
     if protocol < RANKS_PROTOCOL and type(message) is RankTraced:
         return None
     if protocol < RANKS_PROTOCOL and type(message) is Traced:
@@ -85,14 +85,14 @@ def known_to(message: ToGateway, protocol: int) -> ToGateway | None:
 
 
 def _cut_by_length(entry: Entry) -> Entry:
-    """Return an end for want of memory as one at a limit of tokens, any other entry as it is."""
+    """Return an end for lack of memory as an end at the token limit; other entries unchanged."""
     if type(entry) is not ChoiceEnd or entry.finish_reason != "memory_pressure":
         return entry
     return ChoiceEnd(entry.request_id, entry.seq, entry.choice, "length", entry.stop)
 
 
 class GatewayLink:
-    """The socket, and who is there. `addresses` is what others are told to dial."""
+    """The socket and its gateway processes. `addresses` are announced to them."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: GatewayListener) -> None:
         self._spec = spec
@@ -109,45 +109,45 @@ class GatewayLink:
         self._reactor.watch(self._link, self._received)
 
     def send(self, peer: bytes, message: ToGateway) -> None:
-        """Send one frame; a gateway process whose socket is gone is given up."""
+        """Send one frame; give up a gateway process whose socket is closed."""
         client = self._clients.known.get(peer)
-        known = message if client is None else known_to(message, client.protocol)
-        if known is None:
+        converted = message if client is None else known_to(message, client.protocol)
+        if converted is None:
             return
-        if not self._link.send(peer, pack_to_gateway(known)) and peer in self._clients.known:
-            self._give_up(peer, "its socket is gone")
+        if not self._link.send(peer, pack_to_gateway(converted)) and peer in self._clients.known:
+            self._give_up(peer, "its socket is closed")
 
     def takes_back(self, peer: bytes) -> bool:
-        """Return whether a gateway process takes back what has not begun."""
+        """Return whether a gateway process takes back requests that have not begun."""
         client = self._clients.known.get(peer)
         return client is not None and client.protocol >= DISPLACED_PROTOCOL
 
     def watch(self, now: float) -> float:
-        """Give up gateway processes that are silent, a few times a second; return till when this
-        process last stood still."""
+        """Give up silent gateway processes, a few times a second; return until when this process
+        last stood still."""
         self._lost.pass_by(now)
         for peer in self._clients.silent(now, self._lost.woke_at):
             self._give_up(peer, f"it was silent for {SILENT_S:g} s")
         return self._lost.woke_at
 
     def close(self, message: str) -> None:
-        """Say goodbye to every gateway process and drop the socket."""
+        """Tell every gateway process that the runner ends, and close the socket."""
         for peer in tuple(self._clients.known):
             self.send(peer, Goodbye(message))
         self._reactor.unwatch(self._link)
         self._link.close()
 
     def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
-        """Listen; return what others dial. One address that is taken costs that address."""
-        told: list[str] = []
+        """Listen; return the addresses to announce. An address that is in use is skipped."""
+        addresses: list[str] = []
         for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
             try:
                 bound = self._link.bind(str(address))
             except PortTaken as error:
-                self._log.error("other nodes cannot reach this runner", why=str(error))
+                self._log.error("this runner is unreachable from other nodes", why=str(error))
                 continue
-            told += announced or (bound,)
-        return tuple(told)
+            addresses += announced or (bound,)
+        return tuple(addresses)
 
     def _received(self, frames: list[bytes]) -> None:
         peer, now = frames[0], self._reactor.now()

@@ -1,7 +1,7 @@
-"""Requests that are given back to their gateway, and those that come with an answer so far.
+"""Requests handed back to their gateway, and requests resumed from another runner.
 
-Pure. What goes on here is, for each token, what it would have been had it gone on where it began:
-the prompt is that which was read there, and chance depends on seed and position alone.
+Pure. Each token of a resumed request is what it would have been at the first runner: the prompt is
+the one read there, and sampling depends on seed and position alone.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from runner.text import PreparedRequest
 
 
 def given_back(request: OpenRequest, ends: Iterable[RowEvent]) -> Displaced | Suspended:
-    """Return what a gateway process is told of a request that it has again; `ends` are those of its
-    rows."""
+    """Return the message that hands a request back; `ends` are those of its rows."""
     if not request.has_begun:
         return Displaced(request.request_id)
-    costs = {one.key.choice: one.cost for one in ends if isinstance(one, RowFinished)}
+    costs = {end.key.choice: end.cost for end in ends if isinstance(end, RowFinished)}
     return Suspended(request.request_id, request.so_far(costs))
 
 
 def gone_on(
     prepared: PreparedRequest, so_far: AnswerSoFar | None, facts: EngineFacts
 ) -> PreparedRequest | Refusal:
-    """Return a request that another runner has begun as that had read it, but with no more tokens
-    than fit here; or why it cannot be gone on with."""
+    """Return a request resumed from another runner's output, limited to the tokens that fit here;
+    or why it cannot be resumed."""
     if so_far is None:
         return prepared
     count, limit = len(so_far.prompt), facts.context_tokens
     most = min(so_far.max_tokens, limit - count)
-    made = max((len(one.tokens) for one in so_far.choices), default=0)
+    made = max((len(choice.tokens) for choice in so_far.choices), default=0)
     if made >= most:
         return Refusal(
             reason="context_length",
-            message=f"{count} prompt tokens and {made} made elsewhere leave no room in {limit}",
+            message=(
+                f"{count} prompt tokens and {made} generated elsewhere exceed the context "
+                f"of {limit}"
+            ),
             facts={"prompt_tokens": count, "limit_tokens": limit},
         )
     if len(so_far.choices) != len(prepared.choices):
-        message = f"{len(so_far.choices)} of {len(prepared.choices)} choices were begun"
+        message = f"{len(so_far.choices)} of {len(prepared.choices)} choices were started elsewhere"
         return Refusal(reason="bad_request", message=message)
     return replace(prepared, tokens=tuple(map(TokenId, so_far.prompt)), max_tokens=most)

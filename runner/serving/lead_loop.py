@@ -1,9 +1,9 @@
-"""Talks to the engine of a runner that decides: the loop that keeps it one step ahead.
+"""Talks to the engine of a lead runner: the loop that keeps it one step ahead.
 
-The scheduler is shared with the main thread under a lock, which is never held while the engine
-computes: the main thread submits, cancels and pauses at once, be the device busy or not. What
-happened in a step is posted as one batch, before the next step is issued, for issuing may wait
-for a device that is behind. The loop waits on an event when there is nothing to do.
+The scheduler is shared with the main thread under a lock that is never held while the engine
+computes, so submit, cancel and pause never wait for the device. The events of a step are posted as
+one batch before the next step is issued, because issuing may wait for a device that is behind. The
+loop waits on an event when there is no work.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from runner.serving.memory_watch import MemoryWatch
 
 MEMORY_EVERY_S = 1.0
 IDLE_S = 0.5
-"""With nothing to do for so long, the engine gives back what is free."""
+"""After this idle time the engine frees its unused memory."""
 
 LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What happened to rows by the end of `step`, in order: it was read at `read_at` and took
-    `step_s`; rows were admitted at `planned_at`."""
+    """The row events up to the end of `step`, in order. It was read at `read_at` and took `step_s`;
+    rows were admitted at `planned_at`."""
 
     step: int
     events: tuple[RowEvent, ...]
@@ -40,13 +40,13 @@ class Stepped:
 
 
 class LeadLoop:
-    """The `EngineLoop` of rank 0, or of a runner alone.
+    """The `EngineLoop` of rank 0, or of a single runner.
 
-    `load`, given where to tell its progress, returns the engine; `schedule` makes its scheduler.
-    `post` is called from the thread and must not wait. `watch` says when memory is short. `facts`
-    and `scheduler` are None until the engine is loaded, and never again; the main thread uses the
-    scheduler only with the lock held (`scheduling`). `status` is this thread's to write. `spans`
-    notes, in a group, what this rank does for traced requests.
+    `load` takes a progress callback and returns the engine; `schedule` makes its scheduler. `post`
+    is called from the engine's thread and must not block. `watch` reports a lack of memory. `facts`
+    and `scheduler` are None until the engine is loaded. The main thread uses the scheduler only
+    with the lock held (`scheduling`). Only this thread writes `status`. `spans` records what this
+    rank does for traced requests, in a group.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class LeadLoop:
 
     @contextmanager
     def scheduling(self) -> Generator[Scheduler]:
-        """Hold the lock and give out the scheduler; the loop looks at it again afterwards.
+        """Hold the lock and yield the scheduler; the loop checks it again afterwards.
 
-        Only once the engine is loaded.
+        Only after the engine is loaded.
         """
         scheduler = self.scheduler
         assert scheduler is not None, "loaded"
@@ -85,19 +85,19 @@ class LeadLoop:
         self._wake.set()
 
     def stop(self) -> None:
-        """Have `run` return after its step."""
+        """Make `run` return after the current step."""
         self._stopping = True
         self._wake.set()
 
     def expected_s(self) -> float:
-        """Return the seconds that the unread steps are expected to take together."""
+        """Return the expected seconds of all unread steps together."""
         if self.scheduler is None:
             return 0.0
         with self._lock:
             return self.scheduler.expected_s()
 
     def scheduler_load(self) -> SchedulerLoad | None:
-        """Return what the scheduler has to do now; None before the model is loaded."""
+        """Return the load of the scheduler; None before the model is loaded."""
         if self.scheduler is None:
             return None
         with self._lock:
@@ -106,14 +106,13 @@ class LeadLoop:
     # --- the engine's thread ---------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the engine and make its scheduler."""
         engine = self._engine = self._load_engine(self._progressed)
         self.facts = engine.facts
         self.scheduler = self._schedule(engine.facts)
         self.status.memory = engine.memory()
 
     def run(self) -> None:
-        """Compute what the scheduler plans until `stop`; then close the engine."""
+        """Compute what the scheduler plans until `stop`, then close the engine."""
         assert self._engine is not None and self.scheduler is not None, "loaded"
         self._serve(self._engine, self.scheduler)
         self._engine.close()
@@ -174,14 +173,14 @@ class LeadLoop:
         return result
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
-        """Have the scheduler know what this rank takes, now and then."""
+        """Report this rank's memory to the scheduler, every few steps."""
         look = self._watch.look(engine, self.status.steps_done)
         if look is not None:
             with self._lock:
                 scheduler.pressure.take(0, look)
 
     def _rest(self, engine: Engine, scheduler: Scheduler) -> None:
-        """Wait for something to do; the first moment of an idle time, the engine tidies."""
+        """Wait for work; the engine frees memory at the start of an idle time."""
         with self._lock:
             wake_at = scheduler.wake_at()
         wait_s = None if wake_at is None else max(wake_at - clock_now(), 0.0)

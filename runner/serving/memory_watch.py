@@ -1,11 +1,11 @@
-"""Talks to the engine and the system: what this rank takes, every 16 tokens, beside what it may.
+"""Talks to the engine and the system: this rank's memory, every 16 tokens, against its limit.
 
-A rank may take what it was promised and a sixteenth more, for slabs hold up to a sixteenth of KV
-beyond the bill; and of what the system grants its process seven eighths: a batch that grows is
-copied layer by layer, and a process that asks for more than is granted ends.
-What is over is eased first, which costs no row anything; only what is over then is told.
+A rank may use its reserved memory plus a sixteenth, because slabs hold up to a sixteenth of KV
+beyond the bill. It may also use seven eighths of what the system grants its process: a growing
+batch is copied layer by layer, and a process that exceeds the grant is killed. First unused memory
+is freed, which costs no row; only a remaining excess is reported.
 
-`ProcessMemory` looks after the rest of the process: tokenizers, templates, texts (decision 0080).
+`ProcessMemory` covers the rest of the process: tokenizers, templates, texts (decision 0080).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from bus.wire.messages.control import Phase
 from runner.engine import MemoryLook, StepEngine, StepPlan
 
 LOOK_STEPS = 16
-"""A row makes a token a step; a step that reads a prompt takes in more, and is looked at itself."""
+"""A row makes one token per step; a step that reads a prompt is always measured."""
 PROMISED_SHARE, GRANTED_SHARE = 17 / 16, 7 / 8
 BESIDE_BYTES, BESIDE_SHARE = 3 << 30, 1 / 8
-"""What a process may take beside its engine: so much, and a share of what it was promised. The
-largest tokenizers take one GB as they open, and a prompt of a million tokens a quarter of that."""
+"""Limit of a process beside its engine: a fixed part, and a share of its reserved memory. The
+largest tokenizers need 1 GB to open, and a prompt of a million tokens a quarter of that."""
 LOOKS_OVER = 3
-"""Looks in a row, a second apart: what is over for a moment ends nothing."""
+"""Consecutive measurements above the limit, one second apart, before the process ends."""
 JUDGED: tuple[Phase, ...] = ("warming", "ready", "draining")
 
 
 class MemoryWatch:
-    """The looks of one rank. `granted` tells what its process takes and is granted; None: no limit.
+    """Measures one rank. `granted` returns what its process uses and may use; None: no limit.
     Called from the engine's thread."""
 
     def __init__(
@@ -40,11 +40,11 @@ class MemoryWatch:
         self._reads = False
 
     def issued(self, plan: StepPlan) -> None:
-        """Note what the engine computes now."""
+        """Record the plan that the engine now computes."""
         self._reads = self._reads or bool(plan.prefill)
 
     def look(self, engine: StepEngine, steps_done: int) -> MemoryLook | None:
-        """Return what is taken now that so many steps are done; None where that is not due."""
+        """Return a measurement after this many steps; None if none is due."""
         looks = steps_done // LOOK_STEPS
         if looks == self._looks and not self._reads:
             return None
@@ -56,22 +56,22 @@ class MemoryWatch:
         return look
 
     def _measured(self, engine: StepEngine, step: int) -> MemoryLook:
-        """Return the one of both measures that is nearer to its limit, or further over it."""
+        """Return that of the two measurements which is closer to its limit, or further above it."""
         memory = engine.memory()
         own = MemoryLook(step, memory.active_bytes + memory.cache_bytes, self._may_bytes)
         granted = self._granted()
         if granted is None:
             return own
         process = MemoryLook(step, granted.used_bytes, int(granted.limit_bytes * GRANTED_SHARE))
-        return max(own, process, key=lambda one: one.used_bytes / max(1, one.limit_bytes))
+        return max(own, process, key=lambda look: look.used_bytes / max(1, look.limit_bytes))
 
 
 class ProcessMemory:
-    """What a runner's process takes beside its engine. `used_bytes` is what it takes with it.
+    """Memory of a runner's process beside its engine. `used_bytes` includes the engine.
 
-    `engine` tells what MLX has taken at most, None while it is not known: what MLX has freed may
-    still be the process's, so all that it ever had is left out. Called from the main thread, each
-    second. Without `own` nothing is judged.
+    `engine` returns MLX's peak memory, or None if unknown. The peak is subtracted, because memory
+    that MLX freed may still belong to the process. Called from the main thread each second. Without
+    `own` nothing is checked.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class ProcessMemory:
         self._looks_over = 0
 
     def look(self, phase: Phase, promised_bytes: int) -> str:
-        """Measure; return why this process has to end, empty while there is no reason. A model that
-        loads passes its files through memory too, so only later phases are judged."""
+        """Measure; return why this process must end, or an empty text. Loading passes files through
+        memory, so only later phases are checked."""
         self.used_bytes = self._own() or 0
         engine_bytes = self._engine()
         if engine_bytes is None or phase not in JUDGED:
@@ -98,6 +98,7 @@ class ProcessMemory:
         if self._looks_over < LOOKS_OVER:
             return ""
         return (
-            f"its process took {beside_bytes / 1e9:.1f} GB beside the model, of at most "
-            f"{may_bytes / 1e9:.1f} GB: its tokenizer or a text takes far more than it should"
+            f"its process used {beside_bytes / 1e9:.1f} GB beside the model; the "
+            f"limit is {may_bytes / 1e9:.1f} GB: its tokenizer or a text needs far "
+            "too much memory"
         )

@@ -1,9 +1,9 @@
-"""One request that this runner owes an end: its text, its credit, its numbers.
+"""The state of one open request: text, credit, entry numbers.
 
-Pure: time arrives as `now`. Rows' events go in, numbered entries and orders to the scheduler
-come out. Promises: entries are numbered without gaps in the order they leave; a delta never
-leaves without credit, and a choice's end never before its deltas; one terminal is the
-last. A choice that holds text without credit has its row paused; `stalled_s` tells for how long.
+Pure: time arrives as `now`. Row events go in; numbered entries and orders to the scheduler come
+out. Promises: entries are numbered without gaps in the order they are sent; a delta is never sent
+without credit, and a choice's end never before its deltas; exactly one terminal comes last. A
+choice with unsent text and no credit has its row paused; `stalled_s` says for how long.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from runner.text import (
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
 Parsed = Literal["thinking", "tool_call"]
-"""What a model's output is found to have beside plain text."""
+"""Parts of a model's output other than plain text."""
 NO_ROW = RowId(0)
-"""Where tokens come from that another runner has made."""
+"""The row id of tokens from another runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Asked of the scheduler. `cancel` is for the whole request."""
+    """A call of the scheduler. `cancel` is for the whole request."""
 
     kind: OrderKind
     key: RowKey
@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(slots=True)
 class Outgoing:
-    """What one turn made for one gateway process, in order, and what it asks for."""
+    """The entries and orders of one turn for one gateway process."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     orders: list[Order] = field(default_factory=list[Order])
@@ -69,9 +69,9 @@ class Outgoing:
 
 @dataclass(slots=True)
 class OpenChoice:
-    """`made` are its tokens, and `logprobs` theirs where they are asked for, as `ChoiceSoFar` has
-    them. `held` waits for credit, `sent` counts what did not; `finish` is set once its last words
-    are known; `closed` once its end was sent; `cost` once its row has ended."""
+    """`made` are its tokens and `logprobs` theirs if requested, as in `ChoiceSoFar`. `held` waits
+    for credit; `sent` counts sent entries. `finish` is set when its last text is known, `closed`
+    when its end was sent, `cost` when its row ended."""
 
     key: RowKey
     seed: int
@@ -93,10 +93,10 @@ class OpenChoice:
 
 
 class OpenRequest:
-    """See the module's law. `peer` is the gateway process that asked, `seeds` are those of the
-    choices, `prompt` reads the scores of the prompt where it asked for them, `trace` notes what is
-    done when where it asked for that. `so_far` is what another runner has made of it: entries go on
-    behind it. Raises ValueError where these readers cannot have made that."""
+    """See the module. `peer` is the gateway process, `seeds` are those of the choices. `prompt`
+    reads the prompt's scores if requested; `trace` records spans if requested. `so_far` is the
+    output of another runner, after which entries continue. Raises ValueError if this runner's
+    readers cannot reproduce that output."""
 
     def __init__(
         self,
@@ -133,18 +133,18 @@ class OpenRequest:
     # --- from the scheduler ----------------------------------------------------------
 
     def started(self, choice: int, cached_tokens: int) -> None:
-        """Note how many prompt tokens were found kept; the first choice tells, where it began."""
+        """Record the cached prompt tokens; the first choice reports them."""
         self.has_begun = True
         if choice == 0 and self.is_first:
             self._cached_tokens = cached_tokens
 
     def prefilled(self, choice: int, done: int, total: int, out: Outgoing) -> None:
-        """Tell how far a long prompt is; the last step is told by the first token."""
+        """Report the progress of a long prompt; the first token reports the last step."""
         if choice == 0 and done < total and not self.is_over:
             out.entries.append(PrefillProgress(self.request_id, self._next(), done, total))
 
     def scored(self, choice: int, scores: PromptScores, now: float, out: Outgoing) -> None:
-        """Take the scores of more of the prompt's tokens; an error of the reader comes through."""
+        """Add scores of prompt tokens. Raises the reader's errors."""
         open_choice = self.choices[choice]
         if self.is_over or open_choice.finish is not None or self._prompt is None:
             return
@@ -152,9 +152,9 @@ class OpenRequest:
         self._send(open_choice, now, out)
 
     def token(self, choice: int, sampled: SampledToken, now: float, out: Outgoing) -> None:
-        """Take one more token of a choice; ignored once the choice's text is complete.
+        """Add a token of a choice; ignored after the choice's text is complete.
 
-        An error of the reader comes through: the caller fails this request alone.
+        Raises the reader's errors: the caller fails this request alone.
         """
         open_choice = self.choices[choice]
         if self.is_over or open_choice.finish is not None:
@@ -170,7 +170,7 @@ class OpenRequest:
     def row_finished(
         self, choice: int, finish: FinishReason, cost: RowCost, now: float, out: Outgoing
     ) -> None:
-        """Take the end of a choice's row: its last words, and what it cost."""
+        """End a choice's row: its last text and its cost."""
         open_choice = self.choices[choice]
         if self.is_over:
             return
@@ -184,7 +184,7 @@ class OpenRequest:
     def fail(
         self, reason: FailReason, message: str, out: Outgoing, cost: RowCost | None = None
     ) -> None:
-        """End the request for good, badly, if it has not ended; what is held is dropped."""
+        """Fail the request if it is open; drop its unsent text."""
         if self.is_over:
             return
         self.is_over = True
@@ -198,7 +198,7 @@ class OpenRequest:
     # --- from the gateway --------------------------------------------------------------
 
     def grant(self, choice: int, grant: int, now: float, out: Outgoing) -> None:
-        """Add credit; a choice or grant that does not exist is ignored."""
+        """Add credit; an unknown choice or grant is ignored."""
         if self.is_over or not 0 <= choice < len(self.choices) or grant <= 0:
             return
         self.choices[choice].credit += grant
@@ -207,42 +207,47 @@ class OpenRequest:
     # --- what others may know -----------------------------------------------------------
 
     def newly_parsed(self) -> list[Parsed]:
-        """Return what its answer was found to have since this was last asked, each thing once."""
-        found: list[Parsed] = [what for what, is_told in self._parsed.items() if not is_told]
-        for what in found:
+        """Return the parts found since the last call, each once."""
+        new: list[Parsed] = [what for what, is_told in self._parsed.items() if not is_told]
+        for what in new:
             self._parsed[what] = True
-        return found
+        return new
 
     def stalled_s(self, now: float) -> float:
-        """Return for how long the slowest choice has waited for credit."""
+        """Return for how many seconds the slowest choice has waited for credit."""
         since = [c.stalled_since for c in self.choices if c.stalled_since is not None]
         return now - min(since) if since else 0.0
 
     @property
     def is_paused(self) -> bool:
-        """Return whether every choice that is not complete waits for its reader."""
+        """Return whether every incomplete choice waits for its client."""
         return all(choice.paused or choice.finish is not None for choice in self.choices)
 
     @property
     def may_move(self) -> bool:
-        """Return whether another runner can go on with it exactly: not where scores of its prompt
-        are told, nor once a choice has ended."""
+        """Return whether another runner can resume it exactly: not if prompt scores are reported,
+        nor after a choice has ended."""
         return self._prompt is None and all(choice.finish is None for choice in self.choices)
 
     def so_far(self, costs: Mapping[int, RowCost]) -> AnswerSoFar:
-        """Return what its answer has so far, for another runner; choices have cost that here."""
+        """Return the output so far, for another runner; `costs` are those of the choices here."""
         for choice, cost in costs.items():
             self.choices[choice].cost = cost
         choices = (
-            ChoiceSoFar(one.seed, tuple(one.made), one.sent, tuple(one.logprobs))
-            for one in self.choices
+            ChoiceSoFar(
+                open_choice.seed,
+                tuple(open_choice.made),
+                open_choice.sent,
+                tuple(open_choice.logprobs),
+            )
+            for open_choice in self.choices
         )
         prepared = self.prepared
         return AnswerSoFar(prepared.tokens, prepared.max_tokens, tuple(choices), self.usage())
 
     def usage(self) -> Usage:
-        """Return the sums over all choices; seconds are of the slowest, waits of the first, with
-        those at other runners before."""
+        """Return the sums over all choices. Seconds are of the slowest choice, waits of the first;
+        both include other runners."""
         before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
         return Usage(
@@ -289,7 +294,7 @@ class OpenRequest:
             )
 
     def _history(self) -> PromptAnswer | None:
-        """Return all tokens that were read and made, where they are asked for."""
+        """Return all prompt and output tokens, if requested."""
         if self.prepared.request.history is None:
             return None
         return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
@@ -335,7 +340,7 @@ class OpenRequest:
 
 
 def _find(pieces: Sequence[Piece], parsed: dict[Parsed, bool]) -> None:
-    """Note what the pieces have beside plain text as found, and not told of where it is new."""
+    """Record parts other than plain text; mark new ones as unreported."""
     for piece in pieces:
         if isinstance(piece, CallPiece):
             parsed.setdefault("tool_call", False)
@@ -344,7 +349,7 @@ def _find(pieces: Sequence[Piece], parsed: dict[Parsed, bool]) -> None:
 
 
 def _read(choice: OpenChoice, sampled: SampledToken) -> ChoiceOutput:
-    """Read one more token of a choice; return what it made certain."""
+    """Read one more token of a choice; return the text that it completes."""
     choice.made.append(sampled.token)
     if not math.isnan(sampled.logprob):
         choice.logprobs.append((sampled.logprob, sampled.top))
@@ -354,21 +359,23 @@ def _read(choice: OpenChoice, sampled: SampledToken) -> ChoiceOutput:
 
 
 def _go_on(choice: OpenChoice, before: ChoiceSoFar) -> None:
-    """Read again what a choice has made, as if its first entries had been sent here."""
+    """Read the tokens of another runner again, as if their entries had been sent here."""
     logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
     ended = False
     for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
         likeliest = tuple((TokenId(other), number) for other, number in top)
         ended = _read(choice, SampledToken(NO_ROW, TokenId(token), logprob, likeliest)).ended
     if ended or before.sent > len(choice.held):
-        raise ValueError("what another runner has made of this reads differently here")
+        raise ValueError(
+            "this runner decodes the resumed tokens differently from the runner that generated them"
+        )
     for _ in range(before.sent):
         choice.held.popleft()
     choice.sent = before.sent
 
 
 def carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:
-    """Have the scheduler do what a text asked for; what follows at once."""
+    """Apply an order to the scheduler; return the resulting events."""
     match order.kind:
         case "pause":
             scheduler.pause(order.key, now)

@@ -1,8 +1,8 @@
 """Talks to gateway processes and the engine's loop: requests in, entries out.
 
-Runs in the main thread. Each turn of the engine becomes at most one message per gateway process.
-A submit is answered once: `Accepted` or `Refused`; a repeated one is answered again and done
-once. What is wrong with a request fails that request alone.
+Runs in the main thread. Each engine turn becomes at most one message per gateway process. A submit
+is answered once with `Accepted` or `Refused`; a repeated submit gets the same answer and is not run
+again. An error fails only its own request.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ AskRanks = Callable[[OpenRequest, GatewayLink], None]
 
 
 class RequestServer:
-    """The requests that this runner owes an end, and what becomes of them.
+    """All open requests of this runner.
 
-    `tap` sees each step's entries as they are sent. `works` is set once the tokenizer is there,
-    `phase` as the runner goes on; requests are refused unless it is `ready`. `ask_ranks` is called
-    when a request has ended or is given back, with where to tell of its ranks if it is traced.
+    `tap` sees each step's entries when they are sent. `works` is set when the tokenizer is loaded.
+    `phase` follows the runner; only `ready` accepts requests. `ask_ranks` is called when a request
+    ends or is handed back, with a callback for its ranks' spans if it is traced.
     """
 
     def __init__(
@@ -83,22 +83,22 @@ class RequestServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return the sockets where gateways find this runner."""
+        """Return the addresses of the sockets that gateways connect to."""
         return self._link.addresses
 
     @property
     def owed(self) -> Collection[RequestId]:
-        """Return the requests that are owed an end or an answer."""
+        """Return the requests that still need an end or an answer."""
         return self._open.keys() | self._pending.keys()
 
     def close(self, message: str) -> None:
-        """Say goodbye and go; what is open has been ended before."""
+        """Close the link; open requests must have ended before."""
         self._link.close(message)
 
     # --- from gateways -------------------------------------------------------------------
 
     def asked(self, peer: bytes, message: Asked, now: float) -> None:
-        """Take up what a gateway process asks for."""
+        """Act on a gateway's message."""
         match message:
             case Submit():
                 self._submit(peer, message, now)
@@ -116,12 +116,14 @@ class RequestServer:
                 self._link.send(peer, Pong(self._boot, self._loop.status.steps_done, owes))
 
     def gone(self, peer: bytes) -> int:
-        """Cancel what a gateway process asked for; return how many requests were open."""
+        """Cancel all requests of a gateway process; return how many were open."""
         gone = [request for request in self._open.values() if request.peer == peer]
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")
             self._ended_now(request, self._reactor.now())
-        self._pending = {key: one for key, one in self._pending.items() if one.peer != peer}
+        self._pending = {
+            key: pending for key, pending in self._pending.items() if pending.peer != peer
+        }
         if self._loop.scheduler is not None:
             with self._loop.scheduling() as scheduler:
                 for request in gone:
@@ -157,9 +159,9 @@ class RequestServer:
         self._text.prepare(request, lambda answer: self._prepared(request_id, answer))
 
     def _full(self, coming: Pending, now: float) -> Refusal | None:
-        """Return why there is no place for one more request; one that stands worse gives its own,
-        if it has not begun."""
-        others = [one.arrival() for one in self._pending.values()]
+        """Return why one more request does not fit; a request with a worse standing that has not
+        begun is displaced first."""
+        others = [pending.arrival() for pending in self._pending.values()]
         with self._loop.scheduling() as scheduler:
             place = scheduler.intake.make_place(coming.arrival(), others, now)
         if isinstance(place, Refusal):
@@ -169,8 +171,8 @@ class RequestServer:
         return None
 
     def _give_back(self, request_id: RequestId, *, begun: bool) -> None:
-        """Give a request back to the gateway process that asked for it; one that has begun, with
-        its answer so far, where that may be and another runner can go on with it."""
+        """Hand a request back to its gateway. One that has begun goes with its output, if another
+        runner can resume it."""
         pending, request = self._pending.pop(request_id, None), self._open.get(request_id)
         if pending is not None:
             self._link.send(pending.peer, Displaced(request_id))
@@ -185,8 +187,8 @@ class RequestServer:
         self._note("displaced", request_id)
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
-        """Take the text thread's answer: refuse the request, tell what it asks about its prompt, or
-        have the scheduler place it."""
+        """Take the text thread's answer: refuse the request, answer its question about the prompt,
+        or submit it to the scheduler."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
@@ -222,7 +224,10 @@ class RequestServer:
         assert works is not None, "ready"
         readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
         so_far = pending.submit.so_far
-        seeds = [secrets.randbits(63) if one.seed is None else one.seed for one in prepared.choices]
+        seeds = [
+            secrets.randbits(63) if prepared_choice.seed is None else prepared_choice.seed
+            for prepared_choice in prepared.choices
+        ]
         if so_far is not None:
             seeds = [choice.seed for choice in so_far.choices]
         request = OpenRequest(
@@ -271,7 +276,7 @@ class RequestServer:
     # --- from the engine -------------------------------------------------------------------
 
     def stepped(self, news: Stepped) -> None:
-        """Turn what happened in a step into entries, one message per gateway process."""
+        """Turn the events of a step into entries, one message per gateway process."""
         now = self._reactor.now()
         outs: dict[bytes, Outgoing] = {}
         for event in news.events:
@@ -306,7 +311,7 @@ class RequestServer:
                 case schedule.RowFinished():
                     if event.why:
                         self._note("memory_short", request.request_id, why=event.why)
-                        self._log.warning("ended a row for want of memory", why=event.why)
+                        self._log.warning("ended a row: not enough memory", why=event.why)
                     request.row_finished(choice, event.finish, event.cost, now, out)
                 case schedule.RowFailed():
                     request.fail(event.reason, event.message, out, event.cost)
@@ -336,7 +341,7 @@ class RequestServer:
             self.totals.cached_tokens += event.cached_tokens
 
     def _deliver(self, outs: dict[bytes, Outgoing]) -> None:
-        """Carry out orders (which may make more entries), then send."""
+        """Apply orders (which may make more entries), then send."""
         now = self._reactor.now()
         while self._loop.scheduler is not None and any(out.orders for out in outs.values()):
             events: list[schedule.RowEvent] = []
@@ -373,17 +378,16 @@ class RequestServer:
     # --- from the clock ----------------------------------------------------------------------
 
     def watch(self, now: float) -> None:
-        """Give up silent gateway processes and readers that never come back."""
+        """Give up silent gateway processes and clients that stopped reading."""
         woke_at, outs = self._link.watch(now), dict[bytes, Outgoing]()
         for request in list(self._open.values()):
             if min(request.stalled_s(now), now - woke_at) > self.spec.drop_idle_s:
                 out = outs.setdefault(request.peer, Outgoing())
-                message = f"the reader took nothing for {self.spec.drop_idle_s:g} s"
+                message = f"the client read nothing for {self.spec.drop_idle_s:g} s"
                 request.fail("deadline", message, out)
         self._deliver(outs)
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End everything that is open."""
         outs: dict[bytes, Outgoing] = {}
         for request in list(self._open.values()):
             request.fail(reason, message, outs.setdefault(request.peer, Outgoing()))

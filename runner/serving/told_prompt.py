@@ -1,6 +1,6 @@
-"""What is said to a request that has a question about its prompt: all of its answer at once.
+"""Answer a question about a prompt in one piece.
 
-Pure. Nothing of such a request comes to the scheduler: it holds no row and no credit.
+Pure. Such a request never reaches the scheduler: it has no row and needs no credit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from runner.text import ReadPrompt
 
 def told(request_id: RequestId, read: ReadPrompt, step: int) -> tuple[Accepted, StepEntries]:
     """Return the frames that answer the question and end the request, in order; `step` is the
-    engine's own number."""
+    engine's current number."""
     usage = Usage(prompt_tokens=read.count)
     answer = PromptAnswer(read.tokens, read.text, read.context_tokens)
     entries = (

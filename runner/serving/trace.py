@@ -1,8 +1,8 @@
-"""What was done for one request when, as its runner tells it: spans, as many as are bounded.
+"""The trace of one request: a bounded number of spans.
 
-Pure: instants arrive with the events. Each choice has a row of spans without gaps, from when its
-text was there to the telling. Where a choice has more steps than spans, neighbours become one, so
-that a long answer costs no more than a short one.
+Pure: instants arrive with the events. Each choice has a row of spans without gaps, from the
+prepared text to the report. If a choice has more steps than spans, neighbours are merged, so that a
+long answer costs no more than a short one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from runner.serving.lead_loop import Stepped
 
 MOST_CHOICES = 8
-"""The choices of a request that are told of."""
+"""Choices of a request that are traced."""
 MOST_SPANS = 64
-"""Spans of one name, of one choice."""
+"""Spans per name and choice."""
 
 
 class SpanSeries:
-    """Spans of one name, one behind the other; `MOST_SPANS` at most."""
+    """Consecutive spans of one name; at most `MOST_SPANS`."""
 
     def __init__(self) -> None:
         self.spans: list[TraceSpan] = []
@@ -46,7 +46,7 @@ class SpanSeries:
 
 
 class ChoiceTrace:
-    """The row of one choice, from `at_s` on; instants are seconds since the request came."""
+    """The spans of one choice from `at_s` on; instants are seconds since the request arrived."""
 
     def __init__(self, choice: int, at_s: float) -> None:
         self._choice = choice
@@ -56,24 +56,24 @@ class ChoiceTrace:
         self._prefill, self._decode = SpanSeries(), SpanSeries()
 
     def started(self, cached_tokens: int, at_s: float) -> None:
-        """Note that it has a place, and how much of its prompt need not be computed."""
+        """Record its admission and its cached prompt tokens."""
         if self._queued is None:
             self._queued = self._until("queued", at_s)
             self._read = cached_tokens
 
     def prefilled(self, done: int, at_s: float, step_s: float) -> None:
-        """Note that so many tokens of its prompt are computed."""
+        """Record that `done` prompt tokens are computed."""
         new, self._read = max(0, done - self._read), done
         self._prefill.add(self._until("prefill", at_s, new, step_s, steps=1))
 
     def made_token(self, at_s: float, step_s: float) -> None:
-        """Note one more token of its answer. The first one comes with the end of the prompt."""
+        """Record an output token. The first one comes with the end of the prompt."""
         if not self._decode.spans and at_s <= self._at_s:
             return
         self._decode.add(self._until("decode", at_s, 1, step_s, steps=1))
 
     def told(self, at_s: float) -> list[TraceSpan]:
-        """Return its spans, in their order, up to `at_s`."""
+        """Return its spans in order, up to `at_s`."""
         begun = [] if self._queued is None else [self._queued]
         last = self._until("queued" if self._queued is None else "end", at_s)
         return [*begun, *self._prefill.spans, *self._decode.spans, last]
@@ -87,9 +87,8 @@ class ChoiceTrace:
 
 
 class RequestTrace:
-    """The trace of one request that came at `received_at` and whose text was there at
-    `prepared_at`, when it was accepted. `ranks` are the nodes of a group's, which tell of
-    themselves."""
+    """The trace of a request that arrived at `received_at` and was accepted at `prepared_at`.
+    `ranks` are the nodes of a group, which report their own spans."""
 
     def __init__(
         self,
@@ -106,10 +105,10 @@ class RequestTrace:
         self._accepted_at = prepared_at
         text_s = prepared_at - received_at
         self._template = TraceSpan("template", 0, 0.0, text_s)
-        self._choices = [ChoiceTrace(one, text_s) for one in range(min(choices, MOST_CHOICES))]
+        self._choices = [ChoiceTrace(index, text_s) for index in range(min(choices, MOST_CHOICES))]
 
     def took(self, event: RowEvent, news: Stepped) -> None:
-        """Note what happened to a row in a step."""
+        """Record a row event of a step."""
         if event.key.choice >= len(self._choices):
             return
         choice = self._choices[event.key.choice]
@@ -125,7 +124,7 @@ class RequestTrace:
                 return
 
     def told(self, now: float) -> Traced:
-        """Return what is told of it, up to now."""
+        """Return the trace up to now."""
         now_s = now - self._received_at
         spans = [span for choice in self._choices for span in choice.told(now_s)]
         return Traced(
@@ -142,7 +141,7 @@ class RequestTrace:
 def trace_of(
     pending: Pending, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
 ) -> RequestTrace | None:
-    """Return the trace of a request whose text is there now, where it asked for one."""
+    """Return the trace of a request accepted now, if it asked for one."""
     submit = pending.submit
     if not submit.request.trace:
         return None
@@ -155,14 +154,14 @@ def trace_of(
     )
 
 
-def _joined(one: TraceSpan, other: TraceSpan) -> TraceSpan:
+def _joined(span: TraceSpan, other: TraceSpan) -> TraceSpan:
     return TraceSpan(
-        one.name,
-        one.choice,
-        one.began_s,
+        span.name,
+        span.choice,
+        span.began_s,
         other.ended_s,
-        one.tokens + other.tokens,
-        one.steps + other.steps,
-        max(one.longest_s, other.longest_s),
-        one.computed_s + other.computed_s,
+        span.tokens + other.tokens,
+        span.steps + other.steps,
+        max(span.longest_s, other.longest_s),
+        span.computed_s + other.computed_s,
     )

@@ -1,8 +1,8 @@
-"""The prompts that a runner computes for itself before it is ready.
+"""The prompts that a runner computes before it is ready.
 
-Pure. The first brings every part of the engine to life, and what it costs means nothing. The
-others teach what prefill costs, so that the first long prompt beside decodes already leaves
-them their share; they are as long as fits a second.
+Pure. The first prompt initialises every part of the engine; its cost is ignored. The others teach
+the cost of prefill, so that the first long prompt beside decodes already leaves them their share.
+They are as long as fits one second.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from runner.schedule import RowEvent, RowFailed, RowFinished, Scheduler
 from runner.text import PreparedChoice, PreparedRequest
 
 LENGTHS = (48, 48, 256, 768)
-"""Tokens of the prompts; the last is long enough to be computed in chunks."""
+"""Tokens of the prompts; the last needs several chunks."""
 MAKES = 8
 LONGEST_S = 1.0
-"""A prompt that is expected to take longer is not computed."""
+"""A prompt that is expected to take longer is skipped."""
 
 
 class WarmUp:
-    """Submit with `advance` until it says that all is done; call it with the lock held."""
+    """Call `advance` until it returns False, with the lock held."""
 
     def __init__(self, model: ModelId, facts: EngineFacts, scheduler: Scheduler) -> None:
         self._model = model
@@ -32,8 +32,8 @@ class WarmUp:
         self._current: RequestId | None = None
 
     def advance(self, now: float) -> bool:
-        """Submit the next prompt; False when none is left, or none has room in the context.
-        RuntimeError where the scheduler refuses it."""
+        """Submit the next prompt; False if none is left or fits the context. RuntimeError if the
+        scheduler refuses it."""
         if self._done == 1:
             self._scheduler.forget_costs()
         if self._done == len(LENGTHS):
@@ -53,8 +53,8 @@ class WarmUp:
         return True
 
     def ended(self, event: RowEvent) -> bool:
-        """Return whether this event ends the prompt that was submitted last. RuntimeError where the
-        engine failed it."""
+        """Return whether this event ends the prompt submitted last. RuntimeError if the engine
+        failed it."""
         if event.key.request_id != self._current:
             return False
         if isinstance(event, RowFailed):
@@ -62,7 +62,7 @@ class WarmUp:
         return isinstance(event, RowFinished)
 
     def _prompt(self, length: int, makes: int) -> PreparedRequest:
-        """Return a prompt that begins as no other, so that none is found in the prefix cache."""
+        """Return a prompt with a unique beginning, so that the prefix cache does not match it."""
         vocabulary, first = self._facts.vocabulary, 1 + self._done
         tokens = tuple(TokenId((first + 7 * n) % vocabulary) for n in range(length))
         request = GenerationRequest(

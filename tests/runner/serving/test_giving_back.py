@@ -210,5 +210,5 @@ def test_what_reads_differently_here_is_refused() -> None:
     assert isinstance(prepared, PreparedRequest)
     more = ChoiceSoFar(2**64 - 1, tuple(TOKENIZER.encode("hello world")), 99)
     so_far = AnswerSoFar(tuple(prepared.tokens), prepared.max_tokens, (more,), Usage())
-    with pytest.raises(ValueError, match="reads differently"):
+    with pytest.raises(ValueError, match="decodes the resumed tokens differently"):
         opened(prepared, 10, so_far)
