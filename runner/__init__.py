@@ -1,1 +1,1 @@
-"""The runner: one rank of one instance; the only process that imports MLX."""
+"""The runner: one rank of one instance. Only runners import MLX."""

@@ -1,4 +1,4 @@
-"""Talks to the settings: a runner slot's composition root.
+"""Talks to the settings: composes the process of one runner slot.
 
 python -P -m runner        (supervisord sets SHOAL_SLOT to the slot's two digits)
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from runner.text import EmbeddingInputs
 
 SWITCH_S = 0.0005
-"""How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
-the engine's thread must not wait for a prompt's template."""
+"""How long a thread may hold the interpreter when another waits: a tenth of the default, so that
+the engine's thread does not wait for a prompt's template."""
 THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
-"""With it MLX raises, in the middle of a step, where shapes change more often than its caches for
-CUDA hold them. Slow is better than ended; who exports it has what it says."""
+"""With it, MLX raises in the middle of a step if shapes change more often than its CUDA caches
+allow. Slow is better than dead. A value exported by the user is kept."""
 
 
 def load_engine(
@@ -41,8 +41,8 @@ def load_engine(
     *,
     busy_runners: Path | None = None,
 ) -> MlxEngine:
-    """Import MLX only in the thread that will own it, and load. With a file of `busy_runners`, the
-    threads of its BLAS are shared with them."""
+    """Import MLX in the calling thread, which then owns it, and load the engine. With a file
+    `busy_runners`, its BLAS threads are shared with the runners in it."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
@@ -60,7 +60,7 @@ def load_engine(
 
 
 def load_embedder(spec: RunnerSpec, progress: Progressed) -> EmbeddingEngine:
-    """Import MLX only in the thread that will own it, and load an embedding model."""
+    """Import MLX in the calling thread, which then owns it, and load an embedding model."""
     from runner.mlx.embedding import EmbeddingEngine
 
     return EmbeddingEngine.load(
@@ -72,8 +72,8 @@ def load_embedder(spec: RunnerSpec, progress: Progressed) -> EmbeddingEngine:
 
 
 def open_maker(spec: RunnerSpec) -> ModelMaker:
-    """Import MLX only in the thread that will own it, and open a model that is to be made smaller.
-    Raises NotMade."""
+    """Import MLX in the calling thread, which then owns it, and open a model to quantise. Raises
+    NotMade."""
     from runner.mlx.model.quantize import ModelMaker
 
     assert spec.quantizes is not None, "the role's order"
@@ -82,21 +82,21 @@ def open_maker(spec: RunnerSpec) -> ModelMaker:
 
 
 def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
-    """Form the group, in the main thread, where a rank first meets MLX."""
+    """Form the group in the main thread; this is the rank's first call of MLX."""
     from runner.mlx.ranks.comm import form
 
     form(group, rank, deadline_s)
 
 
 def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
-    """Open one rank's end of a group that tests its collectives."""
+    """Open one rank's end of a collective test."""
     from runner.mlx.ranks.collective_checks import open_checks
 
     return open_checks(context, spec.memory_limit_bytes)
 
 
 def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
-    """Open the model's tokenizer, and MLX's library for it only then. Raises TokenizerError."""
+    """Open the model's tokenizer; imports the tokenizer library only now. Raises TokenizerError."""
     from runner.text import ModelTokenizer, Parsers, Text
 
     return Text(
@@ -118,13 +118,13 @@ def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
 
 
 def engine_bytes() -> int | None:
-    """Return what MLX has taken at most, None before an engine has loaded it."""
+    """Return MLX's peak memory; None before an engine has imported it."""
     device: Any = sys.modules.get("runner.mlx.model.device")
     return None if device is None else device.taken_bytes()
 
 
 def main() -> int:
-    """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
+    """Serve one slot; return an exit code of `runner.lifecycle`."""
     settings = load_settings()
     sys.setswitchinterval(SWITCH_S)
     os.environ.setdefault(THRASHING_CHECK, "0")

@@ -1,15 +1,15 @@
-"""The seam between deciding and computing: what a step is told and what it answers.
+"""The interface between scheduling and computing: step plans and step results.
 
-Pure. `schedule` decides; an `Engine` computes. The `StepPlan` is the engine's *only*
-input after loading: it is serialisable, numbered, and the same plan given to every rank
-of a group makes every rank do the same operations in the same order. (An embedding model has
-no steps: its `Embedder` is given prompts and returns their vectors.)
+Pure. `schedule` decides; an `Engine` computes. The `StepPlan` is the engine's *only* input after
+loading. It is serialisable and numbered, and every rank that gets the same plan runs the same
+operations in the same order. (An embedding model has no steps: its `Embedder` takes prompts and
+returns their vectors.)
 
-Order within a step: release and preempt; evict; admit and prefix hits; prefill groups in
-order; decode of all rows named; prefix insertions. A row whose last prompt chunk is in this
-step's prefill has its first token sampled in this step; it may decode from the next
-step on. The engine is kept one step ahead: `issue(n + 1)` comes before `read(n)`, so that a
-row found finished in n still runs in n + 1, and what it makes there is thrown away.
+Order within a step: release and preempt; evict; admit and apply prefix hits; prefill groups in
+order; decode all listed rows; insert prefixes. A row whose last prompt chunk is in this step's
+prefill samples its first token in this step and may decode from the next step on. The engine is
+kept one step ahead: `issue(n + 1)` comes before `read(n)`. So a row that finishes in n still runs
+in n + 1, and its token there is dropped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ EntryId = NewType("EntryId", int)
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """Text that the row's output must match, compiled off the hot path by `text`.
+    """A grammar that the row's output must match, compiled in advance by `text`.
 
-    `compiled` is the grammar in the library's own serialised form; two rows with equal
-    `key` share one compilation.
+    `compiled` is the grammar in the library's serialised form. Rows with equal `key` share one
+    compilation.
     """
 
     key: str
@@ -42,17 +42,16 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """All that an engine needs to know of a row; sent once, with the plan that admits it.
+    """All that an engine needs to know about a row; sent once, with the plan that admits it.
 
-    `tokens` are the prompt and, when the row resumes after a preemption, the tokens that it
-    had already made (`made` of them, at the end): penalties, grammar and the random stream
-    continue exactly where they stopped, for the random key of a token depends on
-    (`seed`, its position) alone. `seed` is always set here. `logprobs` None: not computed;
-    k: the chosen token's and the k likeliest. `prompt_logprobs` k: of each prompt token too, from
-    the logits of every position of the row's chunks; the scheduler keeps those chunks small.
-    No token of `held_ends` is sampled before the row has made `min_tokens`. `adapter` is the name
-    of one of the engine's adapters, whose layers compute the row; empty: the model's alone.
-    `traced` is the request's id where the ranks of a group are to note what they do for it when.
+    `tokens` are the prompt and, after a preemption, the last `made` output tokens. Penalties,
+    grammar and the random stream then continue exactly, because a token's random key depends only
+    on (`seed`, position). `seed` is always set here. `logprobs` None: not computed; k: of the
+    chosen token and of the k likeliest. `prompt_logprobs` k: also of each prompt token, from the
+    logits of every position of the row's chunks; the scheduler keeps those chunks small. No token
+    of `held_ends` is sampled before the row has `min_tokens` tokens. `adapter` names one of the
+    engine's adapters; empty: none. `traced` is the request id if the ranks of a group record spans
+    for it.
     """
 
     row: RowId
@@ -70,8 +69,8 @@ class RowSpec:
 
 
 class PrefixHit(ArrayFrame, frozen=True):
-    """Start `row` from the first `length` tokens of the kept prefix `entry`
-    (0 < length < len(row tokens): at least one token is always computed)."""
+    """Start `row` from the first `length` tokens of the kept prefix `entry` (0 < length < len(row
+    tokens): at least one token is always computed)."""
 
     row: RowId
     entry: EntryId
@@ -79,8 +78,8 @@ class PrefixHit(ArrayFrame, frozen=True):
 
 
 class PrefixInsert(ArrayFrame, frozen=True):
-    """Keep the KV of the row's first `length` tokens as `entry` (all of them are computed
-    by the end of this step)."""
+    """Keep the KV of the row's first `length` tokens as `entry`; all of them are computed by the
+    end of this step."""
 
     entry: EntryId
     row: RowId
@@ -96,12 +95,12 @@ class PrefillChunk(ArrayFrame, frozen=True):
 
 
 PrefillGroup = tuple[PrefillChunk, ...]
-"""Chunks run as one padded batch; the scheduler keeps padding within 25 %."""
+"""Chunks that run as one padded batch; the scheduler keeps padding within 25 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One numbered step. Empty tuples mean nothing of that sort."""
+    """One numbered step. Empty tuples mean nothing of that kind."""
 
     step: int
     release: tuple[RowId, ...] = ()
@@ -115,14 +114,14 @@ class StepPlan:
     digest: int = 0
     """Running CRC-32 of all tokens committed before this plan; followers check it."""
     forced: tuple[tuple[RowId, TokenId], ...] = ()
-    """What rows that are sampled in this step say, in the place of what is drawn; known to the lead
-    alone, as all of sampling is."""
+    """Tokens forced on sampled rows, instead of the drawn ones. Only the lead has them, because
+    only the lead samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """One token of one row. `logprob` is NaN unless the row asked for logprobs; `top` holds
-    (token id, logprob), likeliest first."""
+    """One token of one row. `logprob` is NaN unless the row requested logprobs. `top` holds (token
+    id, logprob), likeliest first."""
 
     row: RowId
     token: TokenId
@@ -132,8 +131,8 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """The log-probabilities of the row's prompt tokens from number `start` on, each with the
-    likeliest in its place, (token id, logprob); 0 and none for token 0: given, not predicted."""
+    """Log-probabilities of the row's prompt tokens from index `start` on, each with the likeliest
+    tokens at its position as (token id, logprob). Token 0 has 0 and none: it is not predicted."""
 
     row: RowId
     start: int
@@ -141,14 +140,14 @@ class PromptScores:
     top: tuple[tuple[tuple[TokenId, float], ...], ...]
 
     def since(self, start: int) -> PromptScores:
-        """Return those from token `start` on; it is not before the first."""
+        """Return the scores from token `start` on, which must not precede the first."""
         skipped = start - self.start
         return PromptScores(self.row, start, self.logprobs[skipped:], self.top[skipped:])
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """The row alone is lost; every other row of the step has its token."""
+    """Only this row fails; every other row of the step has its token."""
 
     row: RowId
     reason: Literal["bad_request", "internal", "memory_pressure"]
@@ -157,8 +156,8 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step made, and its wall-clock seconds, measured by the engine. `scored` are those of
-    a row in order, without gaps, up to where its last chunk tells of the token after it."""
+    """The output of a step and its wall-clock seconds. `scored` are the scores of a row in order
+    and without gaps, up to where its last chunk predicts the next token."""
 
     step: int
     tokens: tuple[SampledToken, ...]
@@ -169,15 +168,14 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The facts of a loaded model, for scheduling and for memory arithmetic.
+    """Facts of a loaded model, for scheduling and memory arithmetic.
 
-    `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant
-    part per row (rotating windows, recurrent state). `batches_ragged` False: rows of
-    unlike length must not share a batch, the scheduler runs one row at a time.
-    `trims` False: prefixes can be kept and reused only whole, at their full length.
-    A step with a row that follows a grammar is read before the next one is planned.
-    Rows may have one of `adapters`; those in `refused_adapters` lie beside the model and cannot be
-    applied, with the reason. `weights_bytes` counts what adapters take.
+    `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
+    row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
+    share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
+    full length. A step with a grammar row is read before the next one is planned. Rows may use one
+    of `adapters`. `refused_adapters` cannot be applied; the values say why. `weights_bytes`
+    includes adapters.
     """
 
     weights_bytes: int
@@ -196,20 +194,23 @@ class EngineFacts:
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:
-        """Return why rows cannot have this adapter, in words to follow the model's name; None where
-        they can."""
+        """Return why rows cannot use this adapter, as words after the model's name; None if they
+        can."""
         if name in self.adapters:
             return None
         if (why := self.refused_adapters.get(name)) is not None:
-            return f"does not apply its adapter {name}: {why}"
+            return f"cannot apply its adapter {name}: {why}"
         there = ", ".join(sorted(self.adapters)) or "none"
-        return f"was loaded with the adapters {there}; load it anew for {name}, which came later"
+        return (
+            f"was loaded with these adapters: {there}; reload it to use {name}, which was "
+            "added later"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Bytes now: all of MLX's live memory, row caches, kept prefixes, the peak so far, and what is
-    freed and kept for the next array."""
+    """Bytes now: MLX's live memory, row caches, kept prefixes, the peak, and freed memory that MLX
+    keeps for reuse."""
 
     active_bytes: int
     kv_bytes: int
@@ -220,7 +221,7 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLook:
-    """What a rank takes, measured when step `step` was the last one read there, and what it may."""
+    """A rank's memory and its limit, measured when `step` was the last step read there."""
 
     step: int
     used_bytes: int
@@ -228,14 +229,13 @@ class MemoryLook:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it takes more than it may."""
         return self.used_bytes > self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Where a load stands. `phase` is one of `reading`, `weights`, `probing`, `ready`; the
-    bytes are of weights as they will lie in memory, and stay full once `weights` is over."""
+    """Progress of a load. `phase` is one of `reading`, `weights`, `probing`, `ready`. Bytes are
+    those of weights in memory, and stay at the total after `weights`."""
 
     phase: Literal["reading", "weights", "probing", "ready"]
     done_bytes: int
@@ -244,14 +244,13 @@ class LoadProgress:
 
 @dataclass(slots=True)
 class EngineStatus:
-    """Where an engine stands, for reports and watchdogs: its thread writes, the main thread reads.
+    """Status of an engine, for reports and watchdogs: its thread writes, the main thread reads.
 
-    The engine's thread may write between any two reads: read a field once into a local name, and
-    do not take two fields to be of the same instant (`runner.roles.watchdog`). Values are frozen
-    and replaced whole.
-    `steps_begun` is the number of the last step taken up, `steps_done` that of the last one read,
-    `last_step_s` its seconds. `busy_since`
-    (monotonic) says since when the engine has owed its next result; None while it owes none.
+    The engine's thread may write between any two reads. So read a field once into a local name, and
+    do not assume that two fields belong to the same instant (`runner.roles.watchdog`). Values are
+    frozen and replaced as a whole. `steps_begun` is the number of the last step started,
+    `steps_done` that of the last step read, `last_step_s` its seconds. `busy_since` (monotonic) is
+    the instant since which the engine owes a result; None if it owes none.
     """
 
     progress: LoadProgress = LoadProgress("reading", 0, 0)
@@ -263,61 +262,61 @@ class EngineStatus:
 
 
 class NotMade(Exception):
-    """No model was made; `args[0]` says why, and what to do."""
+    """The model was not written; `args[0]` says why and what to do."""
 
 
 class Maker(Protocol):
-    """What makes a model of another in fewer bits. Both are called in one thread."""
+    """Quantises a model. Both methods are called in one thread."""
 
-    def make(self, told: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
-        """Write the model and put it in its place, telling how many bytes are written; where
-        `stops`, leave without one. Raises NotMade; what was begun is gone then."""
+    def make(self, report: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
+        """Write the model and move it into place, reporting the bytes written. If `stops` returns
+        true, stop without a model. Raises NotMade; partial files are deleted first."""
         ...
 
     def memory(self) -> EngineMemory:
-        """Return what it takes now."""
+        """Return its current memory use."""
         ...
 
 
 class EmbedderFacts(Protocol):
-    """The facts of a loaded embedding model. A vector has `dimensions` numbers unless another count
-    is asked for, where it `allows_dimensions`: one of `dimension_choices`, or where
-    `any_dimensions` all up to `width`. An input has at most `max_tokens`."""
+    """Facts of a loaded embedding model. A vector has `dimensions` numbers unless a request asks
+    for another length and `allows_dimensions` is true: one of `dimension_choices`, or with
+    `any_dimensions` any up to `width`. An input has at most `max_tokens`."""
 
     @property
     def dimensions(self) -> int:
-        """Return how many numbers a vector has."""
+        """Return the default length of a vector."""
         ...
 
     @property
     def allows_dimensions(self) -> bool:
-        """Return whether another count may be asked for."""
+        """Return whether requests may choose another length."""
         ...
 
     @property
     def dimension_choices(self) -> tuple[int, ...]:
-        """Return which counts may be."""
+        """Return the lengths that a request may choose."""
         ...
 
     @property
     def any_dimensions(self) -> bool:
-        """Return whether all counts up to `width` may be."""
+        """Return whether any length up to `width` is allowed."""
         ...
 
     @property
     def width(self) -> int:
-        """Return how many numbers a vector has at most."""
+        """Return the maximum length of a vector."""
         ...
 
     @property
     def max_tokens(self) -> int:
-        """Return how many tokens an input may have, those included that the tokenizer adds."""
+        """Return the maximum tokens of an input, including those that the tokenizer adds."""
         ...
 
 
 class Embedder(Protocol):
-    """Computes vectors. Every call is made from the one thread that loaded the model; an exception
-    from any of them is fatal."""
+    """Computes vectors. All calls come from the thread that loaded the model; an exception from any
+    of them is fatal."""
 
     @property
     def facts(self) -> EmbedderFacts:
@@ -325,8 +324,8 @@ class Embedder(Protocol):
         ...
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
-        """Return the vector of each prompt, in order, as 32-bit floats, the least byte first. It
-        does not depend on the others."""
+        """Return the vector of each prompt, in order, as little-endian 32-bit floats. Vectors do
+        not depend on other prompts."""
         ...
 
     def memory(self) -> EngineMemory:
@@ -334,23 +333,23 @@ class Embedder(Protocol):
         ...
 
     def rest(self) -> None:
-        """Give back free memory: there has been nothing to do for a moment."""
+        """Free unused memory; called after a short idle time."""
         ...
 
     def close(self) -> None:
-        """End the engine; no other call comes after it."""
+        """Close the engine; the last call."""
         ...
 
 
 class StepEngine(Protocol):
-    """Computes steps. Every call is made from the one thread that loaded the model. A row's own
-    trouble (a grammar that dead-ends, a sampler that raises) is a `RowFailure`; an exception from
-    any call is fatal to the group."""
+    """Computes steps. All calls come from the thread that loaded the model. An error of a single
+    row (a grammar's dead end, a sampler that raises) is a `RowFailure`; an exception from any call
+    is fatal to the group."""
 
     facts: EngineFacts
 
     def read(self) -> StepResult:
-        """Return the result of the oldest unread step, waiting for it. Called once for each."""
+        """Wait for the result of the oldest unread step and return it. Call once per step."""
         ...
 
     def memory(self) -> EngineMemory:
@@ -358,36 +357,35 @@ class StepEngine(Protocol):
         ...
 
     def ease(self) -> None:
-        """Give back what is free, and soon what batches hold beside their rows; steps may be
-        unread."""
+        """Free unused memory now, and soon the slack of batches; steps may be unread."""
         ...
 
     def rest(self) -> None:
-        """Give back free memory: there has been nothing to do for a moment, no step is unread."""
+        """Free unused memory; called after a short idle time with no unread step."""
         ...
 
     def close(self) -> None:
-        """End the engine; no other call comes after it."""
+        """Close the engine; the last call."""
         ...
 
 
 class Engine(StepEngine, Protocol):
-    """Computes the plans of a scheduler: alone, or as the lead of a group."""
+    """Computes the plans of a scheduler, alone or as the lead of a group."""
 
     def issue(self, plan: StepPlan) -> None:
-        """Start step `plan.step`, one more than the step issued before it, and return before it is
-        done (but wait for the host where its rows need it, such as grammar rows)."""
+        """Start step `plan.step`, which is one more than the last issued step. Returns before the
+        step is done, but waits for the host if rows need it (grammar rows)."""
         ...
 
 
 class FollowingEngine(StepEngine, Protocol):
-    """Computes the plans that its lead tells (`runner.group.lockstep`), as a follower's engine."""
+    """Computes the plans that its lead sends (`runner.group.lockstep`)."""
 
     @property
     def hears(self) -> bool:
-        """Return whether results hold the tokens that were sampled, to be checked by digest."""
+        """Return whether results contain the sampled tokens, to be checked by digest."""
         ...
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
-        """Start a step in which `barred` rows take no part."""
+        """Start a step without the `barred` rows."""
         ...

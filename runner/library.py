@@ -1,16 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx_lm is partially typed)
-"""Talks to mlx-lm: what the runner takes of it, imported without Hugging Face's Python libraries.
+"""Talks to mlx-lm: imports it without Hugging Face's Python libraries.
 
-mlx-lm imports `transformers` and `huggingface_hub` for a few names, most of which are never used
-where a model lies on this disk and its tokenizer is read by `runner.text.opening`; both libraries
-together cost a second. So while mlx-lm is imported, stand-ins take their place in `sys.modules`,
-with exactly the names in `STAND_INS`, and then leave. A stand-in that is used loads its library and
-acts as what it stands for. Where mlx-lm takes other names, it is imported in the ordinary way
-(decision 0071).
+mlx-lm imports `transformers` and `huggingface_hub` for a few names, most of them unused if a model
+is on this disk and `runner.text.opening` reads its tokenizer. Both libraries together cost a
+second. So stand-ins with exactly the names in `STAND_INS` replace them in `sys.modules` while
+mlx-lm is imported. A stand-in that is used loads its library and acts as the real object. If mlx-lm
+imports other names, it is imported normally (decision 0071).
 
-MLX is imported with this module: by the thread that is to own it.
+This module imports MLX, so the thread that owns MLX must import it.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ STAND_INS = {
     "transformers": ("AutoTokenizer", "PreTrainedTokenizer", "PreTrainedTokenizerFast"),
     "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
 }
-"""What mlx-lm's modules take of the two libraries when they are imported."""
+"""Names that mlx-lm imports from the two libraries."""
 AT_IMPORT = "register"
-"""A class of mlx-lm's registers itself with `AutoTokenizer`. With its stand-in that does nothing:
-the module which does so is executed again when the library is there."""
+"""One class of mlx-lm registers itself with `AutoTokenizer` on import. With a stand-in this does
+nothing; the module is executed again after the library is loaded."""
 _READS_TOKENIZERS = "mlx_lm.tokenizer_utils"
 _loading = RLock()
 
 
 class _StandIn(type):
-    """Stands for a class or a function of a library, and loads the library when it is used."""
+    """Stands for a class or a function of a library, and loads the library when used."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -58,11 +57,11 @@ _loaded: set[str] = set()
 
 
 def _registered(*_args: Any, **_named: Any) -> None:
-    """Take a class that registers itself."""
+    """Ignore a class that registers itself."""
 
 
 def _stood_for(stand_in: _StandIn) -> Any:
-    """Return what a stand-in stands for. Raises ImportError."""
+    """Return the object behind a stand-in. Raises ImportError."""
     if stand_in.__module__ == "huggingface_hub":
         return import_module(stand_in.__module__).snapshot_download
     load_transformers()
@@ -70,8 +69,7 @@ def _stood_for(stand_in: _StandIn) -> Any:
 
 
 def load_transformers() -> ModuleType:
-    """Import `transformers` and give mlx-lm's modules what stood-ins stand for. Raises
-    ImportError."""
+    """Import `transformers` and replace the stand-ins in mlx-lm's modules. Raises ImportError."""
     library = import_module("transformers")
     with _loading:
         module = sys.modules.get(_READS_TOKENIZERS)
@@ -90,7 +88,7 @@ def load_transformers() -> ModuleType:
 
 
 def _replace(names: dict[str, Any], anew: dict[int, Any]) -> None:
-    """Have a module's names mean what they would with the library there from the beginning."""
+    """Rebind a module's names to the library's objects."""
     for name, value in list(names.items()):
         if id(value) in anew:
             names[name] = anew[id(value)]
@@ -100,7 +98,7 @@ def _replace(names: dict[str, Any], anew: dict[int, Any]) -> None:
 
 @contextmanager
 def _stand_ins() -> Generator[None]:
-    """Have stand-ins in the place of libraries that are not imported yet."""
+    """Put stand-ins in the place of libraries that are not imported yet."""
     mine: dict[str, ModuleType] = {}
     for name, taken in STAND_INS.items():
         if name.partition(".")[0] in sys.modules and name.partition(".")[0] not in mine:
@@ -118,7 +116,7 @@ def _stand_ins() -> Generator[None]:
 
 
 def _import_light() -> None:
-    """Import mlx-lm with stand-ins; with the libraries where it takes other names of them."""
+    """Import mlx-lm with stand-ins; with the libraries if it imports other names."""
     before = set(sys.modules)
     try:
         with _stand_ins():

@@ -1,7 +1,7 @@
-"""The life of a runner, and how it may end.
+"""The life of a runner and its exit codes.
 
-Pure. A runner holds one generation of one instance and is never used again: there is no way
-back in `NEXT`. Every exit code says who has to do what.
+Pure. A runner holds one generation of one instance and is never reused: `NEXT` has no way back.
+Every exit code says who must do what.
 """
 
 from __future__ import annotations
@@ -40,55 +40,57 @@ CANNOT_IMPORT: Final = 77
 OVER_MEMORY: Final = 78
 
 EXIT_CODES: Mapping[int, str] = {
-    STOPPED: "stopped in good order",
-    WEDGED: "a step, or a request's preparation, passed its deadline; the device may be wedged",
-    ENGINE_ERROR: "the engine raised; see the log for its traceback",
-    LOAD_FAILED: "the model could not be loaded; trying again will not help",
-    NO_SPEC: "no worker was there in time to give this slot a spec",
-    SLOT_REFUSED: "the worker has nothing for this slot",
-    GROUP_LOST: "the group did not form, or lost a rank; a new generation may do better",
-    OVER_MEMORY: "its process took far more memory beside the model than it may",
-    CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is mended",
+    STOPPED: "stopped normally",
+    WEDGED: (
+        "a step or the preparation of a request exceeded its deadline; the device may be stuck"
+    ),
+    ENGINE_ERROR: "the engine raised an exception; see the log for its traceback",
+    LOAD_FAILED: "the model could not be loaded; retrying will not help",
+    NO_SPEC: "no worker sent this slot a spec in time",
+    SLOT_REFUSED: "the worker has no work for this slot",
+    GROUP_LOST: "the group did not form or lost a rank; a retry may succeed",
+    OVER_MEMORY: "its process used far more memory beside the model than allowed",
+    CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is fixed",
 }
-"""What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""
+"""The meaning of a runner's exit codes (75, orphaned, and 3, role taken, are `bus.service`'s)."""
 
 TELL_STACKS = frozenset({WEDGED, GROUP_LOST})
-"""Ends that somebody's hanging may have caused: where the threads are is told before them, as it is
-where a load takes too long."""
+"""Exits that a hanging thread may have caused: the threads' stacks are reported before them, as for
+a load that takes too long."""
 
 SPEC_DEADLINE_S: Final = 60.0
-"""How long a runner without a spec stays where there is no worker."""
+"""How long a runner without a spec and without a worker stays."""
 PREPARES_AFTER_S: Final = 0.3
-"""A runner that has waited so long for its spec imports its libraries meanwhile."""
+"""A runner that has waited this long for its spec imports its libraries meanwhile."""
 FIRST_STEP_DEADLINE_S: Final = 60.0
 SHORTEST_STEP_DEADLINE_S: Final = 5.0
 LONGEST_STEP_DEADLINE_S: Final = 10.0
 PREPARES_S: Final = 60.0
-"""How long one request may take to become tokens: templates, grammars and the length of a prompt
-have limits of their own, so that it is a defect which takes longer."""
+"""Time limit of tokenising one request. Templates, grammars and prompts have limits of their own,
+so exceeding this is a defect."""
 BATCH_DEADLINE_S: Final = 60.0
-"""How long a batch of inputs may take, or four times what is expected where that is more: unlike a
+"""Time limit of a batch of inputs, or four times the expected time if that is more: unlike a
 prompt's prefill, an input cannot be computed in parts."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0
-"""While a rank loads its part, the interpreter may be held for longer than otherwise."""
+"""While a rank loads its part, the interpreter may be held longer than usual."""
 
 
 def lost_peer(message: str) -> bool:
-    """Return whether an engine's error says that the connection to another rank is gone."""
+    """Return whether an engine's error means that the connection to another rank is lost."""
     return any(f"[{backend}]" in message for backend in ("ring", "jaccl"))
 
 
 def batch_deadline_s(expected_s: float) -> float:
-    """Return how long an embedding engine may take over a batch."""
+    """Return the time limit of an embedding batch, in seconds."""
     return max(BATCH_DEADLINE_S, 4 * expected_s)
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
-    """Return how long the engine may take over what it has been given: 8 times what is expected,
-    5 s at the least and 10 s at most, or twice what is expected where that is more (a device may
-    be that slow); 60 s for the first step, and while costs are learned."""
+    """Return the time limit of the engine's current work, in seconds: 8 times the expected time,
+    between 5 s and 10 s, or twice the expected time if that is more (a device may be slow); 60 s
+    for the first step and while costs are learned."""
     if steps_done == 0:
         return FIRST_STEP_DEADLINE_S
     patience_s = min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)

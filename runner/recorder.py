@@ -1,7 +1,7 @@
-"""The flight recorder: what a runner did last, for finding out why it ended; and sums.
+"""The flight recorder: a runner's last events, for finding out why it ended; and totals.
 
-Pure: instants are given. It keeps the last 128 entries, in order, of the phases below; it holds
-ids, counts and texts of our own, never a word of a prompt or an answer.
+Pure: instants are arguments. It keeps the last 128 entries in order, of the phases below. Entries
+have ids, counts and texts of our own, never words of a prompt or an answer.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RecorderPhase = Literal[
 ]
 KEPT = 128
 STEPS_S = 1.0
-"""Entries about steps begin no sooner after each other, so that they leave room for others."""
+"""Entries about steps are at least this far apart, so that they leave room for others."""
 
 
 @dataclass(slots=True)
 class FlightRecorder:
-    """The last `KEPT` entries; `count` says how many there ever were. `keep` has each as it comes
-    and whether it renews the one before, to keep it where a crash does not reach. `memory` tells
-    what every entry is to say of memory, as last measured."""
+    """The last `KEPT` entries; `count` is the total ever. `keep` receives each entry and whether it
+    replaces the previous one, to store it where a crash does not reach. `memory` returns the memory
+    facts of each entry."""
 
     keep: Callable[[dict[str, Any], bool], None] | None = None
     memory: Callable[[], Mapping[str, int]] = dict[str, int]
@@ -56,16 +56,15 @@ class FlightRecorder:
     def note(
         self, at_s: float, phase: RecorderPhase, request_id: str | None = None, **facts: Any
     ) -> None:
-        """Keep one entry of `at_s` (wall clock); the oldest goes where there are `KEPT`."""
+        """Add an entry at `at_s` (wall clock); drops the oldest beyond `KEPT`."""
         self.count += 1
         whose = {"request_id": request_id} if request_id else {}
         entry = {"at_s": at_s, "phase": phase, **whose, **facts}
         self._put(entry, renews=False)
 
     def stepped(self, at_s: float, step: int, **engine: Any) -> None:
-        """Keep that the engine has done `step`, and what else is told of it: one entry while
-        nothing else comes, `since_s` when it began, `at_s` when any of it was last seen to
-        change."""
+        """Record that the engine finished `step`, with further facts. Consecutive calls share one
+        entry: `since_s` is its beginning, `at_s` the last change."""
         seen = (step, *engine.values())
         if seen == self._seen or not (step or engine.get("begun")):
             return
@@ -92,13 +91,13 @@ class FlightRecorder:
             self.keep(entry, renews)
 
     def report(self) -> tuple[dict[str, Any], ...]:
-        """Return the entries as plain data, the oldest first."""
+        """Return the entries as plain data, oldest first."""
         return tuple(self._entries)
 
 
 @dataclass(slots=True)
 class ServedTotals:
-    """Sums since the start."""
+    """Totals since the start."""
 
     requests: int = 0
     prompt_tokens: int = 0

@@ -1,9 +1,8 @@
-"""Talks to the worker and the clock: a runner's shell, from an empty slot to its exit code.
+"""Talks to the worker and the clock: the shell of a runner, from an empty slot to its exit code.
 
-The main thread: it asks its worker what to be, plays that role (`runner.roles`), tells the
-worker each second where it stands, and watches. It never waits, but to import libraries before
-it has a spec and for a group to form. Every way out goes through `leave`: open requests get their
-last word, the worker the exit code.
+The main thread asks its worker for a spec, plays that role (`runner.roles`), reports to the worker
+each second, and watches. It blocks only to import libraries before it has a spec, and while a group
+forms. Every exit goes through `leave`: it ends open requests and tells the worker the exit code.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ from runner.serving.memory_watch import ProcessMemory
 BEAT_S = 1.0
 WATCH_S = 0.25
 RESTS_S = 0.6
-"""Two looks after a request was last seen to be open: who asks again at once has done so."""
+"""Two checks after the last open request: a client that follows up immediately has done so."""
 CANCELS_KEPT = 64
 LAST_WORDS_S = 0.2
-"""Between the last messages and the end of the process, so that they leave it."""
+"""Delay between the last messages and the exit, so that they are sent."""
 
 
 class RunnerService:
-    """One slot's process. `exit_code` is what the process is to end with."""
+    """The process of one slot. `exit_code` is its future exit code."""
 
     def __init__(self, shell: Shell, *, slot: str, factories: Factories) -> None:
         self.exit_code = lifecycle.STOPPED
@@ -102,11 +101,11 @@ class RunnerService:
         self._say_hello()
 
     def terminate(self) -> None:
-        """End at once, in good order: SIGTERM came."""
-        self.leave(lifecycle.STOPPED, "model_unavailable", "the runner was told to stop")
+        """End normally at once, on SIGTERM."""
+        self.leave(lifecycle.STOPPED, "model_unavailable", "the runner was asked to stop")
 
     def close(self) -> None:
-        """Give the engine a moment, then drop the links; the loop has ended."""
+        """Give the engine a moment, then close the links; the loop has ended."""
         if self._role is not None:
             self._role.stop(1.0)
         self._reactor.unwatch(self._worker)
@@ -129,7 +128,7 @@ class RunnerService:
             case SlotDrain():
                 self._start_drain(message)
             case SlotRefused():
-                self._log.error("the worker has nothing for this slot", why=message.message)
+                self._log.error("the worker has no work for this slot", why=message.message)
                 self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
                 self._tell(self._report())
@@ -138,19 +137,21 @@ class RunnerService:
             case _:
                 self._log.warning("unexpected message", kind=type(message).__name__)
 
-    def _cancel(self, asked: CancelRow) -> None:
-        """End a request; a repeat is told what the first was."""
+    def _cancel(self, command: CancelRow) -> None:
+        """End a request; a repeated call gets the first answer."""
         role = self._role
-        if isinstance(role, LeadRole | EmbeddingRole) and role.cancel(asked.request):
-            self._cancelled.append(asked.request)
-        found = asked.request in self._cancelled
-        self._log.info("was asked to end a request", request=asked.request, found=found)
-        self._tell(RowCancelled(slot=asked.slot, request=asked.request, found=found))
+        if isinstance(role, LeadRole | EmbeddingRole) and role.cancel(command.request):
+            self._cancelled.append(command.request)
+        is_repeat = command.request in self._cancelled
+        self._log.info(
+            "the worker asked to end a request", request=command.request, found=is_repeat
+        )
+        self._tell(RowCancelled(slot=command.slot, request=command.request, found=is_repeat))
 
     def _become(self, spec: RunnerSpec) -> None:
         if self._spec is not None:
             if (spec.instance, spec.generation) != (self._spec.instance, self._spec.generation):
-                self._log.warning("a second spec was ignored", instance=spec.instance)
+                self._log.warning("ignored a second spec", instance=spec.instance)
             return
         self._spec = spec
         self._since = self._reactor.now()
@@ -158,7 +159,7 @@ class RunnerService:
         if spec.test is None:
             # MLX reads it once: nothing of a runner imports MLX before it has a spec
             os.environ[FAST_SYNCH] = "1" if spec.metal_fast_synch else "0"
-        self._log.info("has a spec", model=spec.model, metal_fast_synch=spec.metal_fast_synch)
+        self._log.info("received a spec", model=spec.model, metal_fast_synch=spec.metal_fast_synch)
         try:
             self._role = self._make_role(spec)
         except CannotForm as error:
@@ -181,7 +182,7 @@ class RunnerService:
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec
         if spec is None or (drain.instance, drain.generation) != (spec.instance, spec.generation):
-            self._log.warning("a drain for another generation was ignored")
+            self._log.warning("ignored a drain for another generation")
             return
         self._drain = (self._reactor.now() + drain.deadline_s, drain.why)
         self.signal("drain")
@@ -203,7 +204,7 @@ class RunnerService:
         self._tell_rest(role, now)
         since = self._since if self.phase in ("loading", "warming") else None
         if self._loading.spent_s(now, since) > spec.load_deadline_s:
-            what = f"not ready after {spec.load_deadline_s:g} s"
+            what = f"not ready within {spec.load_deadline_s:g} s"
             self._tell(self._report(hangs=what))
             self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)
             return
@@ -214,8 +215,8 @@ class RunnerService:
                 self.leave(lifecycle.STOPPED, "model_unavailable", why)
 
     def _tell_rest(self, role: Role, now: float) -> None:
-        """Tell without delay that nothing is open any more, and has not been for a moment: who
-        waits for this memory need not wait for the next reading."""
+        """Report soon after the last request ended, so that those who need the memory do not wait
+        for the next reading."""
         if role.open_requests:
             self._busy_at = now
         elif self._busy_at is not None and now - self._busy_at >= RESTS_S:
@@ -244,9 +245,9 @@ class RunnerService:
             self._client.publish(reading_topic(kind, speaker.node, speaker.process), reading)
 
     def _wait(self, now: float) -> None:
-        """Wait for a spec, while there is a worker; import meanwhile what any will need."""
+        """Wait for a spec while there is a worker; meanwhile import what every role needs."""
         if self._lost_at is not None and now - self._lost_at > lifecycle.SPEC_DEADLINE_S:
-            self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker was there to give a spec")
+            self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker sent a spec")
         elif not self._prepared and now - self._since > lifecycle.PREPARES_AFTER_S:
             self._prepared = True
             self._factories.prepare()
@@ -257,7 +258,7 @@ class RunnerService:
     # --- what is told ----------------------------------------------------------------------
 
     def leave(self, code: int, reason: FailReason, message: str) -> None:
-        """End the process soon: last words first. The first caller decides the code."""
+        """End the process soon, after the last messages. The first call decides the code."""
         if self.exit_code or self._message:
             return
         if code in lifecycle.TELL_STACKS:
@@ -287,7 +288,7 @@ class RunnerService:
         self._reactor.later(LAST_WORDS_S, self._reactor.stop)
 
     def signal(self, signal: lifecycle.Signal) -> None:
-        """Take note of what may change the phase, and tell of a change."""
+        """Apply a signal to the phase, and report a change."""
         phase = lifecycle.signalled(self.phase, signal)
         if phase != self.phase:
             self.phase = phase
@@ -323,8 +324,8 @@ class RunnerService:
         )
 
     def _report(self, *, hangs: str = "") -> RunnerReport:
-        """Return what a diagnosis shows of this runner: its last deeds, memory and model; and where
-        its threads are, if something `hangs`."""
+        """Return a diagnosis: the last events, memory and model; and the threads' stacks if
+        something `hangs`."""
         spec, role, process = self._spec, self._role, self._shell.speaker.process
         return RunnerReport(
             slot=self._slot,
@@ -368,15 +369,15 @@ def run_slot(
     trouble: str = "",
     levels: LevelSource | None = None,
 ) -> int:
-    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
+    """Serve one slot; return an exit code of `runner.lifecycle`.
 
-    `keys` are the cluster's, for what gateways and other ranks on other nodes say; `trouble` is
-    logged, from the level of `levels` on.
+    `keys` are the cluster's, for gateways and ranks on other nodes. `trouble` is logged, from the
+    level in `levels` on.
     """
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
-        """Make the service, and have signals end it in its own loop."""
+        """Make the service and install its signal handlers in its own loop."""
         service = RunnerService(shell, slot=slot, factories=factories)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,1 +1,1 @@
-"""What a runner may be: lead, follower, one that makes embeddings, or tests its group's links."""
+"""The roles of a runner: lead, follower, embedding, quantising, collective test."""

@@ -1,9 +1,9 @@
-"""Talks to the other ranks and to its engine thread: a runner that tests its group's collectives.
+"""Talks to the other ranks and to its engine thread: tests the collectives of a group.
 
-It plays lead or follower on the plan socket as in any group (same proof, same beats, same
-deadlines), but no plan is ever sent. It is ready once the ranks have met. An error of an exchange
-does not say whose fault it was: the lead, who hears every rank's beats, has a moment to name
-the one that is gone before the rank leaves. When it is done it waits to be drained.
+It acts as lead or follower on the plan socket as in any group (same proofs, beats and deadlines),
+but no plan is sent. It is ready when the ranks have met. An exchange's error does not say which
+rank failed. So the rank waits a moment before it leaves: the lead, which hears every rank's beats,
+may name the lost one. When the test is done, the rank waits to be drained.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
 from runner.roles.role import Role, RoleParts, watchdog
 
 ROUND_S = 60.0
-"""What one exchange, or looking at its result, may take."""
+"""Time limit of one exchange, including the check of its result."""
 NAMED_S = lifecycle.RANK_LOST_S + 1.0
-"""How long a broken exchange waits for the lead to say which rank is gone."""
+"""How long a failed exchange waits for the lead to name the lost rank."""
 DRAINED_S = 30.0
-"""How long a rank that is done waits to be drained before it leaves by itself."""
+"""How long a finished rank waits to be drained before it leaves by itself."""
 
 
 class SuiteLoop:
-    """The `EngineLoop` of a test: meet the other ranks, run the suite; it cannot be interrupted.
+    """The `EngineLoop` of a test: meets the other ranks and runs the suite; cannot be interrupted.
 
-    `done` is called from the thread with the finding, when all was done. `status.steps_done`
-    counts exchanges; `exchanges` is None until the ranks have met. The thread alone writes
-    `progress`, `exchanges` and `status`; others read each once.
+    `done` is called from the thread with the finding. `status.steps_done` counts exchanges;
+    `exchanges` is None until the ranks have met. Only the thread writes `progress`, `exchanges` and
+    `status`; other threads read each once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SuiteLoop:
         self.status = EngineStatus()
 
     def load(self) -> None:
-        """Meet the other ranks, who prove themselves. Exchanges count from here on."""
+        """Meet the other ranks, which prove themselves. Exchanges are counted from here."""
         self.status.busy_since = clock_now()
         try:
             self.exchanges = self._meet()
@@ -61,7 +61,7 @@ class SuiteLoop:
             raise
 
     def run(self) -> None:
-        """Make every exchange of the suite."""
+        """Run every exchange of the suite."""
         assert self.exchanges is not None, "met"
         try:
             finding = Suite(self._test, self.exchanges, time.perf_counter, self._told).run()
@@ -97,7 +97,7 @@ class CollectiveTestRole(Role):
         self._exchanging = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
-        """Leave where an exchange or the whole test takes too long, and some time after its end."""
+        """Leave if an exchange or the whole test takes too long, and some time after its end."""
         super().watch(now)
         progress, test = self._loop.progress, self._test
         if self._broken is not None:
@@ -107,22 +107,22 @@ class CollectiveTestRole(Role):
             return
         if self._done_at is not None:
             if now - self._done_at > DRAINED_S:
-                self._host.leave(lifecycle.STOPPED, "model_unavailable", "the test is done")
+                self._host.leave(lifecycle.STOPPED, "model_unavailable", "the test is finished")
             return
         if self._exchanging.passed(now, lambda: ROUND_S) is not None:
             phase = progress.phase
             self._leave(
-                lifecycle.WEDGED, f"no exchange of the {phase} test has ended for {ROUND_S:g} s"
+                lifecycle.WEDGED, f"no exchange of the {phase} test finished within {ROUND_S:g} s"
             )
         elif self._met_at is not None and now - self._met_at > test.deadline_s:
             done = f"{progress.done} of {progress.rounds} exchanges"
             self._leave(
                 lifecycle.WEDGED,
-                f"the test took more than {test.deadline_s:g} s ({done} were done)",
+                f"the test took more than {test.deadline_s:g} s ({done} finished)",
             )
 
     def reading(self, now: float) -> CollectiveReading | None:
-        """Return how far this rank is, and what it has found so far."""
+        """Return the progress and the findings so far."""
         progress, exchanges = self._loop.progress, self._loop.exchanges
         return CollectiveReading(
             node=self._speaker.node,
@@ -144,22 +144,22 @@ class CollectiveTestRole(Role):
     # --- from the other ranks --------------------------------------------------------------
 
     def plan(self, shared: SharedPlan) -> None:
-        """Leave: nothing is computed in a test."""
-        self._leave(lifecycle.ENGINE_ERROR, f"the lead sent step {shared.plan.step} in a test")
+        """Leave: a test has no plans."""
+        self._leave(lifecycle.ENGINE_ERROR, f"the lead sent step {shared.plan.step} during a test")
 
     def lost(self, what: str, is_final: bool) -> None:
-        """Leave: another rank is gone; a new generation may do better."""
+        """Leave: another rank is lost; a retry may succeed."""
         if self._spec.rank:
             what = f"rank 0 on node {self._others.group.ranks[0].node}: {what}"
         self._leave(lifecycle.GROUP_LOST, what)
 
     def ended(self, why: str) -> None:
-        """Leave: in good order where this rank is done."""
+        """Leave; normally if this rank is done."""
         code = lifecycle.GROUP_LOST if self._done_at is None else lifecycle.STOPPED
-        self._host.leave(code, "model_unavailable", f"the lead has left: {why}")
+        self._host.leave(code, "model_unavailable", f"the lead stopped: {why}")
 
     def _leave(self, code: int, what: str) -> None:
-        self._log.error("the test is over", why=what)
+        self._log.error("the test failed", why=what)
         self._host.leave(code, "runner_lost", what)
 
     # --- from the engine's thread ----------------------------------------------------------
@@ -180,4 +180,4 @@ class CollectiveTestRole(Role):
     def _done(self, finding: RankFinding) -> None:
         self._done_at = self._reactor.now()
         self._recorder.note(wall(), "completion", checks=len(finding.checks))
-        self._log.info("the test is done", rank=self._spec.rank)
+        self._log.info("the test is finished", rank=self._spec.rank)

@@ -1,7 +1,7 @@
-"""Talks to the engine and text threads, and to gateways: a runner that makes vectors of texts.
+"""Talks to the engine and text threads, and to gateways: serves an embedding model.
 
-It is one rank, alone. The engine loads and is tried out, then the text thread opens the tokenizer;
-the runner is ready when both are done, and leaves where either fails.
+A single rank. The engine loads and warms up, then the text thread opens the tokenizer. The runner
+is ready when both are done, and leaves if either fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runner.text import TextThread
 
 
 class EmbeddingRole(Role):
-    """The role of a runner whose model is an embedding model."""
+    """The role of a runner with an embedding model."""
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
@@ -54,43 +54,39 @@ class EmbeddingRole(Role):
 
     @property
     def open_requests(self) -> int:
-        """Return how many requests are owed an end."""
         return len(self._server.owed)
 
     def cancel(self, request_id: RequestId) -> bool:
-        """End a request as if its client had gone; return False where none is owed an end."""
+        """End a request as if its client had disconnected; return False if it is not open."""
         if request_id not in self._server.owed:
             return False
         self._server.asked(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
         return True
 
     def entered(self, phase: Phase) -> None:
-        """Have requests taken, or refused, as the phase says."""
+        """Accept or refuse requests according to the phase."""
         self._server.intake.phase = phase
 
     def watch(self, now: float) -> None:
-        """Give up silent gateways; leave where a batch, or the reading of some inputs, takes longer
-        than it may."""
+        """Give up silent gateways; leave if a batch or the tokenising of inputs takes too long."""
         self._server.watch(now)
         super().watch(now)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
-            what = f"the reading of some inputs took more than {PREPARES_S:g} s"
+            what = f"tokenising a request took more than {PREPARES_S:g} s"
             self._stuck(what, thread=TEXT_THREAD)
         if self._computing.passed(now, self._loop.limit_s) is not None:
-            self._stuck(f"batch {self.status.steps_done + 1} took far longer than it should")
+            self._stuck(f"batch {self.status.steps_done + 1} exceeded its time limit")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return this second's reading, with the rates since the last one."""
+        """Return this second's reading, with rates since the last one."""
         load = self._server.load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request."""
         self._server.fail_all(reason, message)
         super().fail_all(reason, message)
 
     def say_goodbye(self, message: str) -> None:
-        """Take leave of gateways."""
         self._server.close(message)
 
     # --- from the threads ------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Talks to its lead and to its engine thread: a runner that computes what it is told.
+"""Talks to its lead and to its engine thread: computes the lead's plans.
 
-Every rank but 0. It serves no gateway and decides nothing; it is ready once the ranks have agreed.
-It leaves when the lead does, when the lead is silent, and when its own engine is lost; what a step
-may take the lead knows, and sees first. Asked to drain, it waits for the lead, which ends when its
-requests have.
+The role of every rank but 0. It serves no gateway and decides nothing. It is ready when the ranks
+have agreed. It leaves when the lead leaves or is silent, and when its own engine fails. The lead
+enforces the time limit of steps, because it notices first. Asked to drain, the follower waits for
+the lead, which ends after its requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.serving.memory_watch import MemoryWatch
 
 READ_WITHIN_S = 0.5
 LOOKS_AGAIN_S = 0.01
-"""A follower reads the last step of a request some moments after the lead."""
+"""A follower reads the last step of a request slightly after the lead."""
 
 
 class FollowerRole(Role):
@@ -50,12 +50,12 @@ class FollowerRole(Role):
         return False
 
     def begin(self) -> None:
-        """Wait for the lead, who has all ranks form."""
+        """Wait for the lead, which makes all ranks form the group."""
         lead = self._others.group.ranks[0]
         self._recorder.note(wall(), "connect_group", lead=lead.node)
 
     def watch(self, now: float) -> None:
-        """Leave where a step has taken longer than any may."""
+        """Leave if a step took longer than any step may."""
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._stepping.passed(now, lambda: FIRST_STEP_DEADLINE_S) is not None:
@@ -63,15 +63,15 @@ class FollowerRole(Role):
             self._stuck(f"step {step} took more than {FIRST_STEP_DEADLINE_S:.0f} s")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return this second's reading: how far it is, and its memory."""
+        """Return this second's reading: progress and memory."""
         return self._meter.reading(self._host.phase, self.status, None, 0, now)
 
     def plan(self, shared: SharedPlan) -> None:
-        """Hand the next plan to the engine's thread."""
+        """Give the next plan to the engine's thread."""
         self._loop.give(shared)
 
     def _asked(self, request_id: RequestId, step: int) -> None:
-        """Tell what was done for a request once `step` is read, or soon."""
+        """Send the spans of a request when `step` is read, or soon after."""
         self._tell_spans(request_id, step, self._reactor.now() + READ_WITHIN_S)
 
     def _tell_spans(self, request_id: RequestId, step: int, until: float) -> None:

@@ -1,7 +1,7 @@
-"""Talks to the engine of a follower: plans in, in the order in which the lead sent them.
+"""Talks to the engine of a follower: runs plans in the order in which the lead sent them.
 
-The loop waits for the next plan on a queue, never in an exchange between ranks, so that an idle
-group costs nothing. A plan that does not follow from what this rank has computed ends the loop.
+The loop waits for the next plan on a queue, never in an exchange between ranks, so an idle group
+costs nothing. A plan that does not match what this rank has computed ends the loop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from runner.serving.lead_loop import IDLE_S, MEMORY_EVERY_S
 from runner.serving.memory_watch import MemoryWatch
 
 NEXT_PLAN_S = 0.01
-"""With one step unread, the lead's next plan is waited for so long before that step is."""
+"""With one unread step, wait this long for the next plan before reading the step."""
 
 
 class FollowerLoop:
     """The `EngineLoop` of every rank but 0. `facts` is None until the engine is loaded. `watch`
-    says when memory is short, which the lead is to hear by `tell`, from the thread. `spans` notes
-    what is done for traced requests; set before a plan is given."""
+    reports a lack of memory; `tell` sends it to the lead, from the thread. `spans` records work for
+    traced requests; set before the first plan."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FollowerLoop:
         self._plans.put(shared)
 
     def stop(self) -> None:
-        """Have `run` return after its step."""
+        """Make `run` return after the current step."""
         self._stopping = True
         self._plans.put(None)
 
@@ -61,7 +61,7 @@ class FollowerLoop:
         self.status.memory = engine.memory()
 
     def run(self) -> None:
-        """Compute the lead's plans until `stop`; then close the engine. Raises OutOfStep."""
+        """Compute the lead's plans until `stop`, then close the engine. Raises OutOfStep."""
         assert self._engine is not None, "loaded"
         self._follow(self._engine)
         self._engine.close()
@@ -97,7 +97,7 @@ class FollowerLoop:
                 status.memory, measured_at = engine.memory(), clock_now()
 
     def _next(self, engine: FollowingEngine) -> SharedPlan | None:
-        """Return the next plan; None where there is none yet and a step is left to read."""
+        """Return the next plan; None if there is none yet and a step is unread."""
         try:
             if self._unread == STEPS_AHEAD:
                 return self._plans.get_nowait()

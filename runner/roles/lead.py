@@ -1,6 +1,6 @@
-"""Talks to the engine and text threads, and to gateways through `serving`: a runner that decides.
+"""Talks to the engine and text threads, and to gateways through `serving`: schedules and serves.
 
-It is rank 0 of its group, or alone. It has the group form, the engine thread load, warms up,
+Rank 0 of its group, or a single runner. It makes the group form and the engine load, warms up,
 serves, and watches the engine and the other ranks.
 """
 
@@ -36,7 +36,8 @@ from runner.text import TextWorks
 
 
 class LeadRole(Role):
-    """The role of rank 0, or of a runner alone. `tap` sees each step's entries as they are sent."""
+    """The role of rank 0 or of a single runner. `tap` sees each step's entries when they are
+    sent."""
 
     def __init__(self, parts: RoleParts, tap: Callable[[int, list[Entry]], None]) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
@@ -68,45 +69,43 @@ class LeadRole(Role):
 
     @property
     def open_requests(self) -> int:
-        """Return how many requests are owed an end or an answer."""
         return len(self._server.owed)
 
     def cancel(self, request_id: RequestId) -> bool:
-        """End a request as if its client had gone; return False where none is owed an end."""
+        """End a request as if its client had disconnected; return False if it is not open."""
         if request_id not in self._server.owed:
             return False
         self._server.asked(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
         return True
 
     def entered(self, phase: Phase) -> None:
-        """Have requests taken, or refused, as the phase says."""
+        """Accept or refuse requests according to the phase."""
         self._server.phase = phase
 
     def watch(self, now: float) -> None:
-        """Give up silent gateways; leave where a step or a request's preparation takes longer than
-        it may."""
+        """Give up silent gateways; leave if a step or the preparation of a request takes too
+        long."""
         self._server.watch(now)
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
-            what = f"the preparation of a request took more than {PREPARES_S:g} s"
+            what = f"preparing a request took more than {PREPARES_S:g} s"
             self._stuck(what, thread=TEXT_THREAD)
         limit_s = self._stepping.passed(now, self._step_limit_s)
         if limit_s is not None:
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
 
     def reading(self, now: float) -> RunnerReading | None:
-        """Return this second's reading, with the rates since the last one."""
+        """Return this second's reading, with rates since the last one."""
         load = self._loop.scheduler_load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request, and have the followers leave."""
+        """End every open request, and make the followers leave."""
         self._server.fail_all(reason, message)
         super().fail_all(reason, message)
 
     def say_goodbye(self, message: str) -> None:
-        """Take leave of gateways."""
         self._server.close(message)
 
     def _step_limit_s(self) -> float:
@@ -114,10 +113,10 @@ class LeadRole(Role):
         return step_deadline_s(self._loop.expected_s(), 0 if learning else self.status.steps_done)
 
     def _ask_ranks(self, request: OpenRequest, link: GatewayLink) -> None:
-        """Have each rank tell the gateway what it did for a request, if that is traced."""
+        """Ask each rank to send the gateway its spans of a traced request."""
         if request.trace is not None:
             step, peer = self.status.steps_done, request.peer
-            self._others.ask_spans(request.request_id, step, lambda told: link.send(peer, told))
+            self._others.ask_spans(request.request_id, step, lambda spans: link.send(peer, spans))
 
     # --- from the engine's thread ----------------------------------------------------------
 
@@ -134,7 +133,7 @@ class LeadRole(Role):
         self._startup.loaded(facts)
 
     def _measured(self, rank: int, look: MemoryLook) -> None:
-        """Have the next plans go by what another rank measured of its memory."""
+        """Pass another rank's memory measurement to the scheduler."""
         with self._loop.scheduling() as scheduler:
             scheduler.pressure.take(rank, look)
 

@@ -1,8 +1,8 @@
-"""Talks to the engine: one thread loads it and makes every call of it, for life.
+"""Talks to the engine: one thread loads it and makes all its calls.
 
 MLX's arrays and streams belong to the thread that made them, so loading, steps and exchanges
-between ranks share one. What is done in the thread is an `EngineLoop`'s, one per role. An
-exception is told and ends the thread; nothing is retried.
+between ranks share one thread. Each role has an `EngineLoop` that runs in it. An exception is
+reported and ends the thread; nothing is retried.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from runner.engine import EngineStatus
 
 
 class EngineLoop(Protocol):
-    """What a role has its engine do. `load` and then `run` are called once, in the thread, which
-    writes where it stands to `status`."""
+    """The engine work of a role. `load` and then `run` are called once, in the thread, which writes
+    its progress to `status`."""
 
     status: EngineStatus
 
     def load(self) -> None:
-        """Load the engine, or meet the other ranks. Raises where that fails."""
+        """Load the engine, or meet the other ranks. Raises on failure."""
         ...
 
     def run(self) -> None:
-        """Compute until `stop` was called or all is done. Raises where the engine does."""
+        """Compute until `stop` was called or the work is done. Raises the engine's errors."""
         ...
 
     def stop(self) -> None:
-        """Have `run` return after its step. Called from the main thread; does not wait."""
+        """Make `run` return after the current step. Called from the main thread; does not block."""
         ...
 
 
@@ -44,7 +44,7 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
     """`EngineLoop.load` raised; the thread has ended. `story` is the traceback, for the log.
-    `imports`: whether the libraries could be imported; where not, no model loads here."""
+    `imports`: the libraries could be imported; if false, no model loads on this node."""
 
     message: str
     story: str = field(default="", compare=False)
@@ -53,8 +53,8 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """`EngineLoop.run` raised; the thread has ended. `cause` is the error's own text, `message`
-    has its type before it, `story` is the traceback, for the log."""
+    """`EngineLoop.run` raised; the thread has ended. `cause` is the error's text, `message` has its
+    type in front, `story` is the traceback, for the log."""
 
     message: str
     cause: str
@@ -65,7 +65,7 @@ ThreadNews = Loaded | LoadFailed | Broken
 
 
 class ModelThread:
-    """Start it once; `post` is called from it and must not wait."""
+    """Start it once; `post` is called from it and must not block."""
 
     def __init__(self, loop: EngineLoop, post: Callable[[ThreadNews], None]) -> None:
         self._loop = loop
@@ -73,11 +73,10 @@ class ModelThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Begin to load."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Have the loop end after its step; return False when it did not within `timeout_s`."""
+        """End the loop after its step; return False if it did not end within `timeout_s`."""
         self._loop.stop()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)

@@ -1,8 +1,8 @@
-"""Talks to the engine's thread: a runner that makes a model of another in fewer bits.
+"""Talks to the engine's thread: quantises a model.
 
-It is one rank, alone, and serves nothing. It is ready once the source was opened and the disk has
-room; it ends by itself when the model is in its place. Its reading says how far it is, and counts
-the work as a request that runs, so that no load has it make way.
+A single rank without gateways. It is ready when the source is open and the disk has room; it ends
+by itself when the model is written. Its reading reports progress and counts the work as a running
+request, so that no load evicts it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from runner.roles.role import Role, RoleParts, watchdog
 from runner.schedule import SchedulerLoad
 
 PIECE_S = 900.0
-"""How long one tensor may take to be read, packed and written."""
+"""Time limit for reading, packing and writing one tensor."""
 
 
 class MakerLoop:
-    """The `EngineLoop` of the work. `ended` is called from the thread, with why no model was made;
-    None: it is in its place, or the loop was stopped."""
+    """The `EngineLoop` of the work. `ended` is called from the thread with the reason of a failure;
+    None: the model is written, or the loop was stopped."""
 
     def __init__(self, opened: Callable[[], Maker], ended: Callable[[str | None], None]) -> None:
         self._opened = opened
@@ -37,12 +37,11 @@ class MakerLoop:
         self.status = EngineStatus()
 
     def load(self) -> None:
-        """Open the source, and see whether there is room. Raises NotMade."""
+        """Open the source and check the disk space. Raises NotMade."""
         self.status.busy_since = clock_now()
         self._maker = self._opened()
 
     def run(self) -> None:
-        """Make the model."""
         assert self._maker is not None, "opened"
         why: str | None = None
         try:
@@ -54,7 +53,7 @@ class MakerLoop:
         self._ended(why)
 
     def stop(self) -> None:
-        """Have it end after the tensor that is under way."""
+        """Make it end after the current tensor."""
         self._stops = True
 
     def _told(self, progress: LoadProgress) -> None:
@@ -66,7 +65,7 @@ class MakerLoop:
 
 
 class QuantizeRole(Role):
-    """The role of a runner that makes a model."""
+    """The role of a runner that quantises a model."""
 
     def __init__(self, parts: RoleParts) -> None:
         reactor, spec = parts.shell.reactor, parts.spec
@@ -80,27 +79,26 @@ class QuantizeRole(Role):
 
     @property
     def open_requests(self) -> int:
-        """Return 1: the work itself, for which the machine stays awake."""
+        """Return 1: the work itself, so that the machine stays awake."""
         return 1
 
     @property
     def is_empty(self) -> bool:
-        """Return that it may end at once: what was begun is removed."""
+        """Return True: it may end at once, and partial files are deleted."""
         return True
 
     def entered(self, phase: Phase) -> None:
-        """Have the work end where the runner is to go."""
+        """Stop the work when the runner drains."""
         if phase in ("draining", "ended"):
             self._loop.stop()
 
     def watch(self, now: float) -> None:
-        """Leave where a tensor takes too long."""
+        """Leave if a tensor takes too long."""
         super().watch(now)
         if self._making.passed(now, lambda: PIECE_S) is not None:
             self._stuck(f"no tensor was written for {PIECE_S:g} s")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return how far it is."""
         return self._meter.reading(
             self._host.phase, self.status, SchedulerLoad(running=1), self.open_requests, now
         )
@@ -108,9 +106,9 @@ class QuantizeRole(Role):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _heard(self, news: ThreadNews) -> None:
-        """Take the thread's news: what it cannot do it says in words for people."""
+        """Act on the thread's news; put errors in words for people."""
         if isinstance(news, LoadFailed | Broken):
-            self._log.error("the work failed", error=news.story)
+            self._log.error("quantising failed", error=news.story)
             self._leave(news.message)
         else:
             super()._heard(news)
@@ -120,8 +118,8 @@ class QuantizeRole(Role):
             self._leave(why)
             return
         self._recorder.note(wall(), "completion", model=self._spec.model)
-        self._log.info("the model is made", model=self._spec.model)
-        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"{self._spec.model} is made")
+        self._log.info("the model is written", model=self._spec.model)
+        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"{self._spec.model} is written")
 
     def _leave(self, why: str) -> None:
         self._recorder.note(wall(), "error", message=why)

@@ -1,6 +1,6 @@
-"""What a rank says of itself to the readings.
+"""The readings of a rank.
 
-Pure: it reads what it is given and keeps only what rates are computed from.
+Pure: computed from the arguments; keeps only what rates need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunnerMeter:
-    """Makes a rank's readings; rates are over the time since the last one (`measured_at`)."""
+    """Makes a rank's readings. Rates cover the time since the last one (`measured_at`)."""
 
     spec: RunnerSpec
     speaker: Speaker
@@ -30,12 +30,12 @@ class RunnerMeter:
     kv: str = ""
     """How the layers of the loaded model hold KV."""
     found: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What was found out of the model's files, in words."""
+    """Facts found in the model's files, in words."""
     _prompt_tokens: int = 0
     _generated_tokens: int = 0
 
     def loaded(self, facts: EngineFacts) -> Mapping[str, str | int | float | bool]:
-        """Take note of how the loaded model holds KV. Return what a diagnosis shows of it."""
+        """Store how the loaded model holds KV. Return the facts of a diagnosis."""
         self.kv = str(facts.extra.get("kv", ""))
         return {**facts.extra, "context_tokens": facts.context_tokens}
 
@@ -47,8 +47,8 @@ class RunnerMeter:
         open_requests: int,
         now: float,
     ) -> RunnerReading:
-        """Return the reading of this instant. `load` is None before the model is loaded, and of a
-        rank that schedules nothing."""
+        """Return the reading of this instant. `load` is None before the model is loaded and for
+        ranks without a scheduler."""
         spec, totals = self.spec, self.totals
         memory, progress = status.memory, status.progress
         load = load or SchedulerLoad()

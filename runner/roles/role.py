@@ -1,9 +1,8 @@
-"""Talks to the engine's thread and the other ranks: what every role of a runner is and does alike.
+"""Talks to the engine's thread and the other ranks: what all roles of a runner share.
 
-The shell speaks with the worker and knows the phase; the role (lead, alone or of a group; follower;
-one rank of a collective test) has the engine and what it serves. A role never ends the process: it
-asks its `RoleHost` to, with the code by which a rank leaves when its engine fails, is stuck, or
-has lost the others.
+The shell speaks with the worker and knows the phase. The role (lead, follower, embedding,
+quantising, collective test) has the engine and its requests. A role never ends the process itself.
+It asks its `RoleHost`, with the exit code for an engine that failed or is stuck, or for lost ranks.
 """
 
 from __future__ import annotations
@@ -50,17 +49,17 @@ from runner.text import RendererNotReady, TextWorks
 Progressed = Callable[[LoadProgress], None]
 ENGINE_THREAD, TEXT_THREAD = "engine", "text"
 NO_PEER = b""
-"""Who asks where no gateway process does."""
+"""The peer of requests that come from no gateway process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """How a role comes by what it needs. `load_engine`, `load_follower`, `load_embedder`,
-    `open_maker` (raises NotMade) and `open_exchanges` (for a test) are called in the engine's
-    thread, `load_text` and `load_inputs` (of an embedding model) in the text thread, `form_group`
-    (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
-    at most once and before the others: it may import what they will need, but for MLX; and
-    `engine_bytes`, what MLX has taken at most, None while it is not known."""
+    """Factories of a role's parts. `load_engine`, `load_follower`, `load_embedder`, `open_maker`
+    (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
+    `load_text` and `load_inputs` (of an embedding model) are called in the text thread.
+    `form_group` (group, own rank, seconds; raises CannotForm) and `prepare` are called in the main
+    thread; `prepare` at most once and first: it may import what the others need, except MLX.
+    `engine_bytes` returns MLX's peak memory, None if unknown."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -75,25 +74,25 @@ class Factories:
 
 
 class RoleHost(Protocol):
-    """What the shell is to its role. Called from the main thread."""
+    """What the shell offers its role. Called from the main thread."""
 
     @property
     def phase(self) -> Phase:
-        """Return where the runner is in its life."""
+        """Return the phase of the runner."""
         ...
 
     def signal(self, signal: lifecycle.Signal) -> None:
-        """Tell what happened; the phase changes where `runner.lifecycle.NEXT` says so."""
+        """Report a signal; `runner.lifecycle.NEXT` says how the phase changes."""
         ...
 
     def leave(self, code: int, reason: FailReason, message: str) -> None:
-        """End the process soon, with a code of `runner.lifecycle`; the first caller decides."""
+        """End the process soon, with a code of `runner.lifecycle`; the first call decides."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RoleParts:
-    """What every role is made of."""
+    """The parts of every role."""
 
     spec: RunnerSpec
     host: RoleHost
@@ -103,13 +102,12 @@ class RoleParts:
 
 
 class Role:
-    """One rank: its engine's thread, and its channel to the others (None for a runner alone),
-    whose `PlanListener` it is.
+    """One rank: its engine's thread, and its channel to the others (None for a single runner), as
+    their `PlanListener`.
 
-    Called from the main thread alone. `begin` comes first, `stop` last; after `fail_all` nothing
-    is served any more. `addresses` are the sockets where gateways find it; none but a lead has
-    any. `described` is what a diagnosis shows of the loaded model. `status` is where the engine
-    stands; its thread goes on writing there.
+    Called from the main thread only. `begin` comes first, `stop` last; after `fail_all` nothing is
+    served. `addresses` are the sockets for gateways; only a lead has any. `described` are the facts
+    of the loaded model in a diagnosis. `status` is the engine's; its thread keeps writing it.
     """
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
@@ -134,44 +132,42 @@ class Role:
 
     @property
     def open_requests(self) -> int:
-        """Return how many requests are owed an end or an answer."""
         return 0
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing keeps a draining runner any longer."""
+        """Return whether a draining runner may end now."""
         return self.open_requests == 0
 
     def begin(self) -> None:
-        """Wait until all ranks are here; alone, load."""
+        """Wait until all ranks are here; a single runner loads at once."""
         if self._channel is None:
             self._start()
         else:
             self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
 
     def watch(self, now: float) -> None:
-        """Look for what is silent or stuck, and leave where something is. Called four times a
-        second with the monotonic instant."""
+        """Check for silent or stuck parts, and leave if there are any. Called four times a second
+        with the monotonic instant."""
         if self._channel is not None:
             self._channel.step = self.status.steps_done
 
-    def entered(self, phase: Phase) -> None:
-        """Take note of the runner's new phase."""
+    def entered(self, phase: Phase) -> None: ...
 
     def reading(self, now: float) -> RunnerReading | CollectiveReading | None:
-        """Return what to publish this second; None where the role has nothing to tell."""
+        """Return this second's reading; None if there is none."""
         return None
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """Tell every open request, and the other ranks, that the runner ends."""
+        """End every open request and tell the other ranks that the runner ends."""
         if self._channel is not None:
             self._channel.end(message)
 
     def say_goodbye(self, message: str) -> None:
-        """Take leave of gateways, after the last entries were sent."""
+        """Take leave of gateways, after the last entries."""
 
     def stop(self, timeout_s: float) -> None:
-        """Give the engine a moment to end its step, then drop the links."""
+        """Give the engine a moment to finish its step, then close the links."""
         self._thread.stop(timeout_s)
         if self._channel is not None:
             self._channel.close()
@@ -180,12 +176,12 @@ class Role:
 
     @property
     def _others(self) -> PlanChannel:
-        """Return the channel of a rank that is not alone."""
+        """Return the channel of a rank in a group."""
         assert self._channel is not None, "a group"
         return self._channel
 
     def form(self) -> None:
-        """Join the ring and load, or meet for a test; leave where it does not form."""
+        """Join the ring, then load or run the test; leave if the group does not form."""
         group = self._others.group
         try:
             # a system's timer cannot be told of time that does not count: it is allowed for before
@@ -197,29 +193,28 @@ class Role:
         self._others.formed()
         self._start()
 
-    def plan(self, shared: SharedPlan) -> None:
-        """Take the lead's next plan."""
+    def plan(self, shared: SharedPlan) -> None: ...
 
     def lost(self, what: str, is_final: bool) -> None:
-        """Leave: another rank is gone, and where `is_final` it always would be."""
-        self._log.error("the group is over", why=what)
+        """Leave: another rank is lost. `is_final`: retrying cannot help."""
+        self._log.error("the group failed", why=what)
         code = lifecycle.LOAD_FAILED if is_final else lifecycle.GROUP_LOST
         self._host.leave(code, "runner_lost", what)
 
     def ended(self, why: str) -> None:
-        """Leave in good order, as the lead has."""
-        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"the lead has left: {why}")
+        """Leave normally, because the lead left."""
+        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"the lead stopped: {why}")
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def _start(self) -> None:
-        """Have the thread load a model, or meet for a test, and go on from there."""
+        """Start the thread's work: loading or the test."""
         if self._spec.test is None:
             self._recorder.note(wall(), "load_model", model=self._spec.model)
         self._thread.start()
 
     def _heard(self, news: model_thread.ThreadNews) -> None:
-        """Take the thread's news; a rank that is lost is another matter than its own trouble."""
+        """Act on the thread's news. An error caused by a lost rank is reported as such."""
         match news:
             case model_thread.Loaded():
                 if self._host.phase == "loading":
@@ -228,41 +223,46 @@ class Role:
                     self._loaded()
             case model_thread.LoadFailed(message, _, imports):
                 self._recorder.note(wall(), "error", message=message)
-                said = told_error(message, self._spec.group, self._spec.rank)
-                self._log.error("loading failed", error=message, why=said)
+                why = told_error(message, self._spec.group, self._spec.rank)
+                self._log.error("loading failed", error=message, why=why)
                 own = lifecycle.LOAD_FAILED if imports else lifecycle.CANNOT_IMPORT
                 code = _code_of(message, own)
-                self._host.leave(code, "model_unavailable", said)
+                self._host.leave(code, "model_unavailable", why)
             case model_thread.Broken(message, _, story):
                 self._recorder.note(wall(), "error", message=message)
-                said = told_error(message, self._spec.group, self._spec.rank)
-                self._log.critical("the engine raised", error=story, why=said)
+                why = told_error(message, self._spec.group, self._spec.rank)
+                self._log.critical("the engine raised an exception", error=story, why=why)
                 code = _code_of(message, lifecycle.ENGINE_ERROR)
-                self._host.leave(code, "runner_lost", f"the engine failed: {said}")
+                self._host.leave(code, "runner_lost", f"the engine failed: {why}")
 
     def _loaded(self) -> None:
-        """Be ready: all ranks have agreed, or met."""
+        """Become ready: all ranks have agreed or met."""
         self._host.signal("loaded")
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
 
     def _note_kv(self, held: str) -> None:
-        """Log how KV is held where that is not as the spec has it, in every layer."""
+        """Log how KV is held if some layers differ from the spec."""
         if held and held != self._spec.kv:
-            why = "its other layers keep no KV, have heads that no group divides, or need it all"
-            self._log.warning("KV is held in full width", asked=self._spec.kv, held=held, why=why)
+            why = (
+                "its other layers keep no KV, have head sizes that no group divides, or "
+                "need full precision"
+            )
+            self._log.warning(
+                "KV is kept in full precision", asked=self._spec.kv, held=held, why=why
+            )
 
     def _stuck(self, what: str, *, thread: str = ENGINE_THREAD) -> None:
-        """Leave: a thread has passed a deadline."""
+        """Leave: a thread exceeded its deadline."""
         self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
 
 
 def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> None:
-    """Leave: a model's text files could not be opened, or what opens them was not ready, which
-    another try may mend."""
+    """Leave: a model's text files could not be opened, or the process that opens them was not ready
+    (a retry may help)."""
     if isinstance(error, RendererNotReady):
-        log.error("a process of shoal's own was not ready in time", error=str(error))
+        log.error("a helper process was not ready in time", error=str(error))
         host.leave(lifecycle.WEDGED, "model_unavailable", str(error))
         return
     log.error("the tokenizer could not be loaded", error=str(error))
@@ -272,8 +272,8 @@ def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> Non
 def watchdog(
     spec: RunnerSpec, owes_since: Callable[[], float | None], thread: str = ENGINE_THREAD
 ) -> Watchdog:
-    """Return what watches a thread, and those that libraries started for it. A rank of a group
-    waits for others, too, some of which may be on this machine."""
+    """Return the watchdog of a thread and of the threads that libraries started for it. A rank of a
+    group also waits for other ranks, some of which may be on this machine."""
     waits = CoreWaits(working_tasks(thread))
     if spec.size == 1:
         return Watchdog(owes_since, waits)
@@ -282,7 +282,7 @@ def watchdog(
 
 
 def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChannel | None) -> None:
-    """Have a flight recorder know how far the engine is, and in a group what it is at."""
+    """Make the flight recorder follow the engine's steps, and in a group its current part."""
     engine: dict[str, int | str] = {}
     if channel is not None:
         engine = {"begun": status.steps_begun, "engine": channel.context.spans.part}
@@ -290,8 +290,8 @@ def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChan
 
 
 def _memory_told(status: EngineStatus, spec: RunnerSpec) -> dict[str, int]:
-    """Return what the flight recorder tells of memory with each entry; nothing before a model takes
-    any."""
+    """Return the memory facts for the flight recorder's entries; empty before a model uses
+    memory."""
     memory = status.memory
     if not memory.peak_bytes:
         return {}

@@ -1,7 +1,7 @@
-"""Talks to the text thread and the engine's loop: a lead's way from loaded to ready.
+"""Talks to the text thread and the engine's loop: takes a lead from loaded to ready.
 
-The engine computes the warm-up prompts while the text thread opens the tokenizer; the runner is
-ready when both are done, and leaves where either fails.
+The engine computes the warm-up prompts while the text thread opens the tokenizer. The runner is
+ready when both are done, and leaves if either fails.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runner.text import PreparedRequest, ReadPrompt, TextThread, TextWorks
 
 
 class Startup:
-    """Begin with `loaded`, then give it every step while the runner warms up.
+    """Call `loaded` first, then `stepped` for every step during warm-up.
 
-    `text` is the thread; `opened` is called in the main thread with what `load_text` made in it,
+    `text` is the text thread. `opened` is called in the main thread with the result of `load_text`,
     before the runner is ready.
     """
 
@@ -46,7 +46,7 @@ class Startup:
         )
 
     def loaded(self, facts: EngineFacts) -> None:
-        """Open the tokenizer, and submit the first warm-up prompt."""
+        """Open the tokenizer and submit the first warm-up prompt."""
         self.text.start(min(facts.context_tokens, self._spec.context_tokens))
         self._recorder.note(wall(), "warmup")
         with self._loop.scheduling() as scheduler:
@@ -54,7 +54,7 @@ class Startup:
         self._advance(self._warm_up)
 
     def stepped(self, news: Stepped) -> None:
-        """Submit the next prompt where this step ended the last one."""
+        """Submit the next prompt if this step ended the last one."""
         warm_up = self._warm_up
         if warm_up is None:
             return
@@ -77,7 +77,7 @@ class Startup:
             self._is_done("engine")
 
     def _open_text(self) -> TextWorks:
-        """Return what prepares requests; called in the text thread."""
+        """Return the request preparer; called in the text thread."""
         works = self._works = self._load_text()
         return works
 

@@ -1,9 +1,9 @@
-"""Whether a thread of a runner has owed its next result for too long.
+"""Detect that a thread of a runner has owed its next result for too long.
 
-Pure: time arrives as `now`, and time without a core does not count (`bus.patience`). The thread
-writes since when it owes something and goes on meanwhile, so what is read here may be out of date
-when the next line runs. Each field is therefore read once into a local name, and a deadline counts
-as passed only if the thread still owes the same result after the limit is known.
+Pure: time arrives as `now`, and time without a CPU core does not count (`bus.patience`). The thread
+writes since when it owes something, and keeps running, so a value read here may be outdated on the
+next line. Each field is therefore read once into a local name. A deadline counts as passed only if
+the thread still owes the same result after the limit is computed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from bus.patience import OwedTime
 
 
 class Watchdog:
-    """Watches one thread from the main thread. `owes_since` reads the instant since which that
-    thread has owed a result; None while it owes none. `waited_s` returns for how long in all it,
-    and those that work for it, were ready without a core. To be asked several times a second."""
+    """Watches one thread from the main thread. `owes_since` returns the instant since which the
+    thread owes a result; None if it owes none. `waited_s` returns the total time that the thread
+    and its helper threads were ready without a core. Check it several times a second."""
 
     def __init__(
         self, owes_since: Callable[[], float | None], waited_s: Callable[[], float]
@@ -25,8 +25,8 @@ class Watchdog:
         self._owed = OwedTime(waited_s)
 
     def passed(self, now: float, limit_s: Callable[[], float]) -> float | None:
-        """Return the limit in seconds if the thread has passed it, else None. `limit_s` is called
-        only while a result is owed."""
+        """Return the limit in seconds if the thread has exceeded it, else None. `limit_s` is only
+        called while a result is owed."""
         since = self._owes_since()
         spent_s = self._owed.spent_s(now, since)
         if since is None:

@@ -409,7 +409,7 @@ def test_a_load_that_hangs_tells_where_before_it_is_given_up(tmp_path: Path, mod
         slot.until(lambda: bool(slot.hellos), "a first hello")
         slot.tell(slot.spec)
         assert slot.exit_code() == 72
-        assert slot.ended is not None and "not ready after 0.5 s" in slot.ended.message
+        assert slot.ended is not None and "not ready within 0.5 s" in slot.ended.message
         assert "load_engine" in engine_frames(slot)
 
 
@@ -438,7 +438,7 @@ def test_a_request_that_never_becomes_tokens_ends_the_runner(tmp_path: Path, mod
         assert stream.answer.refusal.reason == "not_ready"
         assert slot.exit_code() == 70
         assert slot.ended is not None
-        assert "the preparation of a request took more than 2 s" in slot.ended.message
+        assert "preparing a request took more than 2 s" in slot.ended.message
         gateway.close()
 
 
