@@ -1,1 +1,1 @@
-"""The MLX engine: everything that touches an array. Its public faces: `engine`, `embedding`."""
+"""The MLX engine: all code that handles arrays. Its entry points: `engine`, `embedding`."""

@@ -1,15 +1,14 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: executes step plans. The one way into this package.
+"""Talks to MLX: executes step plans. The entry point of this package.
 
-Every call is made from the thread that called `load_engine`. A step's work is put on the
-device's queue by `issue`, which does not wait for it; the token sampled in one step is the
-input of the next without passing through the host. The exception is rows that follow a
-grammar: their step's forward is queued first, then their last token awaited, and only the
-choice of their next one depends on it.
+All calls come from the thread that called `load_engine`. `issue` puts a step's work on the device's
+queue and does not wait. The token sampled in one step is the input of the next without passing
+through the host. Grammar rows are the exception: their forward is queued first, then their last
+token is awaited, and only the choice of the next one depends on it.
 
-In a group the lead tells its followers each plan as soon as it knows which rows take part, and
-then computes it; a follower computes what it is told by `follow`.
+In a group the lead sends its followers each plan when it knows which rows take part, and then
+computes it. A follower computes the plans given to `follow`.
 """
 
 from __future__ import annotations
@@ -65,7 +64,9 @@ from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingSt
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
 _BLOCK_BYTES = 512 << 10
-NO_ROWS_APART = "this family's layers do not keep rows apart, so adapters cannot be told by row"
+NO_ROWS_APART = (
+    "rows of this model family influence each other, so adapters cannot be chosen per row"
+)
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -82,14 +83,14 @@ def load_engine(
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
 ) -> MlxEngine:
-    """Load the model in `path` into the calling thread, which owns the engine from then on.
-    UnloadableModel says why not.
+    """Load the model in `path` into the calling thread, which then owns the engine. UnloadableModel
+    says why it cannot.
 
-    With a `rank_context`, load that rank's part and agree with the others; the group has been
-    formed. Of the adapters beside the model those named in `adapters` are loaded with it, None:
-    all. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower,
-    never raise, what the model was made for. `kv` says how KV that grows is held where the model's
-    can be. `threads` are those of the processor's BLAS.
+    With a `rank_context`, load that rank's part and agree with the other ranks; the group is
+    already formed. `adapters` selects by name the adapters to load with the model; None: all.
+    `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
+    model's own context, not raise it. `kv` says how growing KV is held, if the model supports it.
+    `threads` are the CPU's BLAS threads.
     """
     comm = Comm()
     if rank_context is None:
@@ -182,12 +183,12 @@ class MlxEngine:
 
     @property
     def hears(self) -> bool:
-        """Return whether results hold the sampled tokens: not in the middle of a pipeline."""
+        """Return whether results contain the sampled tokens: not in the middle of a pipeline."""
         return self._comm.hears
 
     def issue(self, plan: StepPlan) -> None:
-        """Start a step, after telling the followers its plan. It does not wait for the device,
-        but for what grammar rows need. Raises only when the device, or another rank, is lost."""
+        """Send the followers the plan and start the step. Waits only for what grammar rows need,
+        not for the device. Raises only if the device or another rank is lost."""
         pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for spec in plan.admit:
             self._rows.admit(spec, pending)
@@ -198,7 +199,7 @@ class MlxEngine:
         self._lost = tuple(failure.row for failure in pending.failures)
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
-        """Start a step that the lead has told; `barred` rows take no part in it."""
+        """Start a step of the lead without the `barred` rows."""
         pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for row in barred:
             self._rows.fail(row)
@@ -208,8 +209,8 @@ class MlxEngine:
         self._compute(plan, pending)
 
     def read(self) -> StepResult:
-        """Wait for the oldest step that was issued and not read. Return its tokens (none where
-        `hears` is False), the rows that failed in it, and what it cost."""
+        """Wait for the oldest unread step. Return its tokens (none if `hears` is False), its failed
+        rows, and its cost."""
         pending = self._pending.popleft()
         if not self._pending:
             self._comm.flush()
@@ -220,7 +221,7 @@ class MlxEngine:
         return result
 
     def memory(self) -> EngineMemory:
-        """Return bytes now: rows in the batch or not, prefixes, and all that MLX holds."""
+        """Return bytes now: rows inside and outside the batch, prefixes, and all that MLX holds."""
         return EngineMemory(
             active_bytes=mx.get_active_memory(),
             kv_bytes=self._rows.nbytes + self._forward.nbytes,
@@ -230,20 +231,20 @@ class MlxEngine:
         )
 
     def ease(self) -> None:
-        """Give back what is free; batches close up to their rows with their next step."""
+        """Free unused memory; batches shrink to their rows in their next step."""
         self._forward.ease()
         mx.clear_cache()
         give_back()
 
     def rest(self) -> None:
-        """Give back what is free, until the next step."""
+        """Free unused memory, until the next step."""
         self._rests = True
         self._threads.rest()
         mx.clear_cache()
         give_back(_come_and_go)
 
     def close(self) -> None:
-        """Give back everything. The engine is of no use afterwards."""
+        """Free everything; the engine cannot be used afterwards."""
         self._comm.flush()
         mx.synchronize()
         self._pending.clear()
@@ -298,7 +299,7 @@ class MlxEngine:
     def _agreed(
         self, path: Path, context: RankContext, capabilities: Capabilities, adapters: AdapterBank
     ) -> Capabilities:
-        """Settle with the other ranks what all of them go by. Return what all are capable of."""
+        """Agree with the other ranks; return the common capabilities."""
         facts = self.facts
         agreement = context.agree(
             RankFacts(
@@ -338,7 +339,7 @@ class MlxEngine:
 
 
 def _come_and_go() -> None:
-    """Have MLX allocate a block where its arrays are, and free it."""
+    """Make MLX allocate a block where its arrays are, and free it."""
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
@@ -346,7 +347,7 @@ def _adapters(
     path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
 ) -> AdapterBank:
     """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
-    those that try adapters out too, so first they settle on those that all of them have."""
+    including trials of adapters, so they first agree on the adapters that all of them have."""
     load = partial(
         load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
     )
@@ -366,8 +367,8 @@ def _found(
     adapters: AdapterBank,
     measured: Callable[[Any], Shape],
 ) -> tuple[Shape, Capabilities]:
-    """Return what the model, or this rank's part of it by itself, keeps and can do; adapters that
-    its rows cannot have each for itself are refused."""
+    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
+    cannot be chosen per row."""
     model = loaded.model
     if not isinstance(model, StageModel):
         shape = measured(model)
@@ -380,7 +381,7 @@ def _found(
             capabilities = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
-        raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
+        raise Unsplittable(f"{family} cannot be split between ranks: {error}") from error
     return shape, capabilities
 
 

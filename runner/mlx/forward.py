@@ -1,13 +1,13 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the forwards of a step, of prompts and of the rows that decode.
+"""Talks to MLX: the forwards of a step, of prompts and of decoding rows.
 
-Chunks of a group run as one padded batch where the model's KV allows, else one after the
-other. Rows that decode share microbatches; a model whose rows cannot share one computes them one
-by one, each on its own caches. What is sampled stays on the device.
+Chunks of a group run as one padded batch if the model's KV allows it, else one after the other.
+Decoding rows share microbatches; if a model's rows cannot share one, each runs alone on its own
+caches. Sampled tokens stay on the device.
 
-In a group every rank makes the same calls; where something goes wrong that the others would not
-know of, it is raised and ends the group.
+In a group every rank makes the same calls. An error that the other ranks would not notice is raised
+and ends the group.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from runner.mlx.sampling import (
 )
 
 PART_TOKENS = 64
-"""A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost
-hardly less."""
+"""Minimum tokens of a part that a pipeline computes by itself; smaller parts cost hardly less."""
 
 Work = tuple[EngineRow, PrefillChunk]
 
@@ -67,15 +66,15 @@ class Prefill:
         self._groups = groups
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
-        """Start the forwards of some rows' chunks; rows whose last one this is get their first
-        token. A chunk that does not follow fails its row; so does an error, in a rank alone."""
+        """Start the forwards of some rows' chunks; rows at their last chunk get their first token.
+        A chunk out of order fails its row; so does an error, for a single rank only."""
         fit = [work for work in group if self._follows(work, pending)]
         for part in self._parts(fit):
             self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:
-        """Return the chunks by what is computed together. Stages of a pipeline work at once only
-        where there are as many parts."""
+        """Return the chunks grouped by forward. A pipeline's stages work in parallel only if there
+        are as many parts."""
         if not self._groups:
             return [[work] for work in fit]
         tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
@@ -106,7 +105,7 @@ class Prefill:
     def _chunks(
         self, part: Sequence[Work], pending: PendingStep
     ) -> tuple[list[mx.array], list[mx.array]]:
-        """Return what is drawn, and what is computed besides; neither is evaluated."""
+        """Return the drawn tokens and the other results; neither is evaluated."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = max(lengths)
@@ -151,8 +150,8 @@ class Prefill:
     def _scores(
         self, out: mx.array, chunks: Sequence[ScoredChunk], pending: PendingStep
     ) -> list[mx.array]:
-        """Return the arrays that the scores of chunks are in. A follower takes part in the forward
-        to its end, for what the last layer exchanges is in the lead's logits."""
+        """Return the arrays of the chunks' scores. A follower takes part in the whole forward,
+        because the lead's logits need the exchanges of the last layer."""
         if not self._comm.leads:
             return [out]
         scores = score_chunks(out, chunks)
@@ -162,7 +161,7 @@ class Prefill:
     def _first_tokens(
         self, part: Sequence[Work], last: Sequence[int], logits: mx.array, pending: PendingStep
     ) -> list[mx.array]:
-        """Draw the first token of the rows whose `last` chunks these are; return its arrays."""
+        """Draw the first token of rows with their `last` chunk; return the arrays."""
         rows = [part[index][0] for index in last]
         drawn = self._source.draw(rows, logits, pending)
         for index, row in enumerate(rows):
@@ -172,7 +171,7 @@ class Prefill:
 
 
 class Forward:
-    """One model, its microbatches, and how rows pass through both."""
+    """One model, its microbatches, and the path of rows through both."""
 
     def __init__(
         self,
@@ -200,10 +199,12 @@ class Forward:
         return new_caches(self._model, self._shape, reserve)
 
     def traces(self) -> bool:
-        """Return whether the model allows to trace small batches: tried out now, by itself."""
-        model, found = self._model, self._capabilities
+        """Return whether the model allows tracing of small batches; tried out now."""
+        model, capabilities = self._model, self._capabilities
         with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
-            return found.batches_ragged and trace_agrees(model, self._shape, packed=found.packs)
+            return capabilities.batches_ragged and trace_agrees(
+                model, self._shape, packed=capabilities.packs
+            )
 
     def trace(self) -> None:
         """Trace small batches from now on."""
@@ -211,7 +212,7 @@ class Forward:
         self._compiled = CompiledDecode(self._model, readers)
 
     def caches_of(self, row: EngineRow) -> list[Any]:
-        """Return the row's caches; unevaluated copies when it is in a microbatch."""
+        """Return the row's caches; unevaluated copies if it is in a microbatch."""
         return self._microbatches[row.microbatch].caches_of(row.name) if row.batched else row.caches
 
     @property
@@ -220,12 +221,12 @@ class Forward:
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
     def ease(self) -> None:
-        """Have batches hold no more slots than they have rows, from their next step on."""
+        """Drop spare slots of batches from their next step on."""
         for microbatch in self._microbatches:
             microbatch.batch.ease()
 
     def close(self) -> None:
-        """Let go of traces and microbatches."""
+        """Free traces and microbatches."""
         self._compiled = None
         self._microbatches = self._new_microbatches()
 
@@ -241,7 +242,7 @@ class Forward:
             self._decode_alone(row, pending)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Forget rows, in a microbatch or not, and free their KV."""
+        """Remove rows, in a microbatch or not, and free their KV."""
         inside = [row for row in rows if row.batched]
         for row in rows:
             row.caches = []

@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the rows of one decode batch, from slot to slot over the steps.
+"""Talks to MLX: the rows of one decode batch and their slots.
 
-An engine has one microbatch. A pipeline has as many as stages, so that a stage computes one while
-the next stage computes another: GPipe's micro-batches, without its flushes, for a microbatch's
-next step waits for its own tokens alone. Which one a row joins follows from the plans alone, so
-it is the same on every rank.
+An engine has one microbatch. A pipeline has one per stage, so that a stage computes one while the
+next stage computes another: GPipe's micro-batches without its flushes, because a microbatch's next
+step waits only for its own tokens. The plans alone decide which microbatch a row joins, so it is
+the same on every rank.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling import Drawn, DrawnRows, EngineRow, PendingStep, TokenSource
 
 FULL_ROWS = 4
-"""Another microbatch is opened when every open one has so many rows: smaller ones gain nothing."""
+"""A further microbatch is opened when every open one has this many rows; smaller ones gain
+nothing."""
 
 
 def microbatch_for(lengths: Sequence[int]) -> int:
-    """Return the index of the microbatch that a new row joins, of some with so many rows each: the
-    shortest of those that are open, or the next one where they are full; the first of equals."""
+    """Return the index of the microbatch for a new row, given the row counts of all: the shortest
+    open one, or the next if all are full; ties go to the first."""
     opened = max((at for at, length in enumerate(lengths) if length), default=0)
     if opened + 1 < len(lengths) and all(rows >= FULL_ROWS for rows in lengths[: opened + 1]):
         opened += 1
@@ -37,7 +38,7 @@ def microbatch_for(lengths: Sequence[int]) -> int:
 
 
 def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]) -> None:
-    """Note which rows' tokens a draw holds: (index in the arrays, row)."""
+    """Record which rows' tokens a draw holds: (index in the arrays, row)."""
     for index, row in rows:
         if row.matcher is not None:
             row.unread = (drawn.tokens, index)
@@ -46,7 +47,7 @@ def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, Engine
 
 
 class Microbatch:
-    """One decode batch, and which row has which slot in it."""
+    """One decode batch and the slots of its rows."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class Microbatch:
         return len(self._in_batch)
 
     def caches_of(self, name: RowId) -> list[Any]:
-        """Return copies of the caches of a row in the batch, one per layer, unevaluated."""
+        """Return copies of a row's caches, one per layer, unevaluated."""
         return self.batch.take(name)[0]
 
     def step(
         self, rows: Sequence[EngineRow], pending: PendingStep, compiled: CompiledDecode | None
     ) -> None:
         """Start one step for exactly these rows; `pending` gets the arrays of their tokens. The
-        tokens of the step before are awaited once its forward is built, not before."""
+        tokens of the previous step are awaited after this forward is built, not before."""
         self._hold_exactly(rows)
         self.batch.open_step()
         slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
@@ -97,7 +98,7 @@ class Microbatch:
         record(pending.decoded, drawn, in_batch)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Free the slots of rows that are marked as outside already."""
+        """Free the slots of rows that are already marked as outside."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 
@@ -118,10 +119,10 @@ class Microbatch:
         for row in joining:
             self._join(row)
         if self.batch.holes:
-            kept = self.batch.close_holes()
-            if kept is not None:
+            slots = self.batch.close_holes()
+            if slots is not None:
                 self._source.write_back()
-                self._reslot(kept)
+                self._reslot(slots)
 
     def _join(self, row: EngineRow) -> None:
         assert row.token is not None
@@ -130,12 +131,12 @@ class Microbatch:
         self._in_batch[slot] = row
         row.caches, row.token, row.batched = [], None, True
 
-    def _reslot(self, kept: list[int] | None) -> None:
-        if kept is None:
+    def _reslot(self, slots: list[int] | None) -> None:
+        if slots is None:
             self._in_batch = {s: row for s, row in self._in_batch.items() if row.batched}
         else:
             self._in_batch = {
                 new: self._in_batch[old]
-                for new, old in enumerate(kept)
+                for new, old in enumerate(slots)
                 if old in self._in_batch and self._in_batch[old].batched
             }

@@ -258,9 +258,9 @@ def _said(error: Exception) -> str:
 
 def _without_numbers(text: str) -> str:
     """A refusal without the layers that it names: they are those of the small model."""
-    _, _, rest = text.partition(" ask ") if text.startswith("layers ") else ("", "", "")
+    _, _, rest = text.partition(" read ") if text.startswith("layers ") else ("", "", "")
     if rest:
-        return f"a stage would ask {rest}"
+        return f"a stage would read {rest}"
     return "a stage would have no cache" if "have no cache" in text else text
 
 

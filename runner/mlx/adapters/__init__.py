@@ -1,7 +1,7 @@
-"""Talks to MLX: LoRA adapters beside a loaded model, applied row by row within one forward.
+"""Talks to MLX: LoRA adapters of a loaded model, applied per row within one forward.
 
-All arrays belong to the engine's thread. A forward is told which rows have which adapter; where
-none has one, layers compute what they compute without adapters, by the same kernels.
+All arrays belong to the engine's thread. A forward gets the adapter of each row. If no row has one,
+layers compute the same result by the same kernels as without adapters.
 """
 
 from runner.mlx.adapters.bank import AdapterBank

@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: what adapters add to the layers of a model, each row its own.
+"""Talks to MLX: adds each row's adapter to the layers of a model.
 
-Each adapted layer has its matrices of all adapters behind each other, those of number 0 zeros: rows
-without an adapter, or with one that does not adapt this layer. Rows of several adapters are one
-gathered product, each row with its own matrices; where all rows have one adapter it is a plain one.
-A layer that sums over the ranks of a tensor group has its adapters' parts in that one sum.
+Each adapted layer stacks the matrices of all adapters. Number 0 is zeros, for rows without an
+adapter or with one that does not adapt this layer. Rows with different adapters are one gathered
+product; if all rows share one adapter it is a plain product. A layer that sums over the ranks of a
+tensor group includes its adapters' parts in that sum.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ class LayerMatrices:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of both."""
         return self.a.nbytes + self.b.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Which adapter each row of a forward has: `only` where all have one, else `numbers`, (rows,),
-    and `scales`, (rows, 1, 1)."""
+    """The adapters of a forward's rows: `only` if all rows share one, else `numbers`, (rows,), and
+    `scales`, (rows, 1, 1)."""
 
     rows: int
     only: int | None
@@ -52,8 +51,8 @@ class _Choice:
 
 
 class AdapterBank:
-    """The adapters of a loaded model, by name. `refused` are those that lie beside the model and
-    are not applied, with the reason."""
+    """The adapters of a loaded model, by name. `refused` maps those that are not applied to the
+    reason."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
@@ -66,16 +65,15 @@ class AdapterBank:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the adapters that rows may have."""
+        """Return the names of the adapters that rows may use."""
         return tuple(self._numbers)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all matrices."""
         return sum(layer.nbytes for layer in self._layers.values())
 
     def mark(self, name: str) -> bytes:
-        """Return what tells an adapter, name and content, from any other: `MARK_BYTES`."""
+        """Return the digest of an adapter's name and content, `MARK_BYTES` long."""
         return sha256(f"{name} {self.digests[name]}".encode()).digest()[:MARK_BYTES]
 
     def hold(
@@ -85,7 +83,7 @@ class AdapterBank:
         modules: Mapping[str, Any],
     ) -> None:
         """Apply adapters from now on: each with its scale, in the order of the matrices of
-        `layers`; `modules` are the layers of the model by the same paths."""
+        `layers`. `modules` are the layers of the model by the same paths."""
         self._numbers = {name: number for number, name in enumerate(scales, start=1)}
         self._scales = [0.0, *scales.values()]
         self._layers = dict(layers)
@@ -93,7 +91,7 @@ class AdapterBank:
             retype(modules[path], "Adapted", self._called(modules[path], path))
 
     def refuse(self, why: Mapping[str, str]) -> None:
-        """Apply these adapters no more."""
+        """Stop applying these adapters; `why` maps each to the reason."""
         self.refused.update(why)
         self._numbers = {n: at for n, at in self._numbers.items() if n not in why}
         if not self._numbers:
@@ -101,8 +99,8 @@ class AdapterBank:
 
     @contextmanager
     def applied(self, rows: Sequence[str]) -> Generator[bool]:
-        """Have the rows of the forwards within, in order, computed with the adapters of these
-        names (empty: none). Gives whether one has any. KeyError for a name that is not held."""
+        """Within the context, compute the rows, in order, with the adapters of these names (empty:
+        none). Yields whether any row has one. KeyError for an unknown name."""
         if not any(rows):
             yield False
             return
@@ -131,13 +129,13 @@ class AdapterBank:
         plain: Callable[..., mx.array] = type(layer).__call__
 
         def called(module: Any, x: mx.array) -> mx.array:
-            """Return the layer's output, with what each row's adapter adds to it."""
+            """Return the layer's output plus each row's adapter."""
             choice = self._choice
             if choice is None:
                 return plain(module, x)
 
             def with_adapters(out: mx.array) -> mx.array:
-                """Return an output for `x`, or a part of one, with the adapters' of its kind."""
+                """Return an output for `x`, or a part of one, plus the adapters' part."""
                 return out + _added(choice, self._layers[path], x, out)
 
             if isinstance(module, SUMMED):
@@ -148,8 +146,8 @@ class AdapterBank:
 
 
 def _added(choice: _Choice, layer: LayerMatrices, x: mx.array, out: mx.array) -> mx.array:
-    """Return what adapters add to a layer's output for `x`, whose first side, or the first factor
-    of it, are the rows."""
+    """Return what adapters add to a layer's output for `x`. The first dimension of `x`, or its
+    first factor, is the rows."""
     if choice.only is not None:
         made = (x @ layer.a[choice.only]) @ layer.b[choice.only]
         return (choice.scale * made).astype(out.dtype)

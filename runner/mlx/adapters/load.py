@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: reads the adapters beside a model, and holds them against its layers.
+"""Talks to MLX: loads the adapters beside a model and checks them against its layers.
 
-They are read when the model is loaded, before it serves. One that cannot be applied is refused with
-the reason, and the model serves on with the others. A rank of a pipeline holds those matrices that
-belong to its own layers, one of a tensor group of each layer's matrices what goes with its part.
+They are read when the model is loaded, before it serves. An adapter that cannot be applied is
+refused with the reason; the model serves the others. A rank of a pipeline holds the matrices of its
+own layers; a rank of a tensor group holds its part of each layer's matrices.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from runner.mlx.adapters.bank import AdapterBank, LayerMatrices
 from runner.mlx.ranks.linear_shares import CUT, LINEAR, LinearShare, whole_share
 
 Shares = Mapping[str, LinearShare]
-"""What a rank of a tensor group computes of each linear layer, by path."""
+"""The part of each linear layer that a rank of a tensor group computes, by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An adapter's files, and its matrices (in, rank) and (rank, out) by the path of the layer in
-    the model: of the layers that this process computes."""
+    """An adapter's files and its matrices (in, rank) and (rank, out), by layer path, for the layers
+    of this process."""
 
     files: AdapterFiles
     matrices: Mapping[str, tuple[mx.array, mx.array]]
@@ -59,50 +59,50 @@ def load_adapters(
     shares: Shares | None = None,
     only: Collection[str] | None = None,
 ) -> AdapterBank:
-    """Return the adapters that lie in a model's folder, applied to `module`. `float32`: they are
-    cast as the model was. `shares` are those of a rank of a tensor group. `only`: those of these
-    names; None: all."""
+    """Return the adapters of a model's folder, applied to `module`. `float32`: cast them as the
+    model was. `shares` are those of a rank of a tensor group. `only`: load just these names; None:
+    all."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
-    found: dict[str, _Read] = {}
+    adapters: dict[str, _Read] = {}
     for place in adapter_folders(folder):
         if only is not None and place.name not in only:
             continue
         try:
             if not is_adapter_name(place.name):
-                raise BadAdapter("no request could say its name")
-            if len(found) == MAX_ADAPTERS:
-                raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
-            found[place.name] = _read(place, modules, shares, float32=float32)
+                raise BadAdapter("its name cannot be used in a request; rename the folder")
+            if len(adapters) == MAX_ADAPTERS:
+                raise BadAdapter(f"a model has at most {MAX_ADAPTERS} adapters")
+            adapters[place.name] = _read(place, modules, shares, float32=float32)
         except BadAdapter as error:
             bank.refused[place.name] = str(error)
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
             bank.refused[place.name] = f"{type(error).__name__}: {error}"
-    if found:
-        layers = _stacked(list(found.values()))
-        bank.hold({name: read.files.scale for name, read in found.items()}, layers, modules)
-        bank.digests = {name: read.digest for name, read in found.items()}
+    if adapters:
+        layers = _stacked(list(adapters.values()))
+        bank.hold({name: read.files.scale for name, read in adapters.items()}, layers, modules)
+        bank.digests = {name: read.digest for name, read in adapters.items()}
     return bank
 
 
 def adapter_folders(folder: Path) -> list[Path]:
-    """Return the folders of a model's adapters, by name."""
+    """Return the folders of a model's adapters, sorted by name."""
     try:
         inside = sorted((folder / FOLDER).iterdir())
     except OSError:
         return []
-    return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+    return [path for path in inside if path.is_dir() and not path.name.startswith(".")]
 
 
 def _read(
     folder: Path, modules: Mapping[str, Any], shares: Shares | None, *, float32: bool
 ) -> _Read:
     with open(folder / CONFIG_FILE, "rb") as file:
-        said = file.read(MAX_CONFIG_BYTES + 1)
-    config = config_in(said)
+        config_bytes = file.read(MAX_CONFIG_BYTES + 1)
+    config = config_in(config_bytes)
     path = next((folder / name for name in WEIGHTS_FILES if (folder / name).exists()), None)
     if path is None:
-        raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
+        raise BadAdapter(f"neither {' nor '.join(WEIGHTS_FILES)} is in its folder")
     with open(path, "rb") as file:
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
@@ -116,23 +116,23 @@ def _read(
         share = _share(name, at, modules[at], shares)
         _check(name, pair, share)
         if at in matrices:
-            raise BadAdapter(f"{name} is adapted twice")
+            raise BadAdapter(f"{name} has two adapters")
         a, b = arrays[pair.a], arrays[pair.b]
         if files.transposed:
             a, b = a.T, b.T
         if float32:
             a, b = a.astype(mx.float32), b.astype(mx.float32)
         if not (mx.isfinite(a).all() & mx.isfinite(b).all()).item():
-            raise BadAdapter(f"the matrices of {name} hold what is no finite number")
+            raise BadAdapter(f"the matrices of {name} contain numbers that are not finite")
         matrices[at] = share.cut(a, b)
     with open(path, "rb") as file:
-        digest = hashlib.sha256(said + hashlib.file_digest(file, "sha256").digest())
+        digest = hashlib.sha256(config_bytes + hashlib.file_digest(file, "sha256").digest())
     return _Read(files, matrices, digest.hexdigest()[:32])
 
 
 def _layer(name: str, modules: Mapping[str, Any]) -> str:
-    """Return the path of the layer that an adapter names: the same one, or the only one that ends
-    so behind its number, for models of pictures keep their language part deeper."""
+    """Return the path of the layer that an adapter names: an exact match, or the only path with the
+    same end from its layer number on, because multimodal models nest their language part deeper."""
     if name in modules:
         return name
     tail = "." + name[name.find("layers.") :]
@@ -145,13 +145,13 @@ def _layer(name: str, modules: Mapping[str, Any]) -> str:
 def _share(name: str, path: str, module: Any, shares: Shares | None) -> LinearShare:
     if not isinstance(module, LINEAR | CUT):
         kind = type(module).__name__
-        raise BadAdapter(f"{name} is a {kind}; linear layers alone are adapted, no experts")
+        raise BadAdapter(f"{name} is a {kind}; only linear layers can have adapters, not experts")
     if shares is None:
         return whole_share(module)
     if path not in shares:
         raise BadAdapter(
-            f"how the ranks of a tensor group share {name} cannot be told; have the model on one "
-            "node, or as a pipeline"
+            f"shoal does not know how the ranks of a tensor group share {name}; run "
+            "the model on one node or as a pipeline"
         )
     return shares[path]
 
@@ -159,25 +159,29 @@ def _share(name: str, path: str, module: Any, shares: Shares | None) -> LinearSh
 def _check(name: str, pair: Pair, share: LinearShare) -> None:
     if (pair.width_in, pair.width_out) != (share.width_in, share.width_out):
         raise BadAdapter(
-            f"{name} makes {share.width_out} numbers of {share.width_in}, and its adapter "
-            f"{pair.width_out} of {pair.width_in}: it is of another model"
+            f"the adapter of {name} has width {pair.width_in} to {pair.width_out}, "
+            f"but the layer has {share.width_in} to {share.width_out}; it belongs to "
+            "another model"
         )
 
 
 def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
-    """Return by layer the matrices of all adapters behind each other, after one of zeros; evaluated
-    layer by layer."""
+    """Return by layer the stacked matrices of all adapters, zeros first; evaluated layer by
+    layer."""
     layers: dict[str, LayerMatrices] = {}
-    for path in sorted({path for one in adapters for path in one.matrices}):
-        own = [one.matrices.get(path) for one in adapters]
-        some = [one for one in own if one is not None]
+    for path in sorted({path for adapter in adapters for path in adapter.matrices}):
+        own = [adapter.matrices.get(path) for adapter in adapters]
+        some = [matrices for matrices in own if matrices is not None]
         rank = max(a.shape[1] for a, _ in some)
         kind = mx.float32 if any(a.dtype == mx.float32 for a, _ in some) else some[0][0].dtype
         zeros = (
             mx.zeros((some[0][0].shape[0], rank), kind),
             mx.zeros((rank, some[0][1].shape[1]), kind),
         )
-        padded = [zeros, *(zeros if one is None else _padded(one, rank, kind) for one in own)]
+        padded = [
+            zeros,
+            *(zeros if matrices is None else _padded(matrices, rank, kind) for matrices in own),
+        ]
         made = LayerMatrices(mx.stack([a for a, _ in padded]), mx.stack([b for _, b in padded]))
         mx.eval(made.a, made.b)
         layers[path] = made

@@ -1,4 +1,4 @@
-"""Which prompts are computed together: by length, each padded batch within a budget of tokens.
+"""Group prompts by length into padded batches within a token budget.
 
 Pure.
 """
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 
 def batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Return the numbers of all prompts, shortest first, in batches of which each has at most
-    `budget_tokens` once its prompts are as long as its longest. One that is longer than the budget
+    """Return the indices of all prompts, shortest first, in batches. Each batch has at most
+    `budget_tokens`, counting every prompt as long as its longest. A prompt longer than the budget
     is computed alone."""
-    found: list[list[int]] = []
+    grouped: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         # (in this order a batch's longest prompt is the one that joins it)
-        if found and (len(found[-1]) + 1) * lengths[number] <= budget_tokens:
-            found[-1].append(number)
+        if grouped and (len(grouped[-1]) + 1) * lengths[number] <= budget_tokens:
+            grouped[-1].append(number)
         else:
-            found.append([number])
-    return found
+            grouped.append([number])
+    return grouped

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: a language model of mlx-lm's without its head, for the hidden states of its tokens.
+"""Talks to MLX: a language model of mlx-lm without its head, for hidden states.
 
-Attention is causal, so what a row is filled up with behind its end changes nothing before it. Long
-rows are computed by chunks.
+Attention is causal, so padding after a row's end changes nothing before it. Long rows are computed
+in chunks.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ CHUNK_TOKENS = 1024
 
 
 class Decoder:
-    """The body of a language model: all but the projection onto its vocabulary."""
+    """The body of a language model: everything except the projection onto its vocabulary."""
 
     def __init__(self, module: nn.Module, body: nn.Module) -> None:
         self._module: Any = module
         self._body: Any = body
 
     def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
-        """Return (rows, tokens, hidden), behind the last norm, for token ids (rows, tokens)."""
+        """Return (rows, tokens, hidden), after the last norm, for token ids (rows, tokens)."""
         if tokens.shape[1] <= CHUNK_TOKENS:
             return self._body(tokens)
         cache = make_prompt_cache(self._module)
-        found: list[mx.array] = []
+        chunks: list[mx.array] = []
         for at in range(0, tokens.shape[1], CHUNK_TOKENS):
-            found.append(self._body(tokens[:, at : at + CHUNK_TOKENS], cache=cache))
-            mx.eval(found[-1])
-        return mx.concatenate(found, axis=1)
+            chunks.append(self._body(tokens[:, at : at + CHUNK_TOKENS], cache=cache))
+            mx.eval(chunks[-1])
+        return mx.concatenate(chunks, axis=1)
 
 
 def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
-    """Return the body of the language model in `folder`, twice: to call, and with its weights,
-    which are not evaluated yet. Raises ValueError where weights are missing, and what mlx-lm raises
-    for a model that it does not know."""
+    """Return the body of the language model in `folder` twice: to call, and as module with its
+    unevaluated weights. Raises ValueError if weights are missing, and mlx-lm's errors for an
+    unknown model."""
     held = set[str]()
 
     def classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
-        """Return the family's classes, of which the model bears a lack of its head."""
-        known, arguments = model_classes(config)
+        """Return the family's classes; the model class tolerates a missing head."""
+        family, arguments = model_classes(config)
 
-        class Tolerant(known):
-            """The model, whose weights may lack the head and the name of the body."""
+        class Tolerant(family):
+            """The model; its weights may lack the head and the name of the body."""
 
             def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-                """Return the weights as mlx-lm names them, and note which there are."""
+                """Return the weights under mlx-lm's names, and record which exist."""
                 if not any(name.startswith(("model.", "language_model.")) for name in weights):
                     weights = {f"model.{name}": array for name, array in weights.items()}
                 named = getattr(super(), "sanitize", dict)(weights)
@@ -69,16 +69,18 @@ def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
     path, body = _body(module)
     missing = [name for name, _ in tree_flatten(body.parameters()) if f"{path}.{name}" not in held]
     if missing:
-        raise ValueError(f"its weights lack {len(missing)} of the model's, {missing[0]} among them")
+        raise ValueError(
+            f"{len(missing)} weights of the model are missing, for example {missing[0]}"
+        )
     module.eval()
     return Decoder(module, body), body
 
 
 def _body(module: Any) -> tuple[str, nn.Module]:
     for path in ("model", "language_model.model"):
-        found = module
+        body = module
         for name in path.split("."):
-            found = getattr(found, name, None)
-        if isinstance(found, nn.Module):
-            return path, found
-    raise ValueError("of this architecture it is not known which part makes hidden states")
+            body = getattr(body, name, None)
+        if isinstance(body, nn.Module):
+            return path, body
+    raise ValueError("shoal does not know which part of this architecture returns hidden states")

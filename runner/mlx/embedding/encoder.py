@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: BERT and RoBERTa without a head: token ids to one hidden state a token.
+"""Talks to MLX: BERT and RoBERTa without a head: token ids to one hidden state per token.
 
-Each layer is attention to all tokens of the row, both ways, then two linear layers; each half adds
-to its input and is normalised behind that.
+Each layer is bidirectional attention over the row's tokens, then two linear layers; each half adds
+to its input and is normalised afterwards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import mlx.core as mx
 from mlx import nn
 
 QUERIES_AT_ONCE = 1024
-"""How many tokens' attention is computed at once: what it takes grows with this times the row's
-length, not with its square."""
+"""Tokens whose attention is computed at once: memory grows with this times the row's length, not
+with its square."""
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_new": "gelu_approx",
@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""What config.json calls them, and what `mlx.nn` does."""
+"""Activation names of config.json and of `mlx.nn`."""
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 _IN_LAYER = {
     "attention.self.query": "query",
@@ -48,7 +48,8 @@ _BEFORE = {
 }
 _PREFIX = re.compile(r"^(?:model\.)?(?:bert|roberta|encoder_model|transformer)\.")
 _UNUSED = re.compile(r"^(?:pooler|cls|lm_head|classifier)\.|position_ids$|token_type_ids$")
-"""What masks words, pools by a layer of its own, or counts positions: not part of an embedding."""
+"""Weights of the masked-word head, the pooling layer and position counters: not part of an
+embedding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class EncoderShape:
 
 
 class Encoder(nn.Module):
-    """The embeddings of tokens, positions and the first token type, and the layers behind them."""
+    """The embeddings of tokens, positions and the first token type, and the layers after them."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -80,8 +81,8 @@ class Encoder(nn.Module):
         self.layers = [EncoderLayer(shape) for _ in range(shape.layers)]
 
     def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
-        """Return (rows, tokens, hidden) for token ids (rows, tokens); of those beyond a row's
-        length nothing is meant, and no other token sees them."""
+        """Return (rows, tokens, hidden) for token ids (rows, tokens). Values beyond a row's length
+        are meaningless, and no other token sees them."""
         count = tokens.shape[1]
         positions = mx.arange(self._first, self._first + count)
         hidden = self.words(tokens) + self.positions(positions) + self.types(mx.array(0))
@@ -93,7 +94,7 @@ class Encoder(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, and two linear layers."""
+    """Attention and two linear layers."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -133,10 +134,10 @@ class EncoderLayer(nn.Module):
 
 
 def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShape:
-    """Return the sizes that a config.json tells. Raises ValueError, naming the field."""
+    """Return the sizes in a config.json. Raises ValueError, naming the field."""
     epsilon = config.get("layer_norm_eps", 1e-12)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
-        raise ValueError("config.json: layer_norm_eps is no small number")
+        raise ValueError("config.json: layer_norm_eps is not a small positive number")
     shape = EncoderShape(
         vocabulary=_size(config, "vocab_size"),
         hidden=_size(config, "hidden_size"),
@@ -150,24 +151,24 @@ def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShap
         activation=str(config.get("hidden_act", "gelu")),
     )
     if shape.hidden % shape.heads:
-        raise ValueError("config.json: num_attention_heads does not divide hidden_size")
+        raise ValueError("config.json: hidden_size is not divisible by num_attention_heads")
     if shape.activation not in ACTIVATIONS:
-        raise ValueError(f"config.json: hidden_act {shape.activation[:80]!r} is not known")
+        raise ValueError(f"config.json: unknown hidden_act {shape.activation[:80]!r}")
     return shape
 
 
 def own_names(weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """Return the weights of a checkpoint of transformers' under this module's names, without those
-    that make no embedding. Raises ValueError for one that is not known."""
-    found: dict[str, mx.array] = {}
+    """Return the weights of a transformers checkpoint under this module's names, without those that
+    embeddings do not need. Raises ValueError for an unknown weight."""
+    renamed: dict[str, mx.array] = {}
     for name, array in weights.items():
         bare = _PREFIX.sub("", name).replace(".gamma", ".weight").replace(".beta", ".bias")
         if _UNUSED.search(bare):
             continue
         if (own := _own_name(bare)) is None:
-            raise ValueError(f"its weights have {name[:80]!r}, which is not known")
-        found[own] = array
-    return found
+            raise ValueError(f"unknown weight {name[:80]!r}")
+        renamed[own] = array
+    return renamed
 
 
 def _own_name(name: str) -> str | None:
@@ -179,7 +180,7 @@ def _own_name(name: str) -> str | None:
 
 
 def _size(config: Mapping[str, Any], name: str, most: int = 1 << 24) -> int:
-    found = config.get(name)
-    if type(found) is not int or not 1 <= found <= most:
-        raise ValueError(f"config.json: {name} is {str(found)[:80]}, and 1 to {most} can be")
-    return found
+    size = config.get(name)
+    if type(size) is not int or not 1 <= size <= most:
+        raise ValueError(f"config.json: {name} is {str(size)[:80]}; it must be 1 to {most}")
+    return size

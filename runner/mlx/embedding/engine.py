@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` and its kin untyped)
-"""Talks to MLX: token ids to vectors, by one loaded embedding model.
+"""Talks to MLX: token ids to vectors, with one loaded embedding model.
 
-Every call is made from the thread that loaded the model. Prompts are computed in padded batches,
-shortest first, each within a budget of tokens; a prompt's vector does not depend on what it was
-computed with (to 1e-5), and vectors are given in the order of the prompts.
+All calls come from the thread that loaded the model. Prompts are computed in padded batches,
+shortest first, each within a token budget. A prompt's vector does not depend on other prompts (to
+1e-5). Vectors are returned in the order of the prompts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ BATCH_TOKENS = 8192
 
 
 class UnfitDimensions(ShoalError):
-    """Vectors of so many numbers are not what the model gives; the text says which it does."""
+    """The model does not support vectors of this length; the text says which it supports."""
 
 
 class UnfitPrompt(ShoalError):
-    """A prompt is empty, too long, or has ids that stand for no token; the text says which."""
+    """A prompt is empty, too long, or has invalid token ids; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFacts:
-    """What is known of a loaded embedding model.
+    """Facts of a loaded embedding model.
 
-    A vector has `dimensions` numbers unless another count is asked for: `allows_dimensions` says
-    whether one may be, `dimension_choices` which (all up to `width` where `any_dimensions`). A
-    prompt has at most `max_tokens`. `batch_tokens` is the budget of one padded batch.
+    A vector has `dimensions` numbers. `allows_dimensions` says whether a request may choose another
+    length, `dimension_choices` which (any up to `width` if `any_dimensions`). A prompt has at most
+    `max_tokens`. `batch_tokens` is the budget of one padded batch.
     """
 
     dimensions: int
@@ -90,28 +90,28 @@ class EmbeddingEngine:
         batch_tokens: int = BATCH_TOKENS,
         progress: Callable[[LoadProgress], None] = lambda _: None,
     ) -> EmbeddingEngine:
-        """Load the model in `folder` into the calling thread, which owns the engine from then on.
-        `dtype` "auto" is float32 without a GPU and as stored with one. UnloadableModel of
-        `runner.mlx.model.load` says in words why not."""
+        """Load the model in `folder` into the calling thread, which then owns the engine. `dtype`
+        "auto" is float32 without a GPU and as stored with one. Raises UnloadableModel of
+        `runner.mlx.model.load` with the reason."""
         if memory_limit_bytes is not None:
             mx.set_memory_limit(memory_limit_bytes)
         return cls(load_embedder(folder, dtype, progress), batch_tokens)
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None = None) -> list[bytes]:
-        """Return the vector of each prompt, its special tokens included, as float32 little-endian:
-        4 x `dimensions` bytes (None: the model's own count), of length 1 if the model says so.
-        Raises UnfitDimensions and UnfitPrompt before anything is computed."""
+        """Return the vector of each prompt, special tokens included, as little-endian float32: 4 x
+        `dimensions` bytes (None: the model's own length), normalised if the model says so. Raises
+        UnfitDimensions and UnfitPrompt before anything is computed."""
         wanted = _dimensions(self._model, dimensions)
         for number, prompt in enumerate(prompts):
             self._check(number, prompt)
-        found = [b""] * len(prompts)
+        results = [b""] * len(prompts)
         for rows in batches([len(prompt) for prompt in prompts], self.facts.batch_tokens):
             vectors = self._loaded.vectors([prompts[row] for row in rows], wanted)
             mx.eval(vectors)
             data, size = bytes(memoryview(cast(Any, vectors))), 4 * wanted
             for place, row in enumerate(rows):
-                found[row] = data[place * size : (place + 1) * size]
-        return found
+                results[row] = data[place * size : (place + 1) * size]
+        return results
 
     def memory(self) -> EngineMemory:
         """Return the bytes that MLX holds now; nothing is kept between batches."""
@@ -120,38 +120,41 @@ class EmbeddingEngine:
         )
 
     def rest(self) -> None:
-        """Give back what is free, until the next batch."""
+        """Free unused memory, until the next batch."""
         mx.clear_cache()
         give_back()
 
     def close(self) -> None:
-        """Give back everything. The engine is of no use afterwards."""
+        """Free everything; the engine cannot be used afterwards."""
         mx.synchronize()
         mx.clear_cache()
 
     def _check(self, number: int, prompt: Sequence[int]) -> None:
         if not 0 < len(prompt) <= self.facts.max_tokens:
             raise UnfitPrompt(
-                f"prompt {number} has {len(prompt)} tokens, and 1 to {self.facts.max_tokens} can be"
+                f"prompt {number} has {len(prompt)} tokens; it must have 1 to "
+                f"{self.facts.max_tokens}"
             )
         if not 0 <= min(prompt) <= max(prompt) < self.facts.vocabulary:
             raise UnfitPrompt(
-                f"prompt {number} has ids that are none of 0 to {self.facts.vocabulary - 1}"
+                f"prompt {number} has token ids outside 0 to {self.facts.vocabulary - 1}"
             )
 
 
-def _dimensions(model: EmbeddingModel, asked: int | None) -> int:
-    """Return how many numbers a vector is to have. Raises UnfitDimensions."""
-    if asked is None or asked == model.dimensions:
+def _dimensions(model: EmbeddingModel, wanted: int | None) -> int:
+    """Return the length of the vectors. Raises UnfitDimensions."""
+    if wanted is None or wanted == model.dimensions:
         return model.dimensions
-    if model.allows(asked):
-        return asked
+    if model.allows(wanted):
+        return wanted
     if model.any_dimensions:
-        said = f"1 to {model.width} numbers"
+        supported = f"1 to {model.width} numbers"
     elif model.dimension_choices:
-        said = (
+        supported = (
             " or ".join(map(str, sorted({*model.dimension_choices, model.dimensions}))) + " numbers"
         )
     else:
-        said = f"{model.dimensions} numbers, and is not made to have them cut"
-    raise UnfitDimensions(f"the model gives vectors of {said}; not of {asked}")
+        supported = f"{model.dimensions} numbers and cannot be shortened"
+    raise UnfitDimensions(
+        f"unsupported dimensions: {wanted}; a vector of the model has {supported}"
+    )

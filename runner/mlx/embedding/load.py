@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: an embedding model's directory becomes what computes vectors of its prompts.
+"""Talks to MLX: loads an embedding model's directory.
 
-Weights come from safetensors only, and no code from the directory is ever run. A directory that
-says one thing and holds another ends with the reason in words.
+Reads weights from safetensors only, and never runs code from the directory. If the contents
+contradict the settings, the error says why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Forward = Callable[[mx.array, mx.array], mx.array]
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """A model in memory. `dense` are its linear layers behind the pooling, by their folders."""
+    """A model in memory. `dense` are its linear layers after the pooling, by folder."""
 
     model: EmbeddingModel
     forward: Forward
@@ -43,16 +43,16 @@ class LoadedEmbedder:
     precision: str
 
     def vectors(self, prompts: Sequence[Sequence[int]], dimensions: int) -> mx.array:
-        """Return (prompts, dimensions) as float32, of length 1 if the model says so: prompts are
+        """Return (prompts, dimensions) as float32, normalised if the model says so. The prompts are
         computed as one padded batch."""
         longest = max(map(len, prompts))
         lengths = mx.array([len(prompt) for prompt in prompts])
         rows = [[*prompt, *(longest - len(prompt)) * [0]] for prompt in prompts]
-        found = pooled(self.forward(mx.array(rows), lengths), lengths, self.model.pooling)
+        vectors = pooled(self.forward(mx.array(rows), lengths), lengths, self.model.pooling)
         for step in self.model.steps[: -1 if self.model.normalises else None]:
-            found = self._stepped(found, step)
-        found = found[:, :dimensions]
-        return normalised(found) if self.model.normalises else found
+            vectors = self._stepped(vectors, step)
+        vectors = vectors[:, :dimensions]
+        return normalised(vectors) if self.model.normalises else vectors
 
     def _stepped(self, vectors: mx.array, step: Step) -> mx.array:
         return (
@@ -63,8 +63,8 @@ class LoadedEmbedder:
 def load_embedder(
     folder: Path, precision: Precision, progress: Callable[[LoadProgress], None]
 ) -> LoadedEmbedder:
-    """Return the model in `folder`, its weights evaluated by the calling thread. `progress` hears
-    bytes as they come. UnloadableModel says why not."""
+    """Return the model in `folder`, its weights evaluated by the calling thread. `progress` gets
+    the bytes loaded so far. UnloadableModel says why it cannot."""
     cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     problem = problem_of(folder)
@@ -79,7 +79,7 @@ def load_embedder(
     except ValueError as error:
         raise UnloadableModel(f"{folder.name}: {error}") from error
     except SystemExit as error:
-        raise UnloadableModel(f"{folder.name}: its architecture ends the process") from error
+        raise UnloadableModel(f"{folder.name}: its architecture exits the process") from error
     except Exception as error:
         raise UnloadableModel(f"{folder.name}: {type(error).__name__}: {error}") from error
 
@@ -103,11 +103,11 @@ def _loaded(
         array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
     ]
     weights += [
-        part for one in dense.values() for part in (one.weight, one.bias) if part is not None
+        part for layer in dense.values() for part in (layer.weight, layer.bias) if part is not None
     ]
     total = bring_in(weights, progress)
     progress(LoadProgress("probing", total, total))
-    found = LoadedEmbedder(
+    embedder = LoadedEmbedder(
         model=model,
         forward=forward,
         dense=dense,
@@ -115,15 +115,15 @@ def _loaded(
         weights_bytes=total,
         precision="as stored" if wanted is None else str(wanted).removeprefix("mlx.core."),
     )
-    _try_out(found)
+    _try_out(embedder)
     progress(LoadProgress("ready", total, total))
-    return found
+    return embedder
 
 
 def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encoder:
     """Return a BERT or RoBERTa with the folder's weights. Raises ValueError."""
     if config.get("quantization") or config.get("quantization_config"):
-        raise ValueError("its weights are quantized, and encoders run only as they were trained")
+        raise ValueError("its weights are quantized; encoders run unquantized only")
     shape = encoder_shape(config, padding_token(config) + 1 if roberta else 0)
     weights: dict[str, mx.array] = {}
     for path in sorted(folder.glob("model*.safetensors")):
@@ -135,26 +135,30 @@ def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encod
     wanted = dict(cast(list[tuple[str, mx.array]], tree_flatten(encoder.parameters())))
     for name, array in wanted.items():
         if name not in named:
-            raise ValueError(f"its weights lack {name}, among {len(wanted.keys() - named.keys())}")
+            raise ValueError(
+                f"{len(wanted.keys() - named.keys())} weights are missing, for example {name}"
+            )
         _check_shape(name, named[name], array.shape)
     if more := named.keys() - wanted.keys():
-        raise ValueError(f"its weights have {min(more)}, of which its config.json knows nothing")
+        raise ValueError(
+            f"its weights contain {min(more)}, which its config.json does not describe"
+        )
     encoder.load_weights(list(named.items()))
     encoder.eval()
     return encoder
 
 
 def _dense(folder: Path, step: DenseStep) -> Dense:
-    """Return a linear layer behind the pooling. Raises ValueError."""
+    """Return a linear layer after the pooling. Raises ValueError."""
     path = folder / step.folder / "model.safetensors"
     if not path.is_file():
-        raise ValueError(f"{step.folder} has no model.safetensors, and nothing else is loaded")
+        raise ValueError(f"{step.folder} has no model.safetensors; no other format is supported")
     weights = _weights_in(path)
     wanted: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
     if step.has_bias:
         wanted["linear.bias"] = (step.outputs,)
     if weights.keys() != wanted.keys():
-        raise ValueError(f"{step.folder} holds {sorted(weights)[:4]}, not {sorted(wanted)}")
+        raise ValueError(f"{step.folder} contains {sorted(weights)[:4]}, not {sorted(wanted)}")
     for name, shape in wanted.items():
         _check_shape(f"{step.folder}: {name}", weights[name], shape)
     weight, bias = weights["linear.weight"], weights.get("linear.bias")
@@ -170,20 +174,21 @@ def _weights_in(path: Path) -> dict[str, mx.array]:
     try:
         return cast(dict[str, mx.array], mx.load(str(path)))
     except Exception as error:  # MLX raises plain errors of several kinds
-        raise ValueError(f"{path.name} is no safetensors file: {error}") from error
+        raise ValueError(f"{path.name} is not a safetensors file: {error}") from error
 
 
 def _check_shape(name: str, array: mx.array, shape: tuple[int, ...]) -> None:
     if array.shape != shape:
-        raise ValueError(f"{name} is {array.shape}, and its settings make it {shape}")
+        raise ValueError(f"{name} has shape {array.shape}; its settings require {shape}")
     if not mx.issubdtype(array.dtype, mx.floating):
-        raise ValueError(f"{name} is of {array.dtype}, which is no kind of weight here")
+        raise ValueError(f"{name} has dtype {array.dtype}, which is not supported")
 
 
 def _try_out(loaded: LoadedEmbedder) -> None:
-    """Compute a small batch. Raises ValueError where its vectors are not what they should be."""
-    found = loaded.vectors([[0], [0, min(1, loaded.vocabulary - 1)]], loaded.model.width)
-    if found.shape != (2, loaded.model.width):
-        raise ValueError(f"its vectors are {found.shape}, and not (2, {loaded.model.width})")
-    if not bool(mx.isfinite(found).all().item()):
-        raise ValueError("its vectors are no numbers: its weights are broken")
+    """Compute a small batch. Raises ValueError if its vectors have a wrong shape or are not
+    finite."""
+    vectors = loaded.vectors([[0], [0, min(1, loaded.vocabulary - 1)]], loaded.model.width)
+    if vectors.shape != (2, loaded.model.width):
+        raise ValueError(f"its vectors have shape {vectors.shape}, not (2, {loaded.model.width})")
+    if not bool(mx.isfinite(vectors).all().item()):
+        raise ValueError("its vectors are not finite numbers: its weights are broken")

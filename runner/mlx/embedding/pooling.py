@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: the hidden states of tokens become one vector a row.
+"""Talks to MLX: pools the hidden states of tokens into one vector per row.
 
-Sums are in float32, however the model computes. Tokens beyond a row's length count for nothing.
+Sums are in float32, whatever the model's dtype. Tokens beyond a row's length are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mlx import nn
 from bus.wire.embedding_models import PoolingMode
 
 LEAST_LENGTH = 1e-12
-"""What a vector is divided by at least: of one of zeros its zeros remain."""
+"""Minimum divisor of a vector, so that a zero vector stays zero."""
 ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
     "identity": lambda vectors: vectors,
@@ -35,13 +35,13 @@ class Dense:
 
     def __call__(self, vectors: mx.array) -> mx.array:
         """Return (rows, outputs) for (rows, inputs)."""
-        found = vectors @ self.weight.T
-        return ACTIVATIONS[self.activation](found if self.bias is None else found + self.bias)
+        outputs = vectors @ self.weight.T
+        return ACTIVATIONS[self.activation](outputs if self.bias is None else outputs + self.bias)
 
 
 def pooled(hidden: mx.array, lengths: mx.array, modes: Sequence[PoolingMode]) -> mx.array:
-    """Return (rows, hidden x modes) for the hidden states (rows, tokens, hidden) of rows with so
-    many tokens each."""
+    """Return (rows, hidden x modes) for hidden states (rows, tokens, hidden) and the rows'
+    lengths."""
     hidden = hidden.astype(mx.float32)
     real = (mx.arange(hidden.shape[1]) < lengths[:, None])[..., None]
     vectors = [_pooled(hidden, real, lengths, mode) for mode in modes]
@@ -49,7 +49,6 @@ def pooled(hidden: mx.array, lengths: mx.array, modes: Sequence[PoolingMode]) ->
 
 
 def normalised(vectors: mx.array) -> mx.array:
-    """Return each vector divided by its length."""
     lengths = mx.sqrt(mx.sum(vectors * vectors, axis=-1, keepdims=True))
     return vectors / mx.maximum(lengths, LEAST_LENGTH)
 

@@ -1,8 +1,8 @@
-"""Talks to MLX: the KV of rows: by itself, in padded batches, in slabs, kept as prefixes, each
-in the width that its codec gives it; or a window of it.
+"""Talks to MLX: the KV of rows: single, in padded batches, in slabs, and as kept prefixes, each in
+its codec's precision; or a window of it.
 
-All arrays belong to the engine's thread. What a model calls a cache here is a layer of KV with
-keys and values of (rows, heads, tokens, width).
+All arrays belong to the engine's thread. A model's cache is here one layer of KV with keys and
+values of (rows, heads, tokens, width).
 """
 
 from runner.mlx.kv.batch import DecodeBatch

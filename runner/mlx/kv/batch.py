@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the rows that decode together, and how rows join and leave them.
+"""Talks to MLX: the rows that decode together, and how rows join and leave.
 
-The batch lives over steps. Its layers are slabs where the model's KV is plain, and mlx-lm's
-own batch caches elsewhere (rotating windows, recurrent states). With slabs alone a leaving
-row leaves a hole; otherwise the batch is closed up at once. Slots are positions in the
-arrays of a step; `rows[slot]` is the row there, or None for a hole.
+The batch lives over many steps. Its layers are slabs if the model's KV is ordinary, else mlx-lm's
+own batch caches (rotating windows, recurrent states). With slabs alone, a leaving row leaves a
+hole; otherwise the batch is compacted at once. Slots are positions in a step's arrays; `rows[slot]`
+is the row there, or None for a hole.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from runner.mlx.kv.kv_slab import SLACK_TOKENS, SlabKV, SlabShape
 from runner.mlx.kv.row_kv import RowKV
 
 SNUG_ROWS = 8
-"""Up to here slabs have no spare slots: their shape is what a small batch is traced for."""
+"""Up to this many rows, slabs have no spare slots: small batches are traced for their exact
+shape."""
 ROOM_STEP = 64
 
 
 def slots_for(rows: int) -> int:
-    """Return how many slots new slabs have."""
+    """Return the number of slots of new slabs."""
     return rows if rows <= SNUG_ROWS else rows + rows % 2
 
 
 class MergedKV:
-    """One layer of the batch held in one of mlx-lm's batch caches.
+    """One layer of the batch in one of mlx-lm's batch caches.
 
     A batch of one keeps the row's own cache, which is faster and exact.
     """
@@ -41,7 +42,7 @@ class MergedKV:
         self._alone = False
 
     def put(self, own: Any) -> None:
-        """Take in one row's cache of this layer, as the last slot."""
+        """Append one row's cache of this layer as the last slot."""
         if self.cache is None:
             self.cache, self._alone = own, True
             return
@@ -54,30 +55,28 @@ class MergedKV:
         """Return a slot's cache: a copy, unless the row is alone."""
         return self.cache if self._alone else self.cache.extract(slot)
 
-    def keep(self, kept: Sequence[int]) -> None:
-        """Drop all slots but `kept`, which are in ascending order."""
+    def keep(self, slots: Sequence[int]) -> None:
+        """Drop all slots but `slots`, which are in ascending order."""
         if not self._alone:
-            self.cache.filter(mx.array(list(kept)))
+            self.cache.filter(mx.array(list(slots)))
 
     def clear(self) -> None:
-        """Drop all slots."""
         self.cache = None
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the layer."""
         return 0 if self.cache is None else self.cache.nbytes
 
 
 class DecodeBatch:
-    """The rows that decode together, with the token each will be fed next."""
+    """The rows that decode together, with each row's next input token."""
 
     def __init__(
         self, codecs: Sequence[Codec | None], *, holes: bool = True, packed: bool = False
     ) -> None:
-        """`codecs[i]` holds the ordinary keys and values of layer i; None: it keeps something else.
-        `holes` False: the batch is closed up at once even where all layers keep ordinary KV, for
-        another rank's do not. `packed`: attention is given KV as it is held."""
+        """`codecs[i]` holds the ordinary keys and values of layer i; None: the layer keeps
+        something else. `holes` False: compact at once even if all layers here are ordinary, because
+        another rank's are not. `packed`: attention reads KV as stored."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
             MergedKV()
@@ -96,15 +95,15 @@ class DecodeBatch:
 
     @property
     def holes(self) -> int:
-        """Return how many slots hold no row."""
+        """Return the number of empty slots."""
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
-        """Return a row's slot. ValueError where it is not in the batch."""
+        """Return a row's slot. ValueError if it is not in the batch."""
         return self.rows.index(row)
 
     def caches(self) -> list[Any]:
-        """Return what the model is called with, one per layer."""
+        """Return the caches for the model's call, one per layer."""
         return [layer if isinstance(layer, SlabKV) else layer.cache for layer in self.layers]
 
     @property
@@ -113,7 +112,7 @@ class DecodeBatch:
         return sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
-        """Take a prefilled row in, `token` (shape (1,)) being its next input; its slot.
+        """Add a prefilled row whose next input is `token` (shape (1,)); return its slot.
 
         `caches` are the row's own, one per layer, holding `length` tokens.
         """
@@ -150,8 +149,8 @@ class DecodeBatch:
         return caches, self.tokens[slot : slot + 1]
 
     def leave(self, gone: Sequence[RowId]) -> list[int] | None:
-        """Drop rows. None: slots are as they were; else the old slots that are left, in
-        their new order (everything kept per slot must follow)."""
+        """Drop rows. Return None if the slots are unchanged; else the remaining old slots in their
+        new order, to which all per-slot data must be moved."""
         for row in gone:
             slot = self.slot_of(row)
             self.rows[slot] = None
@@ -170,16 +169,16 @@ class DecodeBatch:
         return None
 
     def close_holes(self) -> list[int] | None:
-        """Copy the rows together when holes have cost more than that would: called once a step.
-        Return None, or the old slots in their new order."""
+        """Compact the batch if its holes have cost more than that would; call once per step. Return
+        None, or the remaining old slots in their new order."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         if self._wasted < max(8, len(self.rows) - self.holes):
             return None
         return self._close_up()
 
     def ease(self) -> None:
-        """Let spare slots go, once: those there are when the next step begins, else the next ones
-        that rows leave behind. Rows stay in their slots."""
+        """Drop spare slots once: those present at the next step, else the next ones that rows
+        leave. Rows keep their slots."""
         self._eases = True
 
     def open_step(self) -> None:
@@ -192,8 +191,8 @@ class DecodeBatch:
         self.shape.open_step()
 
     def lend_slabs(self) -> list[Parts]:
-        """Return the parts of every layer for the caller to write into: until they are returned
-        the batch has none, so that they can be written in place."""
+        """Return the parts of every layer for the caller to write into. The batch has none until
+        they are returned, so they can be written in place."""
         lent: list[Parts] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or not layer.parts:
@@ -203,34 +202,34 @@ class DecodeBatch:
         return lent
 
     def return_slabs(self, slabs: Sequence[Parts]) -> None:
-        """Take back what `lend_slabs` lent, in its order, as it was left."""
+        """Take back the slabs of `lend_slabs`, in its order."""
         for layer, parts in zip(self.layers, slabs, strict=True):
             if isinstance(layer, SlabKV):
                 layer.parts = tuple(parts)
 
     def close_step(self, sampled: mx.array) -> None:
-        """Count the column that the forward wrote; `sampled`, (slots,) int32, is fed next."""
+        """Count the column that the forward wrote; `sampled`, (slots,) int32, is the next input."""
         self.shape.close_step()
         self.tokens = sampled
 
     def _close_up(self) -> list[int]:
-        kept = [slot for slot, row in enumerate(self.rows) if row is not None]
+        occupied = [slot for slot, row in enumerate(self.rows) if row is not None]
         self._wasted = 0
-        self.rows = [self.rows[slot] for slot in kept]
-        self.shape.begins = [self.shape.begins[slot] for slot in kept]
-        self.tokens = self.tokens[mx.array(kept)]
-        self._relay(kept, 0, len(kept))
+        self.rows = [self.rows[slot] for slot in occupied]
+        self.shape.begins = [self.shape.begins[slot] for slot in occupied]
+        self.tokens = self.tokens[mx.array(occupied)]
+        self._relay(occupied, 0, len(occupied))
         for layer in self.layers:
             if isinstance(layer, MergedKV):
-                layer.keep(kept)
-        return kept
+                layer.keep(occupied)
+        return occupied
 
     def _make_room(self, length: int) -> None:
         if len(self.rows) > self.shape.slots or length > self.shape.stop:
             self._relay(None, length, len(self.rows))
 
-    def _relay(self, kept: Sequence[int] | None, length: int, slots: int) -> None:
-        """Make new slabs: for `slots` rows of at least `length` tokens, with room to go on."""
+    def _relay(self, kept_slots: Sequence[int] | None, length: int, slots: int) -> None:
+        """Make new slabs: for `slots` rows of at least `length` tokens, with spare room."""
         shape = self.shape
         width = shape.width
         wide = max(width, length)
@@ -241,7 +240,7 @@ class DecodeBatch:
         shape.slots = slots_for(slots)
         for layer in self.layers:
             if isinstance(layer, SlabKV):
-                layer.move(kept, source, target)
+                layer.move(kept_slots, source, target)
         moved = wide - shape.stop
         shape.begins = [b if b == SlabShape.HOLE else b + moved for b in shape.begins]
         shape.stop = wide

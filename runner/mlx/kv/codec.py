@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `quantize` and its kin partly untyped)
-"""Talks to MLX: how the keys and values of a layer are held: as they are, or in fewer bits.
+"""Talks to MLX: how the keys and values of a layer are stored: in full or in reduced precision.
 
-Held KV is a tuple of arrays (rows, heads, tokens, width of the part): what cuts, joins, moves and
-keeps tokens knows no more of it. A token's parts depend on its own keys and
-values alone, so neither neighbours nor the chunks in which a prompt came change them; and attention
-sees what is held, of the newest token too.
+Stored KV is a tuple of arrays (rows, heads, tokens, width of the part); code that cuts, joins,
+moves and keeps tokens needs no more. A token's parts depend only on its own keys and values, so
+neither neighbours nor chunk sizes change them. Attention sees the stored values, also of the newest
+token.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Parts = tuple[mx.array, ...]
 
 
 class Codec(Protocol):
-    """One way to hold a layer's keys and values."""
+    """One storage format of a layer's keys and values."""
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
-        """Return what is held of keys and values, each (rows, heads, tokens, width)."""
+        """Return the stored parts of keys and values, each (rows, heads, tokens, width)."""
         ...
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
-        """Return the keys and values that attention is given for held parts."""
+        """Return the keys and values that attention reads from stored parts."""
         ...
 
     def mark(self, cache: Any) -> None:
-        """Tell the model, by the attributes of what it calls a cache, how to read those."""
+        """Set the attributes of a cache that tell the model how to read those."""
         ...
 
     def packed(self) -> Codec:
-        """Return the codec that gives attention the same parts as they are held, where it can."""
+        """Return the codec whose attention reads the stored parts directly, if supported."""
         ...
 
 
@@ -54,7 +54,7 @@ class FullWidth:
         return parts[0], parts[1]
 
     def mark(self, cache: Any) -> None:
-        """Leave the cache as it is."""
+        """Leave the cache unchanged."""
 
     def packed(self) -> Codec:
         """Return itself."""
@@ -63,10 +63,10 @@ class FullWidth:
 
 @dataclass(frozen=True, slots=True)
 class FewerBits:
-    """Codes of `bits` bits, and a scale and an offset for each `group` values of a head.
+    """Codes of `bits` bits, with a scale and an offset per `group` values of a head.
 
-    Attention is given keys and values in full width for as long as it computes a layer; or with
-    `as_held` the codes, which mlx-lm's attention multiplies as they are.
+    Attention reads keys and values restored to full precision while it computes a layer; with
+    `as_held` it reads the codes, which mlx-lm's attention multiplies directly.
     """
 
     bits: int
@@ -78,18 +78,18 @@ class FewerBits:
         return (*self._coded(keys), *self._coded(values))
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
-        """Return keys and values, or where `as_held` the three parts of each."""
+        """Return keys and values; with `as_held` the three parts of each."""
         if self.as_held:
             return parts[:3], parts[3:]
         return self._decoded(parts[:3]), self._decoded(parts[3:])
 
     def mark(self, cache: Any) -> None:
-        """Have mlx-lm's attention take the parts for what they are, where it is given those."""
+        """With `as_held`, tell mlx-lm's attention that the parts are quantised."""
         if self.as_held:
             cache.bits, cache.group_size = self.bits, self.group
 
     def packed(self) -> Codec:
-        """Return the codec whose parts attention gets as they are held."""
+        """Return the codec whose stored parts attention reads directly."""
         return replace(self, as_held=True)
 
     def _coded(self, array: mx.array) -> Sequence[mx.array]:
@@ -104,7 +104,7 @@ FULL_WIDTH = FullWidth()
 
 
 def codec_for(kind: KvKind, *widths: int) -> Codec:
-    """Return the codec of a layer whose keys and values have these widths: of the kind, or full
-    width where no group divides them."""
+    """Return the codec for a layer with these key and value widths: of the requested kind, or full
+    precision if no group divides them."""
     group = group_of(*widths)
     return FewerBits(BITS[kind], group) if kind in BITS and group else FULL_WIDTH

@@ -1,13 +1,11 @@
 """Talks to MLX: the KV of all decoding rows, one slab per attention layer.
 
-A slab is (slots, heads, room, width), for each part that its codec makes of KV. All rows end at
-the same place, `stop`, and so a step writes one column for all of them in place; row i begins at
-`begins[i]`, and attention sees the window from the earliest beginning to `stop`. A row that
-leaves makes a hole, which keeps
-its slot until another row takes it, or until so many row-steps were wasted on holes that
-copying the others together is cheaper. The window slides through the room and is moved back
-when it reaches the end, with room for at least `SLACK_TOKENS` more steps. So neither a join
-nor a leave copies the KV of rows that it does not concern.
+A slab is (slots, heads, room, width), for each part of its codec. All rows end at the same
+position, `stop`, so a step writes one column for all rows in place. Row i begins at `begins[i]`;
+attention sees the window from the earliest beginning to `stop`. A leaving row leaves a hole. The
+hole keeps its slot until another row takes it, or until compacting costs less than the row-steps
+wasted on holes. The window slides through the room and is moved back at the end, with room for at
+least `SLACK_TOKENS` more steps. So a join or leave never copies the KV of other rows.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ SLACK_TOKENS = 64
 
 
 class SlabShape:
-    """Where the rows lie: shared by the slabs of all layers, kept on the host.
+    """The positions of the rows: shared by the slabs of all layers, kept on the host.
 
-    `begins[i] == HOLE` marks a slot without a row. `offset` and masks are made once a step.
+    `begins[i] == HOLE` marks a slot without a row. `offset` and masks are made once per step.
     """
 
     HOLE = -1
@@ -46,7 +44,7 @@ class SlabShape:
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:
-        """Fix what the coming forward sees; one free column must be there."""
+        """Fix what the next forward sees; one column must be free."""
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
         self._masks = {}
@@ -64,7 +62,7 @@ class SlabShape:
         self.stop += 1
 
     def mask(self, window: int | None) -> mx.array | None:
-        """Return (slots, 1, 1, window width + 1), or None when every row sees all of it."""
+        """Return (slots, 1, 1, window width + 1), or None if every row sees all of it."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
             return self._mask
@@ -75,12 +73,12 @@ class SlabShape:
 
 
 class SlabKV(LayerKV):
-    """One attention layer of the decode batch: what the model calls a cache."""
+    """One attention layer of the decode batch, as the model's cache."""
 
     def __init__(
         self, shape: SlabShape, codec: Codec = FULL_WIDTH, reader: Codec | None = None
     ) -> None:
-        """`reader` fetches for attention what `codec` made (default: itself)."""
+        """`reader` returns to attention what `codec` stored (default: `codec` itself)."""
         super().__init__(codec)
         self.shape = shape
         self.reader = reader or codec
@@ -88,13 +86,13 @@ class SlabKV(LayerKV):
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's next: one figure where they agree, else (slots,)
+        """Return the tokens before each row's next one: an int if all agree, else (slots,)
         int32."""
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write one column, (slots, heads, 1, width), in place. Return keys and values of the
-        window with it, (slots, heads, window + 1, width)."""
+        window including it, (slots, heads, window + 1, width)."""
         shape = self.shape
         if not self.parts:
             raise ValueError("a slab without rows")
@@ -133,13 +131,12 @@ class SlabKV(LayerKV):
         end = self.shape.stop if length is None else begin + length
         return tuple(mx.contiguous(part[slot : slot + 1, :, begin:end]) for part in self.parts)
 
-    def move(self, kept: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Move to a new slab of the shape's size, from the columns `source` to `target`, only
-        the slots `kept` (None: all), in that order."""
-        self.parts = tuple(self._moved(part, kept, source, target) for part in self.parts)
+    def move(self, slots: Sequence[int] | None, source: slice, target: slice) -> None:
+        """Move to a new slab of the shape's size, from columns `source` to `target`; only the slots
+        `slots` (None: all), in that order."""
+        self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
 
     def clear(self) -> None:
-        """Let the slab go."""
         self.parts = ()
 
     def _fresh(self, like: mx.array) -> mx.array:
@@ -147,11 +144,11 @@ class SlabKV(LayerKV):
         return mx.zeros((self.shape.slots, heads, self.shape.room, width), like.dtype)
 
     def _moved(
-        self, old: mx.array, kept: Sequence[int] | None, source: slice, target: slice
+        self, old: mx.array, slots: Sequence[int] | None, source: slice, target: slice
     ) -> mx.array:
         past = old[:, :, source]
-        if kept is not None:
-            past = past[mx.array(list(kept))]
+        if slots is not None:
+            past = past[mx.array(list(slots))]
         count = min(past.shape[0], self.shape.slots)
         new = self._fresh(old)
         new[:count, :, target] = past[:count]

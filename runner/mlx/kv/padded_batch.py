@@ -1,8 +1,8 @@
 """Talks to MLX: chunks of several rows computed as one padded batch.
 
-Rows may start at different depths. Each row's past is padded to the deepest, the chunks are
-padded on the right, and one mask says what each token may see; afterwards every row has its
-own chunk appended to its own `RowKV`, so nothing is rolled and no padding is kept.
+Rows may start at different depths. Each row's past is padded to the deepest, the chunks are padded
+on the right, and one mask says what each token may see. Afterwards every row's own chunk is
+appended to its own `RowKV`, so nothing is rolled and no padding is kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GroupShape:
 
 
 class GroupKV:
-    """One attention layer of a group forward: what the model calls a cache."""
+    """One attention layer of a group forward, as the model's cache."""
 
     def __init__(self, shape: GroupShape, rows: Sequence[RowKV]) -> None:
         self._shape = shape
@@ -57,13 +57,12 @@ class GroupKV:
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's chunk: one figure where they agree, else (rows,)
-        int32."""
+        """Return the tokens before each row's chunk: an int if all agree, else (rows,) int32."""
         return self._shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append to each row its own part of the chunk, (rows, heads, count, width). Return keys
-        and values with the padded past before them, (rows, heads, deepest + count, width)."""
+        and values after the padded past, (rows, heads, deepest + count, width)."""
         codec = self._rows[0].codec
         parts = codec.encode(keys, values)
         all_keys, all_values = codec.fetch(parts)
@@ -92,7 +91,7 @@ class GroupKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of a chunk of `N` tokens, or mlx-lm's word for it where one fits."""
+        """Return the mask of a chunk of `N` tokens, or mlx-lm's name for it if one fits."""
         if self._shape.level and window_size is None and not return_array:
             return None if N == 1 else "causal"
         return self._shape.mask(N, window_size)

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: the KV of kept prefixes, entry by entry.
+"""Talks to MLX: the KV of kept prefixes, by entry.
 
-Entries are copies, evaluated when they are made, so that what an entry holds is exactly what
-it costs and evicting it frees that much. Which entry is worth keeping is decided elsewhere.
+Entries are copies, evaluated when made, so an entry's size is exact and evicting it frees that
+much. Other code decides which entries to keep.
 """
 
 from __future__ import annotations
@@ -30,57 +30,54 @@ class StoredPrefix:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that the prefix holds."""
         return sum(cache.nbytes for cache in self.caches)
 
 
 class PrefixStore:
-    """Entries by id. `keep` takes over copies made for it; `start` never gives them away."""
+    """Entries by id. `keep` takes ownership of copies made for it; `start` returns copies."""
 
     def __init__(self) -> None:
         self._entries: dict[EntryId, StoredPrefix] = {}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that all entries hold."""
-        return sum(kept.nbytes for kept in self._entries.values())
+        return sum(prefix.nbytes for prefix in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:
         """Keep `caches`, one per layer, of `length` tokens; the store owns them from now on."""
         self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
-        """Let an entry go. One that is unknown is no error: its insert may have failed."""
+        """Evict an entry. An unknown id is ignored: its insert may have failed."""
         self._entries.pop(entry, None)
 
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
         """Return caches of a new row whose first `length` tokens are the entry's.
 
-        KeyError for an unknown entry; ValueError when the entry cannot be cut to `length`.
+        KeyError for an unknown entry; ValueError if the entry cannot be cut to `length`.
         """
-        kept = self._entries[entry]
-        if not 0 < length <= kept.length:
-            raise ValueError(f"entry {entry} holds {kept.length} tokens, not {length}")
+        prefix = self._entries[entry]
+        if not 0 < length <= prefix.length:
+            raise ValueError(f"entry {entry} holds {prefix.length} tokens, not {length}")
         started: list[Any] = []
-        for cache in kept.caches:
+        for cache in prefix.caches:
             if isinstance(cache, RowKV):
                 past = cache.past(length)
                 started.append(RowKV.holding(past, cache.codec, reserve=reserve))
-            elif length == kept.length:
+            elif length == prefix.length:
                 started.append(copy.deepcopy(cache))
             else:
-                raise ValueError(f"entry {entry} can only be used whole ({kept.length} tokens)")
+                raise ValueError(f"entry {entry} can only be used whole ({prefix.length} tokens)")
         return started
 
     def clear(self) -> None:
-        """Let all entries go."""
         self._entries.clear()
 
 
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
-    """Return a row's caches, cut to `length` where they can be, sharing no memory with it.
+    """Return copies of a row's caches, cut to `length` if possible, sharing no memory with it.
 
-    ValueError when a cache that cannot be cut holds another number of tokens.
+    ValueError if a cache that cannot be cut holds another number of tokens.
     """
     copies: list[Any] = []
     for cache in caches:
@@ -94,11 +91,11 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
-    """Return the arrays of caches, to be evaluated."""
+    """Return the arrays of caches, for evaluation."""
     leaves = tree_flatten([cache.state for cache in caches])
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
 def _own(leaf: Any) -> Any:
-    """Return a copy of an array that keeps no larger buffer alive; scalars stay."""
+    """Return a copy of an array that keeps no larger buffer alive; scalars unchanged."""
     return mx.contiguous(leaf) if isinstance(leaf, mx.array) and leaf.ndim else leaf

@@ -1,8 +1,8 @@
-"""Talks to MLX: the KV of one row by itself, before it joins the decode batch.
+"""Talks to MLX: the KV of one row before it joins the decode batch.
 
-A `RowKV` is one layer of one row. It is what a model calls a cache while a prompt is
-being computed alone; a group of rows computed together appends to theirs through
-`runner.mlx.kv.padded_batch`. Positions 0..offset are valid, nothing else is ever read.
+A `RowKV` is one layer of one row, as the model's cache while a prompt is computed alone; rows
+computed as a group append to theirs through `runner.mlx.kv.padded_batch`. Only positions 0..offset
+are valid and read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ GROWTH_TOKENS = 256
 
 
 class LayerKV:
-    """What is held of one attention layer's keys and values: no `parts` where nothing is."""
+    """The stored keys and values of one attention layer; no `parts` if nothing is stored."""
 
     def __init__(self, codec: Codec = FULL_WIDTH) -> None:
         self.codec = codec
         self.parts: Parts = ()
 
     def empty(self) -> bool:
-        """Return whether nothing is held."""
         return not self.parts
 
     @property
@@ -34,7 +33,7 @@ class LayerKV:
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
-        """Hold these arrays."""
+        """Replace the arrays."""
         self.parts = tuple(state)
 
     @property
@@ -46,8 +45,8 @@ class LayerKV:
 class RowKV(LayerKV):
     """One attention layer's keys and values of one row, in parts of (1, heads, room, width).
 
-    `reserve` tokens are allocated when the first part of a longer prompt arrives, so that a
-    chunked prefill never copies what it already has.
+    `reserve` tokens are allocated when the first part of a longer prompt arrives, so that a chunked
+    prefill never copies.
     """
 
     def __init__(self, reserve: int = 0, codec: Codec = FULL_WIDTH) -> None:
@@ -57,13 +56,13 @@ class RowKV(LayerKV):
 
     @classmethod
     def holding(cls, parts: Parts, codec: Codec = FULL_WIDTH, *, reserve: int = 0) -> RowKV:
-        """Return a row that starts with all of `parts`, which `codec` made, as its past."""
+        """Return a row whose past is `parts`, stored by `codec`."""
         row = cls(reserve, codec)
         row.parts, row.offset = parts, parts[0].shape[2]
         return row
 
     def append(self, parts: Parts) -> None:
-        """Put parts of (1, heads, n, width) after what is here."""
+        """Append parts of (1, heads, n, width)."""
         stop = self.offset + parts[0].shape[2]
         if not self.parts:
             if stop >= self.reserve:
@@ -89,20 +88,20 @@ class RowKV(LayerKV):
     # What a model calls.
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (1, heads, n, width) arrays. Return all there is, (1, heads, offset, width)."""
+        """Append (1, heads, n, width) arrays. Return everything, (1, heads, offset, width)."""
         self.append(self.codec.encode(keys, values))
         return self.codec.fetch(self.past())
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of `N` tokens that come next, or mlx-lm's word for it where one fits."""
+        """Return the mask of the next `N` tokens, or mlx-lm's name for it if one fits."""
         if window_size is not None or (return_array and N > 1):
             return causal_mask(N, self.offset, window_size)
         return None if N == 1 else "causal"
 
     def size(self) -> int:
-        """Return the tokens held."""
+        """Return the number of stored tokens."""
         return self.offset
 
 

@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `put_along_axis` partly untyped)
-"""Talks to MLX: KV of which a row keeps its first tokens (sinks) and its last ones (a window).
+"""Talks to MLX: KV that keeps a row's first tokens (sinks) and its last ones (a window).
 
-The token at position p sees position q where q is one of the first `sinks`, or p - q < `tokens`;
-the chunks in which a prompt came change nothing. Positions are those of the text, for keys are
-held as they were rotated. Position p lies in place p, and where all places are taken, in that of
-the oldest which is no sink; attention does not ask for the order of what it sees. So each row of a
-batch has its own next place, and nothing is moved when rows join and leave.
+The token at position p sees position q if q is one of the first `sinks`, or p - q < `tokens`; chunk
+sizes do not matter. Positions are those of the text, because keys are stored rotated. Position p is
+in place p; when all places are taken, it replaces the oldest token that is no sink, because
+attention does not depend on order. So each row of a batch has its own next place, and nothing moves
+when rows join and leave.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ GROWTH_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class SinkWindow:
-    """What is kept of a row: the first `sinks` tokens and the last `tokens`."""
+    """What a row keeps: the first `sinks` tokens and the last `tokens`."""
 
     sinks: int
     tokens: int
 
     @property
     def places(self) -> int:
-        """Return the most tokens that are kept."""
+        """Return the maximum number of kept tokens."""
         return self.sinks + self.tokens
 
     def place_of(self, position: int) -> int:
-        """Return where the token at a position lies while it is kept."""
+        """Return the place of the token at a position."""
         if position < self.places:
             return position
         return self.sinks + (position - self.sinks) % self.tokens
 
     def position_in(self, place: mx.array, length: int | mx.array) -> mx.array:
-        """Return the position of what lies in each place of a row of `length` tokens (for an array,
-        of each row); a place that has nothing gives one that is not below `length`."""
+        """Return the position stored in each place of a row of `length` tokens (an array: of each
+        row). An empty place yields a position of at least `length`."""
         last = length - 1
         behind = (last - place) % self.tokens
         return mx.where((place < self.sinks) | (place > last), place, last - behind)
@@ -50,15 +50,15 @@ class SinkWindow:
     def sees(
         self, these: mx.array, those: mx.array, length: int | mx.array, narrower: int | None
     ) -> mx.array:
-        """Return whether each of `these` positions sees `those`, which are of a row of `length`
-        tokens. `narrower` is a window that the model itself has."""
+        """Return whether each of `these` positions sees `those`, which belong to a row of `length`
+        tokens. `narrower` is a window of the model itself."""
         seen = (those < length) & (those <= these)
         seen = seen & ((those < self.sinks) | (these - those < self.tokens))
         return seen if narrower is None else seen & (these - those < narrower)
 
 
 class WindowKV(LayerKV):
-    """One attention layer of one row: what the model calls a cache."""
+    """One attention layer of one row, as the model's cache."""
 
     def __init__(self, window: SinkWindow) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class WindowKV(LayerKV):
         return WindowBatchKV(rows)
 
     def past(self) -> Parts:
-        """Return what is kept, each (1, heads, places taken, width)."""
+        """Return the kept parts, each (1, heads, places taken, width)."""
         return tuple(part[:, :, : self.size()] for part in self.parts)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Take in (1, heads, n, width) arrays. Return all that one of the n tokens sees."""
+        """Append (1, heads, n, width) arrays. Return everything that one of the n tokens sees."""
         count = keys.shape[2]
         if count == 1:
             self._write((keys, values))
@@ -93,7 +93,7 @@ class WindowKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of `N` tokens that come next, or mlx-lm's word for it where one fits."""
+        """Return the mask of the next `N` tokens, or mlx-lm's name for it if one fits."""
         if window_size is None and N == 1:
             return None
         stop = self.offset + N
@@ -108,22 +108,22 @@ class WindowKV(LayerKV):
         return self.window.sees(these[:, None], those[None], stop, window_size)
 
     def size(self) -> int:
-        """Return the tokens kept."""
+        """Return the number of kept tokens."""
         return min(self.offset, self.window.places)
 
     def _write(self, new: Parts) -> None:
-        """Put one token in its place."""
+        """Write one token to its place."""
         place = self.window.place_of(self.offset)
         if not self.parts or place >= self.parts[0].shape[2]:
             room = min(place + GROWTH_TOKENS, self.window.places)
             past = self.past() or tuple(part[:, :, :0] for part in new)
             self.parts = tuple(_widened(part, room) for part in past)
-        for part, one in zip(self.parts, new, strict=True):
-            part[:, :, place : place + 1] = one
+        for part, token in zip(self.parts, new, strict=True):
+            part[:, :, place : place + 1] = token
         self.offset += 1
 
     def _kept(self, seen: Parts, count: int) -> Parts:
-        """Return what is kept of the past with `count` tokens after it, each in its place."""
+        """Return what remains of the past plus `count` tokens, each in its place."""
         stop = self.offset + count
         if stop <= self.window.places:
             return seen
@@ -148,27 +148,26 @@ class WindowBatchKV(LayerKV):
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's next: one figure where they agree, else (rows,)
-        int32."""
+        """Return the tokens before each row's next one: an int if all agree, else (rows,) int32."""
         first = self.lengths[0]
         return first if self.lengths.count(first) == len(self.lengths) else mx.array(self.lengths)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Take in one token of each row, (rows, heads, 1, width). Return all places that one of
-        them may see."""
+        """Append one token per row, (rows, heads, 1, width). Return all places that one of them may
+        see."""
         places = [self.window.place_of(length) for length in self.lengths]
         if max(places) >= self.parts[0].shape[2]:
             room = min(max(places) + GROWTH_TOKENS, self.window.places)
             self.parts = tuple(_widened(part, room) for part in self.parts)
         new = (keys, values)
         if places.count(places[0]) == len(places):
-            for part, one in zip(self.parts, new, strict=True):
-                part[:, :, places[0] : places[0] + 1] = one
+            for part, tokens in zip(self.parts, new, strict=True):
+                part[:, :, places[0] : places[0] + 1] = tokens
         else:
             at = mx.array(places)[:, None, None, None]
             self.parts = tuple(
-                mx.put_along_axis(part, mx.broadcast_to(at, one.shape), one, axis=2)
-                for part, one in zip(self.parts, new, strict=True)
+                mx.put_along_axis(part, mx.broadcast_to(at, tokens.shape), tokens, axis=2)
+                for part, tokens in zip(self.parts, new, strict=True)
             )
         self.lengths = [length + 1 for length in self.lengths]
         seen = self.size()
@@ -177,8 +176,8 @@ class WindowBatchKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """Return (rows, 1, 1, places) for one more token of each row, or None where every row sees
-        all of it."""
+        """Return (rows, 1, 1, places) for one more token per row, or None if every row sees all of
+        it."""
         stops = [length + N for length in self.lengths]
         seen = min(max(stops), self.window.places)
         if window_size is None and min(stops) >= seen:
@@ -188,11 +187,11 @@ class WindowBatchKV(LayerKV):
         return self.window.sees(after - 1, those, after, window_size)
 
     def extend(self, other: WindowBatchKV) -> None:
-        """Take in the rows of another batch, after those that are here."""
+        """Append the rows of another batch."""
         room = max(self.parts[0].shape[2], other.parts[0].shape[2])
         self.parts = tuple(
-            mx.concatenate([_widened(one, room), _widened(more, room)])
-            for one, more in zip(self.parts, other.parts, strict=True)
+            mx.concatenate([_widened(own, room), _widened(more, room)])
+            for own, more in zip(self.parts, other.parts, strict=True)
         )
         self.lengths += other.lengths
 
@@ -205,19 +204,19 @@ class WindowBatchKV(LayerKV):
         )
         return row
 
-    def filter(self, kept: mx.array) -> None:
-        """Drop all rows but `kept`, in that order."""
-        slots: list[int] = kept.tolist()  # pyright: ignore[reportAssignmentType]
+    def filter(self, rows: mx.array) -> None:
+        """Drop all rows but `rows`, in that order."""
+        slots: list[int] = rows.tolist()  # pyright: ignore[reportAssignmentType]
         self.lengths = [self.lengths[slot] for slot in slots]
-        self.parts = tuple(part[kept] for part in self.parts)
+        self.parts = tuple(part[rows] for part in self.parts)
 
     def size(self) -> int:
-        """Return the places that rows take."""
+        """Return the number of places in use."""
         return min(max(self.lengths), self.window.places)
 
 
 def _widened(part: mx.array, room: int) -> mx.array:
-    """Return the array with room for so many tokens."""
+    """Return the array enlarged to `room` tokens."""
     rows, heads, taken, width = part.shape
     if taken >= room:
         return part

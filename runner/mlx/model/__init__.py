@@ -1,1 +1,1 @@
-"""A model as the engine runs it: loaded, looked at, its forward compiled, on so many cores."""
+"""A model as the engine runs it: loading, capabilities, compiled forward, CPU cores."""

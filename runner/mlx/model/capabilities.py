@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: what is true of a loaded model, found by asking it.
+"""Talks to MLX: finds out what a loaded model can do by running it.
 
-The bytes a token costs are measured on a real cache after a real forward, not read from the
-configuration; whether rows of unlike length may share a batch is decided by computing
-two of them both ways and comparing. So is whether the model's attention takes KV of fewer bits as
-it is held, and whether it can see a window of it.
+The bytes per token are measured on a real cache after a real forward, not read from the
+configuration. Whether rows of different length may share a batch is decided by computing two rows
+both ways and comparing. So is whether the model's attention can read reduced-precision KV directly,
+and whether it supports a window.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CODED_TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a model keeps what it has read: `codecs[i]` holds the ordinary KV of layer i, which may
-    keep something else (None). Of the layers `windowed` a row keeps a `window`."""
+    """The KV layout of a model. `codecs[i]` stores the ordinary KV of layer i; None: the layer
+    keeps something else. In the layers `windowed` a row keeps a `window`."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int
@@ -63,21 +63,24 @@ class Shape:
 
     @property
     def narrowed(self) -> int:
-        """Return how many layers hold their KV in fewer bits."""
+        """Return how many layers store their KV in reduced precision."""
         return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
 
     def readers(self, *, packed: bool) -> list[Codec]:
-        """Return how attention is given what each layer holds in a batch, all being ordinary."""
+        """Return the codecs by which attention reads each layer of a batch; all layers are
+        ordinary."""
         held = [codec for codec in self.codecs if codec is not None]
         return [codec.packed() if packed else codec for codec in held]
 
 
 def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
-    """Return a row's own empty caches, one per layer, ours where the layer's KV is ordinary."""
+    """Return a row's own empty caches, one per layer; ours for layers with ordinary KV."""
     made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
     if shape.window is not None:
         window = shape.window
-        made = [WindowKV(window) if at in shape.windowed else one for at, one in enumerate(made)]
+        made = [
+            WindowKV(window) if at in shape.windowed else empty for at, empty in enumerate(made)
+        ]
     return [
         cache if codec is None else RowKV(reserve, codec)
         for codec, cache in zip(shape.codecs, made, strict=True)
@@ -85,36 +88,36 @@ def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
 
 
 def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
-    """Run a few tokens and return what the model keeps of them, its ordinary KV held as `kind`
-    where that can be. A row has at most `context_tokens` (default: any number)."""
+    """Run a few tokens and return the model's KV layout, with ordinary KV as `kind` if possible. A
+    row has at most `context_tokens` (default: unlimited)."""
     shape = _measured(model, kind)
     tokens = window_of(kind)
     if not tokens or not _sees_a_window(model, shape):
         return shape
     window = SinkWindow(SINKS, tokens)
-    kept = min(window.places, context_tokens or window.places)
+    length = min(window.places, context_tokens or window.places)
     return replace(
         _windowed(shape, window),
         kv_bytes_per_token=0,
-        kv_bytes_fixed=shape.kv_bytes_fixed + kept * shape.kv_bytes_per_token,
+        kv_bytes_fixed=shape.kv_bytes_fixed + length * shape.kv_bytes_per_token,
     )
 
 
 def _windowed(shape: Shape, window: SinkWindow) -> Shape:
-    """Return a shape of which each layer of ordinary KV keeps a window. Its bytes are as before."""
+    """Return the shape with a window in each layer of ordinary KV. Its bytes are unchanged."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
 
 
 def _sees_a_window(model: Any, shape: Shape) -> bool:
-    """Return whether the model says of a window what it says of all KV under the same mask: some
-    attention asks for the order of what it sees. Chunks and single tokens are tried."""
+    """Return whether the model gives the same result with a window as with all KV under the same
+    mask: some attention depends on order. Tries chunks and single tokens."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:
         return False
     wide = new_caches(model, in_full_width(shape), 0)
-    masked = [_Masked(window) if at in narrow.windowed else one for at, one in enumerate(wide)]
+    masked = [_Masked(window) if at in narrow.windowed else cache for at, cache in enumerate(wide)]
     row = _probe(22, shape.vocabulary, 3)
     cuts = (0, 13, 19, 20, 21, 22)
     chunks = [mx.array([row[start:stop]]) for start, stop in pairwise(cuts)]
@@ -133,7 +136,7 @@ def _sees_a_window(model: Any, shape: Shape) -> bool:
 
 
 class _Masked(RowKV):
-    """A layer that keeps everything, and shows what a window keeps."""
+    """A layer that keeps everything but shows only what a window keeps."""
 
     def __init__(self, window: SinkWindow) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ def _measured(model: Any, kind: KvKind) -> Shape:
         codec, held = None, cache
         if type(cache) is KVCache:
             plain: Any = cache
-            keys, values = (one[:, :, : plain.offset] for one in (plain.keys, plain.values))
+            keys, values = (part[:, :, : plain.offset] for part in (plain.keys, plain.values))
             codec = codec_for(kind, keys.shape[-1], values.shape[-1])
             held = RowKV.holding(codec.encode(keys, values), codec)
         codecs.append(codec)
@@ -177,7 +180,7 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """Return (True, bytes per token) of a cache that grows, (False, bytes) of one that does not."""
+    """Return (True, bytes per token) of a growing cache, (False, bytes) of a fixed one."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
@@ -190,8 +193,8 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a model was found to be able to do. `slabs`: a row may leave a hole in the batch.
-    `packs`: in a batch its attention takes KV of fewer bits as it is held."""
+    """What a model was found to support. `slabs`: a row may leave a hole in the batch. `packs`:
+    attention reads reduced-precision KV of a batch directly."""
 
     batches_ragged: bool
     groups: bool
@@ -201,13 +204,15 @@ class Capabilities:
 
 
 def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
-    """Compute two rows of unlike length alone and together, and compare their logits: in full
-    width, for rounding would tell a token's codes apart that were computed another way."""
+    """Compute two rows of different length alone and together, and compare their logits. In full
+    precision, because rounding would differ between two ways of computing."""
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     wide = in_full_width(shape)
     alone = [_alone(model, wide, row) for row in rows]
-    together = _agree(lambda: _together(model, wide, rows), [one[1] for one in alone])
-    grouped = shape.trims and _agree(lambda: _grouped(model, wide, rows), [one[0] for one in alone])
+    together = _agree(lambda: _together(model, wide, rows), [logits[1] for logits in alone])
+    grouped = shape.trims and _agree(
+        lambda: _grouped(model, wide, rows), [logits[0] for logits in alone]
+    )
     narrow = head.narrows and _agree(lambda: [_narrowed(model, wide, head, rows[1])], [alone[1][0]])
     return Capabilities(
         batches_ragged=together,
@@ -219,19 +224,19 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
 
 
 def in_full_width(shape: Shape) -> Shape:
-    """Return a shape whose ordinary KV is all in full width. Its bytes are not to be read."""
+    """Return a shape with all ordinary KV in full precision. Do not read its bytes."""
     return replace(shape, codecs=tuple(codec and FULL_WIDTH for codec in shape.codecs))
 
 
 def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
-    """Return whether attention over KV as it is held gives what it does over KV in full width.
-    Where a code is rounded the other way the logits differ by more than by rounding."""
+    """Return whether attention over stored KV matches attention over full precision. A code rounded
+    the other way differs by more than rounding."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 
 
 def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
-    """Compute rows of every adapter and one of none, alone and together, and compare."""
+    """Compute rows of every adapter and one without, alone and together, and compare."""
     names = ["", *adapters.names]
     rows = [_probe(5, shape.vocabulary, 3 + 2 * at) for at in range(len(names))]
 
@@ -248,8 +253,8 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
 
 
 def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
-    """Return whether decode can be traced, for one row and for more, and gives the same. `packed`:
-    attention is given KV as it is held."""
+    """Return whether a traced decode gives the same results, for one row and for more. `packed`:
+    attention reads stored KV directly."""
     if not shape.trims:
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
@@ -259,7 +264,7 @@ def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
     tolerance = CODED_TOLERANCE if shape.narrowed else None
 
     def traced(some: int) -> Callable[[], list[mx.array]]:
-        """Return what computes the first rows by a trace."""
+        """Return a function that computes the first rows by a trace."""
         return lambda: _together(model, shape, rows[:some], traced=True, packed=packed)
 
     return all(_agree(traced(some), alone[:some], tolerance) for some in (2, 1))
@@ -270,7 +275,8 @@ def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
 
 
 def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array]:
-    """Return a row's logits after its tokens, and after one more (its own first), by itself."""
+    """Return a row's logits after its tokens, and after one more (its own first), computed
+    alone."""
     caches = new_caches(model, shape, 0)
     first = model(mx.array([row]), cache=caches)[0, -1]
     second = model(mx.array([row[:1]]), cache=caches)[0, -1]
@@ -317,7 +323,7 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 
 def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
-    """Return the row's last logits with others behind it: the last position is not its own."""
+    """Return the row's last logits with others after it: the last position is not its own."""
     caches = new_caches(model, shape, 0)
     padded = mx.array([[*row, 0, 0, 0]])
     return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]
@@ -328,17 +334,19 @@ def _agree(
     wanted: Sequence[mx.array],
     tolerance: float | None = None,
 ) -> bool:
-    """Return whether the logits are the same but for rounding; a model that cannot is no error."""
+    """Return whether the logits are equal up to rounding; a model that raises counts as no."""
     try:
-        found = compute()
-        return all(_close(one, other, tolerance) for one, other in zip(found, wanted, strict=True))
+        computed = compute()
+        return all(
+            _close(logits, other, tolerance) for logits, other in zip(computed, wanted, strict=True)
+        )
     except Exception:
         return False
 
 
-def _close(one: mx.array, other: mx.array, tolerance: float | None) -> bool:
+def _close(logits: mx.array, other: mx.array, tolerance: float | None) -> bool:
     if tolerance is None:
         tolerance = TOLERANCE if other.dtype == mx.float32 else HALF_TOLERANCE
-    a, b = one.astype(mx.float32), other.astype(mx.float32)
+    a, b = logits.astype(mx.float32), other.astype(mx.float32)
     scale = mx.maximum(mx.max(mx.abs(b)), 1.0)
     return bool((mx.max(mx.abs(a - b)) <= tolerance * scale).item())

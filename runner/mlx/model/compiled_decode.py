@@ -1,11 +1,10 @@
-"""Talks to MLX: small decode batches through a compiled forward.
+"""Talks to MLX: runs small decode batches through a compiled forward.
 
-Building and dispatching a step's graph costs the host about as much as computing it costs the
-device when model and batch are small. A trace of the whole forward is made once for a shape
-(rows, room) and replayed: for one row a third less processor time on a model of 4 M
-parameters, an eighth on 30 M. A trace wants fixed shapes, so attention runs over the whole
-slab under a mask. Traces are large (some 150 KB a layer), so few are kept, and a shape is
-traced only once it has lasted a few steps.
+If model and batch are small, building and dispatching a step's graph costs the host about as much
+as computing costs the device. A trace of the whole forward is made once per shape (rows, room) and
+replayed. For one row this saves a third of the CPU time on a model of 4 M parameters, an eighth on
+30 M. A trace needs fixed shapes, so attention runs over the whole slab under a mask. Traces are
+large (some 150 KB per layer), so few are kept, and a shape is traced only after a few steps.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ STEADY_STEPS = 12
 KEPT_LAYERS = 64
 
 Place = tuple[mx.array, mx.array, mx.array]
-"""Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the
-column that is written (1,)."""
+"""Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the column
+that is written (1,)."""
 Step = Callable[..., tuple[mx.array, list[Parts]]]
 
 
 class CompiledKV:
-    """One attention layer inside a trace: what the model calls a cache."""
+    """One attention layer inside a trace, as the model's cache."""
 
     def __init__(self, parts: Parts, reader: Codec, place: Place) -> None:
         self.parts = parts
@@ -42,7 +41,7 @@ class CompiledKV:
         reader.mark(self)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write one column, (rows, heads, 1, width). Return the whole slabs, which a mask cuts."""
+        """Write one column, (rows, heads, 1, width). Return the whole slabs; a mask cuts them."""
         new = self._reader.encode(keys, values)
         self.parts = tuple(
             mx.slice_update(part, column, self._stop, axes=(2,))
@@ -53,15 +52,15 @@ class CompiledKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
-        """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if asked."""
+        """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if given."""
         if window_size is None:
             return self._mask
         return self._mask & (mx.arange(self.parts[0].shape[2]) > self._stop - window_size)
 
 
 class CompiledDecode:
-    """The forwards of small batches of one model whose layers are all slabs, with the codec by
-    which the attention of each is given what it holds."""
+    """The forwards of small batches of a model whose layers are all slabs, with the codecs by which
+    attention reads them."""
 
     def __init__(self, model: Any, readers: Sequence[Codec]) -> None:
         self._model = model
@@ -71,7 +70,7 @@ class CompiledDecode:
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
-        """Return (rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
+        """Return (rows, vocabulary) after `batch.open_step`; None if the shape is not traced."""
         shape = (len(batch), batch.shape.room)
         before, steps = self._lasted.get(batch, (shape, -1))
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
@@ -87,11 +86,11 @@ class CompiledDecode:
         return self.run(self._steps[shape], batch)
 
     def trace(self) -> Step:
-        """Return a step that is traced when first called with some shape."""
+        """Return a step function that is traced on its first call with a shape."""
         return mx.compile(self._step)
 
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
-        """Compute one step of the batch by `step`, and put its slabs in their place."""
+        """Compute one step of the batch with `step`, and put its slabs back."""
         stop = batch.shape.stop
         begins = [stop if begin == SlabShape.HOLE else begin for begin in batch.shape.begins]
         offset = mx.array([stop - begin for begin in begins])
@@ -118,10 +117,10 @@ class CompiledDecode:
 
 
 class Traceable(Protocol):
-    """A forward whose small batches can be traced, perhaps."""
+    """A forward whose small batches may be traceable."""
 
     def traces(self) -> bool:
-        """Return whether the model allows it: tried out now."""
+        """Return whether the model allows it; tried out now."""
         ...
 
     def trace(self) -> None:
@@ -130,13 +129,14 @@ class Traceable(Protocol):
 
 
 class TraceStart:
-    """When a forward begins to trace: at load, or once a child has compiled its kernels."""
+    """Decides when a forward begins to trace: at load, or when a child process has compiled its
+    kernels."""
 
     def __init__(
         self, kernels: KernelCache, forward: Traceable, comm: Comm, *, pays: bool, allowed: bool
     ) -> None:
-        """Look for the first time. `pays`: on this rank a trace is faster. `allowed`: all ranks
-        have what it takes."""
+        """Check for the first time. `pays`: a trace is faster on this rank. `allowed`: all ranks
+        meet the requirements."""
         self._kernels = kernels
         self._forward = forward
         self._comm = comm
@@ -147,9 +147,9 @@ class TraceStart:
         self.look()
 
     def look(self) -> None:
-        """Trace from here on, once the kernels are there. The ranks of a group look after the
-        same steps, and begin when all of them can: in a tensor group the order of exchanges
-        follows from the graph, which a trace may order otherwise."""
+        """Start tracing if the kernels exist. The ranks of a group check after the same steps and
+        begin when all of them can. In a tensor group the order of exchanges follows from the graph,
+        which a trace may reorder."""
         if not self._looks:
             return
         kernels = self._comm.least(self._kernels.outlook() if self._pays else Outlook.NEVER)
@@ -158,5 +158,5 @@ class TraceStart:
             self._forward.trace()
 
     def close(self) -> None:
-        """End the child, where one runs."""
+        """End the child process, if one runs."""
         self._kernels.close()

@@ -1,9 +1,9 @@
-"""Talks to BLAS and to a file that this user's runners share: how many threads a busy one may use.
+"""Talks to BLAS and to a file shared by this user's runners: how many threads a busy one may use.
 
-Every runner has a line in the file, which it holds by a lock for life and in which its process id
-stands while it is busy. The cores are divided by the busy runners, of all nodes of this user here:
-BLAS's threads spin while they wait, so together they must not be more than the cores. A step costs
-a look at the clock; ten times a second the file is read.
+Every runner locks a line of the file for life and writes its process id there while it is busy. The
+busy runners of all nodes of this user on this machine divide the cores, because BLAS threads spin
+while they wait and must not exceed the cores. A step costs one look at the clock; the file is read
+ten times a second.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ SetThreads = Callable[[int], object]
 
 
 def share(most: int, cores: int, busy: int) -> int:
-    """Return the threads of one of so many busy runners: at least 1, at most what pays."""
+    """Return the threads of each of `busy` busy runners: at least 1, at most `most`."""
     return max(1, min(most, cores // max(1, busy)))
 
 
 class Threads(Protocol):
-    """The threads of the library that multiplies matrices for one engine."""
+    """The threads of the matrix library of one engine."""
 
     def work(self) -> None:
-        """Take note that a step begins."""
+        """Record that a step begins."""
         ...
 
     def rest(self) -> None:
-        """Take note that there is nothing to do."""
+        """Record that there is no work."""
         ...
 
 
 class OwnThreads:
-    """The threads of a runner that shares with none: they stay as many as they are."""
+    """The threads of a runner that shares with none: a constant number."""
 
     def work(self) -> None:
         """Change nothing."""
@@ -54,8 +54,8 @@ class OwnThreads:
 
 
 class SharedThreads:
-    """The threads of a runner beside others. `most` is what it was started with; `file` is made
-    when it is not there. Where all lines are taken it counts itself alone."""
+    """The threads of a runner beside others. `most` is the initial number. `file` is created if it
+    does not exist. If all lines are taken, the runner counts only itself."""
 
     def __init__(self, file: Path, *, most: int, cores: int, set_threads: SetThreads) -> None:
         self._most, self._cores, self._set_threads = most, cores, set_threads
@@ -71,7 +71,7 @@ class SharedThreads:
         self._line = next(filter(self._takes, range(0, size, _LINE.size)), None)
 
     def work(self) -> None:
-        """Take note that a step begins, and use as many threads as the others leave."""
+        """Record that a step begins, and use the threads that the others leave."""
         now = time.monotonic()
         if self._busy and now - self._looked_at < LOOK_S:
             return
@@ -102,16 +102,16 @@ class SharedThreads:
             _LINE.pack_into(self._map, self._line, pid)
 
     def _count(self) -> int:
-        """Return how many runners are busy, this one among them; a killed one may have left its
-        process id behind."""
+        """Return the number of busy runners, including this one; a killed one may have left its
+        process id."""
         own = os.getpid()
         others = {pid for (pid,) in _LINE.iter_unpack(self._map[:]) if pid not in (0, own)}
         return 1 + sum(os.path.exists(f"/proc/{pid}") for pid in others)
 
 
 def shared_threads(file: Path, cores: int) -> Threads:
-    """Return the threads of the BLAS that was preloaded into this process; they stay what they are
-    where it has one alone, cannot be told, or the file cannot be had."""
+    """Return the threads of the BLAS preloaded into this process. Their number is constant if it
+    has one thread, cannot be read, or the file cannot be opened."""
     preloaded = ctypes.CDLL(None)
     for get, put in _CALLS:
         if hasattr(preloaded, get) and hasattr(preloaded, put):

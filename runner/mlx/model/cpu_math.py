@@ -1,16 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportMissingTypeStubs=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: attention and activations that take a fraction of the time on x86 processors.
+"""Talks to MLX: faster attention and activations on x86 processors.
 
-There MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each, which is a
-third and more of what reading a prompt takes. Here they are sums and products, of which it
-computes several at once. Activations are rational functions, fitted to `tanh` and `erf` by
-least squares that are weighed anew until the largest error is least (Lawson's algorithm);
-powers of two are Taylor's polynomial and an exponent put together by bits. Each is within
-4e-7 of the exact value, and the same value in rows of any number.
+There MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each: a third and more
+of the time of prefill. Here they are sums and products, which MLX vectorises. Activations are
+rational functions, fitted to `tanh` and `erf` by least squares that are reweighted until the
+largest error is minimal (Lawson's algorithm). Powers of two are a Taylor polynomial and an exponent
+assembled from bits. Each is within 4e-7 of the exact value, and independent of the number of rows.
 
-Elsewhere, and of numbers other than float32, everything stays MLX's own.
+On other processors, and for types other than float32, MLX's own functions are used.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from mlx import nn
 from mlx.nn.layers import activations
 
 SCORES_AT_ONCE = 1 << 18
-"""How many scores are computed at once, so that they stay in a core's cache."""
+"""Scores computed at once, so that they stay in a core's cache."""
 LEAST_QUERIES = 32
-"""Fewer queries than these are not cut further: matrix products want some rows."""
+"""Blocks have at least this many queries, because matrix products need some rows."""
 
 Activation = Callable[[mx.array], mx.array]
 
@@ -45,13 +44,13 @@ _POWER_OF_TWO = (
     0.0013333558146428441,
     0.00015403530393381606,
 )
-"""Of 2 to the power of x, for x between -0.5 and 0.5."""
+"""Coefficients of 2 to the power of x, for x between -0.5 and 0.5."""
 _TANH_END = 9.0
 _TANH = (
     (1.0, 0.140999334, 0.00442691433, 4.22986761e-05, 1.11319927e-07, 3.68347762e-11),
     (1.0, 0.474332667, 0.0292044707, 0.000501020043, 2.60617637e-06, 2.95652659e-09),
 )
-"""tanh(x) / x as a ratio of polynomials in x * x, up to `_TANH_END`; beyond it is 1."""
+"""tanh(x) / x as a ratio of polynomials in x * x, up to `_TANH_END`; beyond it tanh is 1."""
 _ERF_END = 4.0
 _ERF = (
     (1.12837914, 0.193535808, 0.0531002364, 0.00388286254, 0.000284541665, 1.98668611e-06),
@@ -64,8 +63,8 @@ MLX_ACTIVATIONS: dict[str, Activation] = {
 
 
 def install() -> None:
-    """Put these in the place of MLX's attention and activations in this process, where they are
-    faster. A model that was traced before keeps what it was traced with."""
+    """Replace MLX's attention and activations in this process, where these are faster. A model
+    traced before keeps its trace."""
     if platform.machine() not in ("x86_64", "AMD64") or mx.default_device() != mx.cpu:
         return
     mx.fast.scaled_dot_product_attention = attention
@@ -83,8 +82,8 @@ def attention(
     mask: mx.array | str | None = None,
     **others: Any,
 ) -> mx.array:
-    """Return what `mx.fast.scaled_dot_product_attention` returns, which also answers for what is
-    not computed here. Causal queries are multiplied with the keys that they see alone."""
+    """Return what `mx.fast.scaled_dot_product_attention` returns; cases not covered here are passed
+    to it. Causal queries are multiplied only with the keys that they see."""
     count, before = queries.shape[2], keys.shape[2] - queries.shape[2]
     ours = queries.dtype == keys.dtype == values.dtype == mx.float32 and before >= 0
     if isinstance(mask, str):
@@ -119,13 +118,13 @@ def attention(
 
 
 def _weighed(scores: mx.array, values: mx.array) -> mx.array:
-    """Return values (..., keys, width) summed by the softmax of scores (..., queries, keys)."""
+    """Return values (..., keys, width) averaged by the softmax of scores (..., queries, keys)."""
     shares = exp_below(scores, scores.max(axis=-1, keepdims=True))
     return shares @ values / shares.sum(axis=-1, keepdims=True)
 
 
 def exp_below(values: mx.array, top: mx.array) -> mx.array:
-    """Return exp(values - top), where no value is above its top."""
+    """Return exp(values - top); no value exceeds its top."""
     # One operand each, so that there is one compiled form of them whatever the shapes.
     mantissa, exponent = _halves(values - top)
     bits = _joined(mx.view(mantissa, mx.int32), mx.view(exponent, mx.int32))
@@ -143,13 +142,13 @@ def gelu(x: mx.array) -> mx.array:
 
 
 def gelu_approx(x: mx.array) -> mx.array:
-    """Return `gelu` as it is approximated by `tanh`."""
+    """Return `gelu` in its `tanh` approximation."""
     return _gelu_approx(x) if x.dtype == mx.float32 else MLX_ACTIVATIONS["gelu_approx"](x)
 
 
 def _bias(mask: mx.array, groups: int) -> mx.array:
-    """Return a mask that broadcasts to (rows, heads, queries, keys) as what is added to scores of
-    (rows, groups, heads of a group, queries, keys)."""
+    """Return the additive bias for scores of (rows, groups, heads of a group, queries, keys), from
+    a mask that broadcasts to (rows, heads, queries, keys)."""
     if mask.dtype == mx.bool_:
         mask = mx.where(mask, mx.array(0.0), mx.array(_LOWEST))
     mask = mask.astype(mx.float32)
@@ -160,7 +159,7 @@ def _bias(mask: mx.array, groups: int) -> mx.array:
 
 
 def _later(start: int, end: int, before: int) -> mx.array:
-    """Return what hides, from each query of a block, the keys behind its own."""
+    """Return the bias that hides later keys from each query of a block."""
     queries = mx.arange(before + start, before + end)[:, None]
     return mx.where(mx.arange(before + end) <= queries, mx.array(0.0), mx.array(_LOWEST))
 
@@ -181,7 +180,7 @@ def _odd_ratio(x: mx.array, end: float, parts: tuple[Sequence[float], Sequence[f
 
 @partial(mx.compile, shapeless=True)
 def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return 2 to a fraction, and the whole part of the exponent in the lowest bits."""
+    """Return 2 to the fraction, and the integer part of the exponent in the lowest bits."""
     # Lower than this the result would be no normal number: it is as good as nothing.
     scaled = mx.maximum(x, -87.0) * _LOG2_E
     rounded = scaled + _ROUNDING

@@ -1,4 +1,4 @@
-"""Talks to MLX: whether it computes on a GPU here, Apple's or NVIDIA's, and what it has taken."""
+"""Talks to MLX: whether it uses a GPU (Apple's or NVIDIA's), and its peak memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import mlx.core as mx
 
 
 def on_gpu() -> bool:
-    """Return whether MLX was built for a GPU that is here."""
+    """Return whether MLX was built for a GPU that is present."""
     return mx.metal.is_available() or mx.cuda.is_available()
 
 
 def taken_bytes() -> int:
-    """Return the most memory that MLX has had, or what it has with what it keeps of it. May be
+    """Return MLX's peak memory, or its current memory including its cache if that is more. May be
     called from any thread."""
     return max(mx.get_peak_memory(), mx.get_active_memory() + mx.get_cache_memory())

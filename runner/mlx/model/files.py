@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false
-"""Talks to the disk: whether a model's files are what MLX can load, in words that name the file.
+"""Talks to the disk: checks whether MLX can load a model's files, and names a bad file.
 
-MLX says of a file that is cut, or is none, what is wrong with it and not which it is. So headers
-are read here before, without the weights: some kilobytes of each file.
+MLX's errors about truncated or invalid files do not name the file. So their headers, some kilobytes
+each, are checked first, without the weights.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BYTES_OF = {
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "C64": 8,
 }  # fmt: skip
-"""A value of each type that MLX reads from safetensors."""
-ANEW = "fetch it anew from where the model came from"
+"""Bytes of one value of each type that MLX reads from safetensors."""
+ANEW = "download it again"
 
 
 def problem_of(folder: Path) -> str | None:
-    """Return what is wrong with the files of a model, and what to do; None where they are sound, as
-    far as their headers tell."""
+    """Return what is wrong with a model's files, and what to do; None if their headers are
+    sound."""
     try:
         family = _family(folder / "config.json")
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def problem_of(folder: Path) -> str | None:
     except (OSError, ValueError, RecursionError) as error:
         return f"config.json cannot be read ({error}); {ANEW}"
     if not family:
-        return f"config.json names no family (model_type); {ANEW}"
+        return f"config.json has no model_type; {ANEW}"
     for path in sorted(folder.glob("model*.safetensors")):
         try:
             why = _wrong(path)
@@ -52,55 +52,57 @@ def problem_of(folder: Path) -> str | None:
 
 
 def unknown_family(folder: Path) -> str | None:
-    """Return that mlx-lm does not know a model's family, for one that it did not open; None where
-    it knows it. The folder's `config.json` can be read."""
+    """Return that mlx-lm does not support the family of a model that it did not open; None if it
+    does. The folder's `config.json` must be readable."""
     family = _family(folder / "config.json")
     name = MODEL_REMAPPING.get(family, family)
     named = re.fullmatch(r"[A-Za-z0-9_-]+", name) is not None
     if named and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None:
         return None
-    text = f"mlx-lm {version('mlx-lm')}, which is installed, knows no family '{family}'"
-    return f"{text}; a later one may, or take another model"
+    text = f"mlx-lm {version('mlx-lm')} (installed) does not support the model family '{family}'"
+    return f"{text}; a later version may; otherwise use another model"
 
 
 def _family(config: Path) -> str:
-    said: Any = json.loads(config.read_text())
-    if not isinstance(said, dict):
-        raise ValueError("it is no JSON object")
-    family = cast(dict[str, Any], said).get("model_type")
+    content: Any = json.loads(config.read_text())
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    family = cast(dict[str, Any], content).get("model_type")
     return family if isinstance(family, str) else ""
 
 
 def _wrong(path: Path) -> str | None:
-    """Return what is wrong with a safetensors file; None where header and size fit each other.
-    Raises OSError."""
+    """Return what is wrong with a safetensors file; None if header and size match. Raises
+    OSError."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         begin = file.read(LENGTH_BYTES)
         length = struct.unpack("<Q", begin)[0] if len(begin) == LENGTH_BYTES else 0
         if not 0 < length <= MAX_HEADER_BYTES:
-            return "is empty or cut" if size <= LENGTH_BYTES else "is no safetensors file"
+            return "is empty or truncated" if size <= LENGTH_BYTES else "is not a safetensors file"
         header = file.read(length)
     if len(header) < length:
-        return f"is cut: {size:,} of {LENGTH_BYTES + length:,} bytes or more"
+        return f"is truncated: {size:,} of at least {LENGTH_BYTES + length:,} bytes"
     try:
         entries = cast(dict[str, Any], json.loads(header))
         entries.pop("__metadata__", None)
-        ends = [int(one["data_offsets"][1]) for one in entries.values()]
-        odd = next((text for name, one in entries.items() if (text := _odd(name, one))), None)
+        ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+        odd = next((text for name, entry in entries.items() if (text := _odd(name, entry))), None)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        return "is no safetensors file, or its header is spoilt"
+        return "is not a safetensors file, or its header is corrupt"
     whole = LENGTH_BYTES + length + max(ends, default=0)
-    return f"is cut: {size:,} of {whole:,} bytes" if size < whole else odd
+    return f"is truncated: {size:,} of {whole:,} bytes" if size < whole else odd
 
 
 def _odd(name: str, entry: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a tensor's place in its file; None where it is as it has to be.
-    Raises KeyError, TypeError or ValueError for what is no such entry."""
+    """Return what is wrong with a tensor's header entry; None if it is valid. Raises KeyError,
+    TypeError or ValueError for a malformed entry."""
     dtype, (first, last) = str(entry["dtype"]), entry["data_offsets"]
     if dtype not in BYTES_OF:
-        return f"has {name} in a type that MLX does not read ({dtype[:40]})"
+        return f"stores {name} in a type that MLX does not read ({dtype[:40]})"
     wanted = math.prod(map(int, entry["shape"])) * BYTES_OF[dtype]
     return (
-        f"has {last - first:,} bytes for {name}, not {wanted:,}" if wanted != last - first else None
+        f"has {last - first:,} bytes for {name}; {wanted:,} are required"
+        if wanted != last - first
+        else None
     )

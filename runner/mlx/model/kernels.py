@@ -1,9 +1,9 @@
 """Talks to MLX's kernel cache, and to a process that fills it.
 
-Without a GPU, MLX compiles a traced forward's kernels with the system's C++ compiler: some
-ten processor seconds per model and machine, kept in the temporary folder from then on. That
-is no reason to keep a model from being ready, so a niced child does it while rows are
-served untraced; once it is done the engine traces. The child ends with its parent.
+Without a GPU, MLX compiles a traced forward's kernels with the system's C++ compiler. That takes
+some ten CPU seconds per model and machine; the result is cached in the temporary folder. The model
+must not wait for that. So a niced child process compiles while rows run untraced, and the engine
+traces afterwards. The child ends with its parent.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from runner.mlx.model import cpu_math
 from runner.mlx.model.device import on_gpu
 
 MOST_WEIGHTS_BYTES = 1 << 30
-"""The child reads the weights too: larger models are traced only if that was done before."""
+"""The child reads the weights too, so larger models are traced only if their kernels already
+exist."""
 NICENESS = 10
 PARENT_CHECK_S = 0.5
 
 
 class Outlook(IntEnum):
-    """How it stands with a model's kernels, worst first."""
+    """State of a model's kernels, worst first."""
 
     NEVER = 0
     SOON = 1
@@ -40,10 +41,10 @@ class Outlook(IntEnum):
 
 
 class KernelCache:
-    """Whether one model's kernels are there, and the child that makes them."""
+    """Checks whether one model's kernels exist, and runs the child that makes them."""
 
     def __init__(self, path: Path, weights_bytes: int, kind: KvKind = "full") -> None:
-        """`kind` of KV is what the trace will hold."""
+        """`kind` is the KV kind of the trace."""
         self._path = path
         self._kind: KvKind = kind
         self._small = weights_bytes <= MOST_WEIGHTS_BYTES
@@ -51,11 +52,11 @@ class KernelCache:
 
     @property
     def warm(self) -> bool:
-        """Return whether all kernels of this model are there."""
+        """Return whether all kernels of this model exist."""
         return on_gpu() or _mark(self._path, self._kind).exists()
 
     def fill(self) -> None:
-        """Start the child, where that is worth it."""
+        """Start the child, if that is worthwhile."""
         if not self._small:
             return
         module = "runner.mlx.model.kernels"
@@ -76,13 +77,13 @@ class KernelCache:
         threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
     def outlook(self) -> Outlook:
-        """Return whether the kernels are there, or will be when the child has ended."""
+        """Return whether the kernels exist, or will exist when the child has ended."""
         if self._child is not None and self._child.poll() is None:
             return Outlook.SOON
         return Outlook.WARM if self.warm else Outlook.NEVER
 
     def close(self) -> None:
-        """End the child, where one runs."""
+        """End the child, if one runs."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -90,23 +91,23 @@ class KernelCache:
 
 
 def _mark(path: Path, kind: KvKind) -> Path:
-    """Return the file that says that all kernels of this configuration were compiled, for a kind of
-    KV, with what these versions of MLX and of our own functions trace."""
+    """Return the marker file for compiled kernels of this configuration and KV kind, with these
+    versions of MLX and of our traced functions."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
-    said = config + mlx.encode() + _own_functions() + (b"" if kind == "full" else kind.encode())
-    name = hashlib.sha256(said).hexdigest()[:16]
+    facts = config + mlx.encode() + _own_functions() + (b"" if kind == "full" else kind.encode())
+    name = hashlib.sha256(facts).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / "mlx" / mlx / "cpu" / f"traced-{name}"
 
 
 @functools.cache
 def _own_functions() -> bytes:
-    """Return the source of the functions of ours that a trace holds."""
+    """Return the source of our functions that a trace contains."""
     return Path(cpu_math.__file__).read_bytes()
 
 
 def main() -> None:
-    """Trace as the engine will, in the child, which compiles what is missing."""
+    """Trace as the engine will, in the child, to compile missing kernels."""
     from runner.mlx.model.capabilities import measure, trace_agrees, try_out
     from runner.mlx.model.last_token_head import LastTokenHead
     from runner.mlx.model.load import load_weights

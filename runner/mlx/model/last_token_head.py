@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: project only the positions that will be sampled.
+"""Talks to MLX: projects only the positions that will be sampled.
 
-A model projects every position of a prompt onto the vocabulary, of which all but the last
-are thrown away. `LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied
-embeddings) and lets a forward choose the positions first. Where none is found the logits
-are picked afterwards, at full cost; `narrows` says which, and the load tests it.
+A model projects every position of a prompt onto the vocabulary, but only the last is used.
+`LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied embeddings) and lets a
+forward select the positions first. If none is found, the logits are selected afterwards, at full
+cost; `narrows` says which, and the load tests it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mlx import nn
 
 
 class LastTokenHead:
-    """Chooses positions of a forward's output before (or, failing that, after) projection."""
+    """Selects positions of a forward's output before projection, or after it if that is
+    impossible."""
 
     def __init__(self, model: nn.Module) -> None:
         self._rows: mx.array | None = None
@@ -71,7 +72,7 @@ class LastTokenHead:
 
 
 class _Narrowing(nn.Module):
-    """A projection behind a choice of positions."""
+    """A projection after a selection of positions."""
 
     def __init__(self, inner: nn.Module, narrowed: Callable[[mx.array], mx.array]) -> None:
         super().__init__()

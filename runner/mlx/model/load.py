@@ -1,11 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: a model directory becomes a model in memory, and facts about it.
+"""Talks to MLX: loads a model directory into memory and reads facts about it.
 
-Weights come from safetensors only, and no code from the directory is ever run. They are
-brought in one by one in the calling thread, which owns them from then on, so that the
-progress reported is of bytes that are really there.
+Reads weights from safetensors only, and never runs code from the directory. The calling thread
+loads them one by one and then owns them, so the reported progress is of bytes in memory.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from runner.mlx.ranks.layer_probe import Unsplittable
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_CACHED_BYTES = 32 << 20
-"""Of memory that was read into and is not needed any more, which MLX keeps for reuse."""
+"""Bytes of freed read buffers that MLX keeps for reuse."""
 DEFAULT_CONTEXT_TOKENS = 4096
 
 OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
-"""(module, config.json) to what this process calls and the weights to bring in for it.
-Unsplittable where a rank cannot have its part."""
+"""Maps (module, config.json) to what this process calls and the weights to load for it. Raises
+Unsplittable if a rank cannot have its part."""
 
 
 class UnloadableModel(Exception):
@@ -42,8 +41,8 @@ class UnloadableModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """`config` is the directory's config.json with generation_config.json's end tokens. `model` is
-    what is called: the module, or a rank's `StageModel` of it."""
+    """`config` is the directory's config.json with the end tokens of generation_config.json.
+    `model` is what is called: the module, or a rank's `StageModel` of it."""
 
     module: nn.Module
     model: Any
@@ -64,8 +63,8 @@ def load_weights(
     progress: Callable[[LoadProgress], None],
     own_part: OwnPart = whole,
 ) -> LoadedWeights:
-    """Return the model in `path`, or this rank's part of it, with its weights evaluated by the
-    calling thread. `progress` hears bytes as they come. UnloadableModel says why not."""
+    """Return the model in `path`, or this rank's part of it, its weights evaluated by the calling
+    thread. `progress` gets the bytes loaded so far. UnloadableModel says why it cannot."""
     cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     model, config = open_model(path)
@@ -87,25 +86,26 @@ def load_weights(
 
 
 def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model in `path` and its configuration, no weight read yet. UnloadableModel says
-    why not."""
+    """Return the model in `path` and its configuration without reading weights. UnloadableModel
+    says why it cannot."""
     problem = problem_of(path)
     if problem is not None:
         raise UnloadableModel(f"{path.name}: {problem}")
     try:
         return load_model(path, lazy=True, trust_remote_code=False)
     except SystemExit as error:
-        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
+        raise UnloadableModel(f"{path.name}: its architecture exits the process") from error
     except Exception as error:
         why = unknown_family(path) or f"{type(error).__name__}: {error}"
         raise UnloadableModel(f"{path.name}: {why}") from error
 
 
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
-    """Evaluate weights one by one, and return their bytes; `progress` hears how many are there.
+    """Evaluate weights one by one and return their bytes; `progress` gets the bytes so far.
 
-    At no time is more in memory than what is there already, one tensor, and what it is made of: as
-    it is stored where it is cast, its parts where it is put together. Raises RuntimeError."""
+    Peak memory is what is already loaded, one tensor, and its sources: the stored tensor if it is
+    cast, its parts if it is assembled. Raises RuntimeError.
+    """
     total = sum(array.nbytes for array in weights)
     done = 0
     progress(LoadProgress("weights", 0, total))
@@ -119,21 +119,21 @@ def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], Non
 
 
 def computes_in(precision: Precision) -> mx.Dtype | None:
-    """Return the type to compute in; None leaves the weights as stored, right where a GPU is."""
+    """Return the compute dtype; None leaves the weights as stored, which is right with a GPU."""
     if precision == "auto":
         return None if on_gpu() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
 
 
-def context_of(config: dict[str, Any], asked: int | None) -> int:
-    """Return the tokens a row may have: what the model was made for, or less where asked."""
+def context_of(config: dict[str, Any], limit: int | None) -> int:
+    """Return the maximum tokens of a row: the model's context, or `limit` if that is less."""
     text = config.get("text_config") or {}
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
-    found = [
+    lengths = [
         source[n] for source in (config, text) for n in names if isinstance(source.get(n), int)
     ]
-    most = found[0] if found else (asked or DEFAULT_CONTEXT_TOKENS)
-    return min(most, asked) if asked else most
+    most = lengths[0] if lengths else (limit or DEFAULT_CONTEXT_TOKENS)
+    return min(most, limit) if limit else most
 
 
 def end_tokens(config: dict[str, Any]) -> frozenset[int]:

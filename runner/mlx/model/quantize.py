@@ -1,13 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX and the disk: makes a model of another in fewer bits, by mlx-lm's own rules.
+"""Talks to MLX and the disk: quantises a model by mlx-lm's rules.
 
-Opened lazily, packed by `quantize_model`, and then read, computed and written one tensor after the
-other: in memory are the file that is being written and one tensor. The model grows in a folder of
-its own below `.quantizing`, locked while its process lives, and becomes one by a rename, when all
-of it is synced. What a process that was killed leaves there is removed by the next look of the
-worker.
+The model is opened lazily, packed by `quantize_model`, and then read, computed and written tensor
+by tensor. Memory holds the current file and one tensor. The result grows in a folder of its own
+below `.quantizing`, locked while its process lives, and is renamed into place after it is synced.
+The worker's next scan deletes what a killed process left there.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ Weights = dict[str, mx.array]
 
 
 class ModelMaker:
-    """Makes `name`, below the folder `models`, of the model in `source`: see `runner.engine.Maker`.
-    Raises NotMade where there is nothing to begin with."""
+    """Quantises the model in `source` to `name` below the folder `models`: see
+    `runner.engine.Maker`. Raises NotMade if it cannot begin."""
 
     def __init__(
         self,
@@ -65,27 +64,28 @@ class ModelMaker:
         _check_room(models, self._packing)
         self.total_bytes = self._packing.total_bytes
 
-    def make(self, told: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
-        """Write the model and put it in its place; where `stops`, leave without one."""
-        told(LoadProgress("weights", 0, self.total_bytes))
+    def make(self, report: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
+        """Write the model and move it into place; if `stops` returns true, stop without one."""
+        report(LoadProgress("weights", 0, self.total_bytes))
         try:
             with _unfinished_folder(self._models, self._name) as folder:
-                if _write_packed(self._packing, folder, told, stops) and not stops():
+                if _write_packed(self._packing, folder, report, stops) and not stops():
                     _publish(self._source, self._packing, folder, self._models / self._name)
-                    told(LoadProgress("ready", self.total_bytes, self.total_bytes))
+                    report(LoadProgress("ready", self.total_bytes, self.total_bytes))
         except OSError as error:
-            said = f"{self._name} could not be written: {error.strerror or error}"
-            raise NotMade(f"{said}; nothing of it was left: make room, and ask again") from error
+            why = f"{self._name} could not be written: {error.strerror or error}"
+            raise NotMade(
+                f"{why}; its partial files were deleted; free disk space and retry"
+            ) from error
 
     def memory(self) -> EngineMemory:
-        """Return what it takes now."""
         return EngineMemory(mx.get_active_memory(), 0, 0, mx.get_peak_memory())
 
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """A model opened for packing, nothing of it read yet. `files` are the weights of each file to
-    be written; `config` is that of the model that is made."""
+    """A model opened for packing, with nothing read yet. `files` are the weights of each output
+    file; `config` is that of the output."""
 
     config: dict[str, Any]
     files: list[Weights]
@@ -93,18 +93,18 @@ class _Packing:
 
 
 def _open_packing(source: Path, order: Quantizing) -> _Packing:
-    """Return a model as it will be in fewer bits. Raises NotMade."""
+    """Return the lazily quantised model. Raises NotMade."""
     try:
         module, config = open_model(source)
     except UnloadableModel as error:
         raise NotMade(str(error)) from error
     if "quantization" in config or "quantization_config" in config:
-        raise NotMade(f"{order.source} is quantised already; take what it was made from")
+        raise NotMade(f"{order.source} is already quantised; quantise the model it was made from")
     with contextlib.redirect_stdout(io.StringIO()):  # mlx-lm prints how many bits it became
         made, config = quantize_model(module, config, order.group_size, order.bits)
-    if not any("Quantized" in type(one).__name__ for one in made.modules()):
-        text = f"no layer of {order.source} divides into groups of {order.group_size}"
-        raise NotMade(f"{text}; a smaller --group-size may do (32 is the smallest)")
+    if not any("Quantized" in type(layer).__name__ for layer in made.modules()):
+        text = f"no layer of {order.source} is divisible into groups of {order.group_size}"
+        raise NotMade(f"{text}; try a smaller --group-size (the minimum is 32)")
     config[MADE_FROM] = order.source
     weights = cast("list[tuple[str, mx.array]]", tree_flatten(made.parameters()))
     files: list[Weights] = []
@@ -120,8 +120,8 @@ def _open_packing(source: Path, order: Quantizing) -> _Packing:
 
 @contextlib.contextmanager
 def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
-    """Yield an empty folder for a model that is being made, which is gone afterwards. Raises
-    NotMade where another process makes it."""
+    """Yield an empty folder for the output, deleted afterwards. Raises NotMade if another process
+    uses it."""
     folder = models / UNFINISHED / name.replace("/", "--")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -129,7 +129,7 @@ def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NotMade(f"another process makes {name} in the same folder") from None
+            raise NotMade(f"another process is writing {name} to the same folder") from None
         files = folder / "files"
         shutil.rmtree(files, ignore_errors=True)
         files.mkdir()
@@ -142,20 +142,24 @@ def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
 
 
 def _check_room(models: Path, packing: _Packing) -> None:
-    """Raise NotMade where the disk has too little room."""
+    """Raise NotMade if the disk has too little room."""
     free = shutil.disk_usage(models).free
     if packing.total_bytes + DISK_MARGIN_BYTES > free:
         raise NotMade(
-            f"the disk has {free / 1e9:.2f} GB free; {packing.total_bytes / 1e9:.2f} GB are to be "
-            f"written, and {DISK_MARGIN_BYTES / 1e9:.2f} GB stay free: make room"
+            f"not enough disk space: {packing.total_bytes / 1e9:.2f} GB needed, "
+            f"{free / 1e9:.2f} GB free, {DISK_MARGIN_BYTES / 1e9:.2f} GB of which "
+            "must stay free; free some space"
         )
 
 
 def _write_packed(
-    packing: _Packing, folder: Path, told: Callable[[LoadProgress], None], stops: Callable[[], bool]
+    packing: _Packing,
+    folder: Path,
+    report: Callable[[LoadProgress], None],
+    stops: Callable[[], bool],
 ) -> bool:
-    """Compute and write all weights, dropping them from `packing`; return False where `stops`
-    had it end before. Raises OSError."""
+    """Compute and write all weights, dropping them from `packing`; return False if `stops` ended
+    it. Raises OSError."""
     count, done, index = len(packing.files), 0, dict[str, str]()
     for number in range(count):
         weights, packing.files[number] = packing.files[number], {}
@@ -165,36 +169,36 @@ def _write_packed(
             mx.eval(array)
             mx.clear_cache()
             done += array.nbytes
-            told(LoadProgress("weights", done, packing.total_bytes))
+            report(LoadProgress("weights", done, packing.total_bytes))
         name = f"model-{number + 1:05}-of-{count:05}.safetensors" if count > 1 else ONE_FILE
         _save(folder / name, weights)
         index |= dict.fromkeys(weights, name)
-    said = {"metadata": {"total_size": packing.total_bytes}, "weight_map": index}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(said, indent=1))
+    contents = {"metadata": {"total_size": packing.total_bytes}, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(contents, indent=1))
     return True
 
 
 def _publish(source: Path, packing: _Packing, folder: Path, target: Path) -> None:
-    """Put the source's other files beside the weights, sync all, and move the folder into its
+    """Copy the source's other files beside the weights, sync everything, and rename the folder into
     place. Raises OSError, NotMade."""
     for path in sorted(source.iterdir()):
         if TAKEN_ALONG.fullmatch(path.name) and path.name not in OF_THE_SOURCE and path.is_file():
             shutil.copyfile(path, folder / path.name)
     save_config(dict(packing.config), folder / "config.json")
-    said = {"how": "derived", "sources": [packing.config[MADE_FROM]]}
-    (folder / ORIGIN_FILE).write_text(json.dumps(said))
+    origin = {"how": "derived", "sources": [packing.config[MADE_FROM]]}
+    (folder / ORIGIN_FILE).write_text(json.dumps(origin))
     for path in folder.iterdir():
         _sync(path)
     _sync(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink() or (target.exists() and any(target.iterdir())):
-        raise NotMade(f"{target} is in the way: move it, or remove it with `shoal rm`")
+        raise NotMade(f"{target} already exists: move it, or remove it with `shoal rm`")
     folder.replace(target)
     _sync(target.parent)
 
 
 def _save(path: Path, weights: Weights) -> None:
-    """Write a file of weights. Raises OSError: MLX tells a full disk as a RuntimeError."""
+    """Write a file of weights. Raises OSError, because MLX reports a full disk as RuntimeError."""
     try:
         mx.save_safetensors(str(path), weights, {"format": "mlx"})
     except RuntimeError as error:

@@ -1,1 +1,1 @@
-"""One model over several ranks: forming the group, what its ranks exchange, and when."""
+"""One model on several ranks: forming the group, and the content and order of its exchanges."""

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` untyped)
-"""Talks to MLX: the exchanges of the collective test, each alone on the one stream of its rank.
+"""Talks to MLX: the exchanges of the collective test, each alone on its rank's single stream.
 
-Every element has a value of its own place and rank: p(i, r) = ((i mod P) x A + r x B) mod P with
-P the largest prime below 2^16. A sum over up to 256 ranks is a whole number below 2^24, exact in
-float32 in any order it was added, so wrong means wrong and not rounded.
+Each element's value depends on its index and rank: p(i, r) = ((i mod P) x A + r x B) mod P with P
+the largest prime below 2^16. A sum over up to 256 ranks is an integer below 2^24, exact in float32
+in any order of addition. So a wrong value is an error, not rounding.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from runner.mlx.ranks.comm import GroupComm, meet
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
 LOOK = 1 << 20
-"""Elements that are made or looked at at once, so that neither takes much memory."""
+"""Elements made or checked at once, to bound memory."""
 
 Expected = Callable[[int, int], mx.array]
-"""(start, stop) to the elements that have to be there."""
+"""Maps (start, stop) to the expected elements."""
 
 
 def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChecks:
     """Meet the other ranks in the calling thread, which makes all exchanges from then on.
-    CannotForm when one of them is not of the group."""
+    CannotForm if one of them does not belong to the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
     return CollectiveChecks(meet(context))
@@ -64,16 +64,16 @@ class CollectiveChecks:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that MLX has held."""
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:
-        """Return whether ones add up to the count of ranks; no rank goes on before all are here."""
+        """Return whether ones add up to the number of ranks; no rank proceeds before all are
+        here."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
         return look("barrier", here, lambda start, stop: mx.full((1,), float(self.size)))
 
     def check_sum(self, elements: int) -> Check:
-        """Return what is wrong in a sum of (elements,) patterns over all ranks."""
+        """Return the errors in a sum of (elements,) patterns over all ranks."""
         self.prepare(elements)
         self.sum_round()
         check = self.check_round()
@@ -81,12 +81,12 @@ class CollectiveChecks:
         return check
 
     def check_gather(self, elements: int) -> Check:
-        """Return what is wrong in all ranks' patterns, gathered in rank order."""
+        """Return the errors in all ranks' patterns, gathered in rank order."""
         gathered = mx.distributed.all_gather(self._pattern(elements), group=self._group)
         mx.eval(gathered)
 
         def expected(start: int, stop: int) -> mx.array:
-            """Return what all ranks give, from `start` to `stop`."""
+            """Return the expected gather, from `start` to `stop`."""
             parts: list[mx.array] = []
             while start < stop:
                 rank, place = divmod(start, elements)
@@ -98,7 +98,7 @@ class CollectiveChecks:
         return look(f"all_gather {elements}", gathered, expected)
 
     def check_relay(self, elements: int) -> Check:
-        """Return what is wrong in patterns passed once up and once down the ring."""
+        """Return the errors in patterns passed once up and once down the ring."""
         rank, size = self._rank, self.size
         up, down = (rank + 1) % size, (rank - 1) % size
         there = self._passed(elements, source=down, target=up)
@@ -106,7 +106,7 @@ class CollectiveChecks:
         both = mx.concatenate([there, back])
 
         def expected(start: int, stop: int) -> mx.array:
-            """Return what comes from below, then from above."""
+            """Return what comes from the rank below, then from the rank above."""
             whole = mx.concatenate([pattern(down, 0, elements), pattern(up, 0, elements)])
             return whole[start:stop]
 
@@ -125,7 +125,7 @@ class CollectiveChecks:
         mx.eval(self._got)
 
     def check_round(self) -> Check:
-        """Return what is wrong in the last round's sum."""
+        """Return the errors in the last round's sum."""
         assert self._got is not None, "a round was made"
         return look(
             f"all_sum {self._elements}",
@@ -148,7 +148,7 @@ class CollectiveChecks:
         return made
 
     def _passed(self, elements: int, *, source: int, target: int) -> mx.array:
-        """Pass the pattern on. Rank 0 begins; a rank that has received sends, so that each send
+        """Pass the pattern on. Rank 0 begins; a rank sends after it has received, so that each send
         meets a receiver."""
         mine = self._pattern(elements)
         if self._rank == 0:
@@ -161,7 +161,7 @@ class CollectiveChecks:
 
 
 def look(name: str, got: mx.array, expected: Expected) -> Check:
-    """Return how many elements of `got` are wrong: every one is compared, a piece at a time."""
+    """Return how many elements of `got` are wrong; compares every element, in pieces."""
     wrong, first = 0, None
     for start, stop in _pieces(got.size):
         differs = got[start:stop] != expected(start, stop)

@@ -1,17 +1,17 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `async_eval` and its kin untyped)
-"""Talks to MLX: what the ranks of a group exchange, forming it included.
+"""Talks to MLX: forms the group and runs its ranks' exchanges.
 
-Two laws. All exchanges of a process happen on one stream, in the order in which its plans name
-them, which is the same on every rank; `exchange_order` keeps it. And an exchange that takes
-nothing in (a `recv`) is given to the device by itself, after all that must come before it, for the
-device may begin independent parts of one graph in any order. A ring's first stage gives it only
-when what it brings is needed (`await_tokens`), and until then computes what does not depend on it.
-On a CPU it is given only once bytes are there, for the device would spin until then (`ring_wait`).
-After the first error of an exchange there must not be another: it could wait for ever.
+Two laws. First, all exchanges of a process run on one stream, in the order of its plans, which is
+the same on every rank; `exchange_order` keeps it. Second, an exchange without inputs (a `recv`) is
+submitted to the device alone, after all that must precede it, because the device may run
+independent parts of one graph in any order. A ring's first stage submits it only when its result is
+needed (`await_tokens`), and computes independent work until then. On a CPU it is submitted only
+when bytes have arrived, because the device would spin until then (`ring_wait`). After the first
+error of an exchange no other is allowed: it could wait forever.
 
-While a request is traced, a stage on a CPU gives what it receives, computes and sends one after the
-other, and waits for each: the same exchanges in the same order, each with its time.
+While a request is traced, a stage on a CPU submits receives, computation and sends one by one, and
+waits for each: the same exchanges in the same order, each with its time.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from runner.mlx.ranks.ring_wait import RingWait
 
 AGAIN_S = 0.25
 PATIENCE_S = 0.5
-"""After so long without bytes, the device waits for them by itself."""
+"""After this time without bytes, the device waits for them itself."""
 
 LISTENS_S = 0.1
-"""The last rank of a ring dials rank 0 first of all, and tries again only after a second. It waits
-so long first, for all ranks are told to form at the same time and rank 0 may not listen yet."""
+"""The last rank of a ring connects to rank 0 first, and retries only after a second. It waits this
+long first, because all ranks form at the same time and rank 0 may not listen yet."""
 
 MARK_BYTES = 16
-"""Of what `held_by_all` compares."""
+"""Length of the marks that `held_by_all` compares."""
 
 _sockets: list[int] = []
-"""The ring's, for the life of the process, like MLX's group itself."""
+"""The ring's sockets, for the life of the process, like MLX's group."""
 
 
 def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
     """Join MLX's group; call it in the main thread, before anything else of MLX runs.
 
-    It holds the interpreter until the group has formed, and only an interval timer, whose
-    signals it takes in the main thread alone, can end it. CannotForm says why.
+    It holds the interpreter until the group has formed. Only an interval timer, whose signals
+    arrive in the main thread, can end it. CannotForm says why.
     """
     if not mx.distributed.is_available(group.backend):
         raise CannotForm(f"this machine's MLX has no {group.backend!r} backend")
@@ -70,10 +70,10 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
         previous = signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, deadline_s, AGAIN_S)
         try:
-            found = mx.distributed.init(strict=True, backend=group.backend)
+            joined = mx.distributed.init(strict=True, backend=group.backend)
         except RuntimeError as error:
             raise CannotForm(
-                f"rank {rank} could not join the {group.backend} in {deadline_s:.0f} s: "
+                f"rank {rank} could not join the {group.backend} within {deadline_s:.0f} s: "
                 + in_words(str(error))
             ) from error
         finally:
@@ -82,12 +82,12 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
     if group.backend == "ring":
         ports = {int(address.partition(":")[2]) for rank in group.ranks for address in rank.ring}
         _sockets[:] = ring_sockets(ports)
-    if (found.rank(), found.size()) != (rank, len(group.ranks)):
-        raise CannotForm(f"rank {rank} of {len(group.ranks)} became {found.rank()}")
+    if (joined.rank(), joined.size()) != (rank, len(group.ranks)):
+        raise CannotForm(f"rank {rank} of {len(group.ranks)} joined as rank {joined.rank()}")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Do nothing: a system call that waits comes back because the signal is caught."""
+    """Do nothing: catching the signal interrupts a waiting system call."""
 
 
 def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:
@@ -101,31 +101,31 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
 
 
 def meet(context: RankContext) -> GroupComm:
-    """Return this rank's comm, made in the engine's thread, after `form`. Its first exchange is a
-    proof by every rank that it belongs to the group: CannotForm names one that does not."""
+    """Return this rank's comm, made in the engine's thread, after `form`. The first exchange is
+    every rank's proof that it belongs to the group: CannotForm names a rank that does not."""
     comm = GroupComm(context)
     mine = mx.array(
         list(group_config.greeting(context.secret, context.generation, context.rank)), mx.uint8
     )
-    said: list[int] = mx.distributed.all_gather(mine, group=comm.group).tolist()  # pyright: ignore[reportAssignmentType]
+    proofs: list[int] = mx.distributed.all_gather(mine, group=comm.group).tolist()  # pyright: ignore[reportAssignmentType]
     greetings = [
-        bytes(said[at : at + group_config.GREETING_BYTES])
-        for at in range(0, len(said), group_config.GREETING_BYTES)
+        bytes(proofs[at : at + group_config.GREETING_BYTES])
+        for at in range(0, len(proofs), group_config.GREETING_BYTES)
     ]
     rank = group_config.stranger(context.secret, context.generation, greetings)
     if rank is not None:
-        raise CannotForm(f"rank {rank} of the ring is not the group's")
+        raise CannotForm(f"rank {rank} in the ring does not belong to the group")
     context.met()
     return comm
 
 
 class Comm:
-    """What an engine says to the other ranks of its group, in the engine's thread.
+    """An engine's exchanges with the other ranks of its group, in the engine's thread.
 
-    This one is of a rank that holds the whole model: nothing is held or due, nothing exchanged.
-    What was built is given to the device by `submit`, `submit_or_hold` and `submit_prompt` alone,
-    which do not wait for it (but see `GroupComm`), and what the host waits for was submitted
-    before. `exchange_order` decides what goes when; OutOfOrder is a slip of the caller's.
+    This class is for a rank with the whole model: nothing is held or due, nothing is exchanged.
+    Arrays go to the device only through `submit`, `submit_or_hold` and `submit_prompt`, which do
+    not wait for it (but see `GroupComm`). What the host waits for must be submitted before.
+    `exchange_order` decides the order; OutOfOrder is a caller's error.
     """
 
     size = 1
@@ -135,64 +135,64 @@ class Comm:
     hears = True
     """Whether sampled tokens reach this rank."""
     microbatches = 1
-    """How many parts of a step can be under way at once."""
+    """How many parts of a step can be in flight at once."""
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send the followers a plan, as `SharedPlan` has it, and do not wait."""
+        """Send the followers a plan, as in `SharedPlan`, without waiting."""
 
     def least(self, mine: int) -> int:
-        """Return the least of what all ranks say, each between the same two steps. It waits for
-        all that was built. OutOfOrder while something is being built."""
+        """Return the smallest of all ranks' values, each given between the same two steps. Waits
+        for everything submitted. OutOfOrder while a submission is being built."""
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Give the device what is held, then `arrays` with what arrives for them."""
+        """Submit what is held, then `arrays` with what arrives for them."""
         mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
-        """Give the device the end of a step, or hold it until `flush` where the ranks that
-        follow would wait meanwhile for their next plan."""
+        """Submit the end of a step, or hold it until `flush` if the following ranks would otherwise
+        wait for their next plan."""
         mx.async_eval(arrays)
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Give the device, or hold, a part of a prompt. Return the arrays to wait for it by."""
+        """Submit or hold a part of a prompt. Return the arrays by which to wait for it."""
         everything = [*drawn, *caches]
         mx.async_eval(everything)
         return everything
 
     def flush(self) -> None:
-        """Give the device what is held, in order. It must come before anything else does."""
+        """Submit what is held, in order, before anything else."""
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Have the device receive tokens that are due up to `tokens`, in order, so that they can
-        be waited for."""
+        """Receive due tokens up to `tokens`, in order, so that they can be awaited."""
 
     def settle(self) -> None:
-        """Give the device all that is held or due. OutOfOrder while something is being built."""
+        """Submit all that is held or due. OutOfOrder while a submission is being built."""
 
     def wait_for(self, arrays: list[mx.array]) -> None:
-        """Wait until these, which were submitted, are computed."""
+        """Wait until these submitted arrays are computed."""
         mx.eval(arrays)
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
-        """Return what of a forward's output must be evaluated although no token comes of it."""
+        """Return the parts of a forward's output that must be evaluated although no token depends
+        on them."""
         return []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return the lead's (rows,) int32 sampled tokens, on their way to the other ranks once
-        what is returned is evaluated."""
+        """Return the lead's (rows,) int32 sampled tokens; evaluating the result sends them to the
+        other ranks."""
         return tokens
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Return (count,) int32: a follower's tokens, sampled by the lead from the forward that
-        ended in `out`. Where they do not reach it they are zeros, there when `out` is."""
+        """Return (count,) int32: the tokens that the lead sampled from the forward ending in `out`.
+        If they do not reach this rank they are zeros, ready when `out` is."""
         raise OutOfOrder("a rank alone has no lead to hear tokens from")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """What goes to another rank, or comes from it, in what is being built: `array` is there when it
-    has, `sends`, for one that goes, when it may."""
+    """An exchange in the submission under construction. `array` is ready when the exchange has
+    arrived; `sends`, for a sent one, when it may go."""
 
     what: Crosses
     peer: int
@@ -201,7 +201,7 @@ class Crossing:
     sends: mx.array | None
 
     def tell(self, spans: RankRecorder, *, at: float) -> None:
-        """Note when it went, or was there."""
+        """Record when it was sent or arrived."""
         spans.crossed(
             self.what,
             self.peer,
@@ -215,9 +215,9 @@ class Crossing:
 class GroupComm(Comm):
     """The comm of one rank among others. Made in the engine's thread, after `form`.
 
-    Without Metal the device's queue is short, and who gives it a step waits until most of that
-    step is computed. The lead would have the followers wait for their next plan just as long: it
-    holds the end of a step, tells the next plan, and only then submits what it held.
+    Without Metal the device's queue is short, so submitting a step blocks until most of it is
+    computed. The followers would wait for their next plan for as long. So the lead holds the end of
+    a step, sends the next plan, and then submits what it held.
     """
 
     def __init__(self, context: RankContext) -> None:
@@ -241,51 +241,51 @@ class GroupComm(Comm):
         self._received: mx.array | None = None
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send the followers a plan: the lead's."""
+        """Send the followers a plan; only the lead does."""
         self.context.tell(SharedPlan(plan, covers, barred))
 
     def least(self, mine: int) -> int:
-        """Return the least of what all ranks say; an exchange like others, waited for."""
+        """Return the smallest of all ranks' values; an exchange, awaited."""
         self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
 
     def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return of each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
-        `most`; an exchange like others, waited for, which all ranks make."""
+        """Return for each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
+        `most`. An exchange that all ranks make, awaited."""
         self.settle()
         mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
-        said: list[list[int]] = (
+        gathered: list[list[int]] = (
             mx.distributed.all_gather(mine, group=self.group).reshape(self.size, -1).tolist()
         )  # pyright: ignore[reportAssignmentType]
-        ranks = [bytes(one) for one in said]
+        ranks = [bytes(row) for row in gathered]
         starts = range(0, most * MARK_BYTES, MARK_BYTES)
         held = [{rank[at : at + MARK_BYTES] for at in starts} for rank in ranks]
         return [all(mark in rank for rank in held) for mark in marks]
 
     def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """Return the hidden states of the stage before, (rows, tokens, width), on their way. What
-        is computed from them, and nothing else, is submitted before more are received."""
+        """Return the previous stage's hidden states, (rows, tokens, width), in flight. What is
+        computed from them, and nothing else, must be submitted before the next receive."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
         self._note("hidden", self.context.rank + 1, arriving)
         return arriving
 
     def send_hidden(self, hidden: mx.array) -> mx.array:
-        """Return `hidden`, on its way to the next stage once what is returned is evaluated."""
+        """Return `hidden`; evaluating the result sends it to the next stage."""
         sent = mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
         self._note("hidden", self.context.rank - 1, sent, hidden)
         return sent
 
     def wait_for(self, arrays: list[mx.array]) -> None:
-        """Wait until these are computed, which other ranks may have a part in."""
+        """Wait until these are computed; other ranks may take part."""
         before = self._spans.part
         self._spans.enter("compute")
         mx.eval(arrays)
         self._spans.enter(before)
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
-        """Return `out` where it is sent to the next stage."""
+        """Return `out` if it is sent to the next stage."""
         return [out] if self.pipes and not self.leads else []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
@@ -297,8 +297,8 @@ class GroupComm(Comm):
         return mx.distributed.all_sum(tokens, group=self.group)
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Return a follower's tokens. A first stage submits `out` first, for the lead samples
-        from what comes of it; over a ring they are then due."""
+        """Return a follower's tokens. A first stage submits `out` first, because the lead samples
+        from its result; in a ring the tokens are then due."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             self.submit([out])
@@ -311,17 +311,17 @@ class GroupComm(Comm):
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Give the device what is held, then `arrays`, each once what it takes in is arriving."""
+        """Submit what is held, then `arrays`, each when its input is arriving."""
         self._give(self._order.submit(arrays))
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
-        """Hold `arrays` where this is the lead and a CPU; else submit them."""
+        """Hold `arrays` on a lead with a CPU; else submit them."""
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Hold or submit as a pipeline's lead does with steps, else submit. Return, for what may
-        be held, its tokens or what arrived, and not its caches: these change in place, and the
-        step that changes them may be held."""
+        """Hold or submit as a pipeline's lead does with steps, else submit. If it may be held,
+        return its tokens or what arrived instead of its caches: those change in place, and the step
+        that changes them may be held."""
         everything = [*drawn, *caches]
         if not self.pipes:
             self.submit(everything)
@@ -331,21 +331,18 @@ class GroupComm(Comm):
         return awaited
 
     def flush(self) -> None:
-        """Give the device what is held."""
         self._give(self._order.flush())
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Give the device the tokens that are due, up to `tokens`."""
         self._give(self._order.awaited(tokens))
 
     def settle(self) -> None:
-        """Give the device all that is held or due."""
         self._give(self._order.settled())
 
     def _note(
         self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None
     ) -> None:
-        """Count what crosses; have it timed when it is given, while a request is traced."""
+        """Count a crossing; while a request is traced, also time it at submission."""
         if (way := self._ways.get(peer)) is not None:
             (way.add_received if sends is None else way.add_sent)(crossing.nbytes)
         if self._ring is not None and self._spans.notes:
@@ -373,8 +370,8 @@ class GroupComm(Comm):
             self._received = arrival
 
     def _give_noted(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
-        """Give as `_give` does. Of what was noted while it was built, wait for each exchange by
-        itself: nothing can arrive before it is known to be sent."""
+        """Submit like `_give`, but wait for each recorded exchange alone: nothing can arrive before
+        it is known to be sent."""
         spans = self._spans
         before = spans.part
         for submission in submissions:

@@ -1,13 +1,13 @@
-"""The order in which one rank of a group gives its device what it computes and exchanges.
+"""The order in which one rank of a group submits computation and exchanges to its device.
 
-Pure. A *submission* is what the device is given at once: arrays, and the exchange that they take
-in, if any (`arrival`). `NEXT` is its life. Every rank runs the same plans, and the orders of all
-ranks promise together that the exchanges between any two of them are the same on both sides:
+Pure. A *submission* is given to the device at once: arrays, and the exchange that they consume, if
+any (`arrival`). `NEXT` is its life. Every rank runs the same plans, and together the orders of all
+ranks promise that the exchanges between any two of them match on both sides:
 
 - Submissions reach the device in the order in which they were built, held ones included.
-- What is due (tokens that a stage takes from the lead's side) reaches it by itself, in the order
-  in which it was deferred, no sooner than it is awaited.
-- Each is submitted once. What is awaited has been submitted before, or is submitted now.
+- Due submissions (tokens that a stage receives from the lead's side) reach it alone, in the order
+in which they were deferred, not before they are awaited.
+- Each is submitted once. What is awaited was submitted before, or is submitted now.
 - A call that would break this raises OutOfOrder and changes nothing.
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 A = TypeVar("A")
-"""What the device computes. Compared by identity alone."""
+"""What the device computes. Compared by identity only."""
 N = TypeVar("N")
-"""What a caller notes of a submission."""
+"""A caller's record about a submission."""
 State = Literal["building", "held", "due", "submitted"]
 Signal = Literal["submit", "hold", "defer", "flush", "await"]
 
@@ -34,13 +34,13 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
 
 
 class OutOfOrder(Exception):
-    """The caller would have this rank exchange in another order than its neighbours."""
+    """The caller would make this rank exchange in another order than its neighbours."""
 
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[A, N]):
-    """What the device is given at once. `arrival`, where it is not None, is taken in by `arrays`
-    and by nothing else. `notes` are what the caller has noted of it while it was built."""
+    """Given to the device at once. `arrays`, and nothing else, consume `arrival` if it is not None.
+    `notes` are the caller's records from its construction."""
 
     arrays: Sequence[A]
     arrival: A | None = None
@@ -48,7 +48,7 @@ class Submission(Generic[A, N]):
     state: State = "building"
 
     def signal(self, signal: Signal) -> None:
-        """Move on by the table. OutOfOrder where it has no such way."""
+        """Move on by the table. OutOfOrder if it does not allow the signal."""
         after = NEXT[self.state].get(signal)
         if after is None:
             raise OutOfOrder(f"a submission that is {self.state} cannot take {signal!r}")
@@ -60,8 +60,8 @@ class Submission(Generic[A, N]):
 
 
 class ExchangeOrder(Generic[A, N]):
-    """One rank's order. Each call that submits returns what the device is to be given now, in
-    order. `holds`: what `submit_or_hold` is given waits for a flush."""
+    """One rank's order. Each submitting call returns what the device must get now, in order.
+    `holds`: submissions of `submit_or_hold` wait for a flush."""
 
     def __init__(self, *, holds: bool) -> None:
         self.holds = holds
@@ -72,36 +72,38 @@ class ExchangeOrder(Generic[A, N]):
 
     @property
     def arriving(self) -> list[A]:
-        """Return the arrival that what is being built takes in; empty where there is none."""
+        """Return the arrival that the submission under construction consumes; empty if there is
+        none."""
         return [] if self._arrival is None else [self._arrival]
 
     def take_in(self, arrival: A) -> None:
-        """Have what is being built take in `arrival`. OutOfOrder while an earlier one has not been
-        submitted or held: the device may begin two in either order."""
+        """Make the submission under construction consume `arrival`. OutOfOrder while an earlier one
+        is neither submitted nor held, because the device may begin two in either order."""
         if self._arrival is not None:
             raise OutOfOrder("more arrives before what takes in the last was submitted")
         self._arrival = arrival
 
     def note(self, what: N) -> None:
-        """Note something of what is being built, or is deferred next."""
+        """Record a note for the submission under construction, or the next deferred one."""
         self._notes.append(what)
 
     def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
-        """End what is being built. Return what is held, then it; what is due stays due."""
+        """Finish the submission under construction. Return what is held, then it; due ones stay
+        due."""
         return [*self.flush(), *self._built(arrays, "submit")]
 
     def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
-        """End what is being built, and hold it where this rank holds."""
+        """Finish the submission under construction, and hold it if this rank holds."""
         if not self.holds:
             return self.submit(arrays)
         self._held.extend(self._built(arrays, "hold"))
         return []
 
-    def defer(self, told: A) -> None:
-        """Let `told`, which takes in an exchange alone, be due: submitted once it is awaited.
-        OutOfOrder while something is being built."""
+    def defer(self, tokens: A) -> None:
+        """Make `tokens`, which consumes only an exchange, due: submitted when awaited. OutOfOrder
+        while a submission is being built."""
         self._expect_nothing_built()
-        due = Submission([told], told, self._taken_notes())
+        due = Submission([tokens], tokens, self._taken_notes())
         due.signal("defer")
         self._due.append(due)
 
@@ -109,22 +111,22 @@ class ExchangeOrder(Generic[A, N]):
         """Return what is held, in order."""
         return _submitted(self._held, len(self._held), "flush")
 
-    def awaited(self, told: A) -> list[Submission[A, N]]:
-        """Return what is due up to `told`; nothing where `told` was submitted already. OutOfOrder
-        where it is held: who waits for it would wait for ever."""
-        if any(one.holds(told) for one in self._held):
+    def awaited(self, tokens: A) -> list[Submission[A, N]]:
+        """Return the due submissions up to `tokens`; nothing if `tokens` was already submitted.
+        OutOfOrder if it is held: waiting for it would never end."""
+        if any(submission.holds(tokens) for submission in self._held):
             raise OutOfOrder("what is awaited is held: flush first")
-        count = next((at for at, due in enumerate(self._due, 1) if due.holds(told)), 0)
+        count = next((at for at, due in enumerate(self._due, 1) if due.holds(tokens)), 0)
         return _submitted(self._due, count, "await")
 
     def settled(self) -> list[Submission[A, N]]:
-        """Return all that is held and due. OutOfOrder while something is being built."""
+        """Return all that is held and due. OutOfOrder while a submission is being built."""
         self._expect_nothing_built()
         return [*self.flush(), *_submitted(self._due, len(self._due), "await")]
 
     def _built(self, arrays: Sequence[A], signal: Signal) -> list[Submission[A, N]]:
         if self._due:
-            arrays = [one for one in arrays if not any(due.holds(one) for due in self._due)]
+            arrays = [array for array in arrays if not any(due.holds(array) for due in self._due)]
         if not arrays and self._arrival is None:
             return []
         built = Submission(arrays, self._arrival, self._taken_notes())

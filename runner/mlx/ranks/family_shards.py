@@ -3,11 +3,11 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: tensor shards of families that mlx-lm does not shard: Qwen3-Next and Nemotron-H.
 
-Heads, the groups of a mixer and the inner sides of MLPs and experts are divided evenly between the
-ranks; routers, norms over one head and latent projections are whole on each. Where something does
-not divide, Unsplittable names it. A block's ranks hold parts of a sum after its last projection,
-and the sum is made there: an exchange for each mixer, MLP or mixture, as in mlx-lm's own shards.
-Arrays are cut lazily, so a rank reads what it keeps.
+Heads, mixer groups and the inner dimensions of MLPs and experts are divided evenly between the
+ranks. Routers, norms over one head and latent projections are whole on each. If a size does not
+divide, Unsplittable names it. A block's ranks hold partial sums after its last projection and add
+them there: one exchange per mixer, MLP or mixture, as in mlx-lm's own shards. Arrays are cut
+lazily, so a rank reads only what it keeps.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from mlx.nn.layers.distributed import shard_inplace, shard_linear
 from runner.mlx.ranks.layer_probe import Unsplittable, retype
 
 Segments = int | list[int]
-"""Parts of an output that are cut each by itself: how many equal ones, or where one ends."""
+"""Parts of an output that are cut separately: how many equal ones, or where each ends."""
 
 
 def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
-    """Return what shards a model of this family, given it and the group; None: nothing here."""
+    """Return the function that shards a model of this family, given it and the group; None if there
+    is none here."""
     return OWN_SHARDS.get(type(module).__module__.rpartition(".")[2])
 
 
 def divided(what: str, count: int, size: int) -> int:
-    """Return a rank's part of a count. Unsplittable where it does not divide."""
+    """Return a rank's part of a count. Unsplittable if it does not divide."""
     if count % size:
         raise Unsplittable(f"{what} = {count} is not divisible by {size} ranks")
     return count // size
@@ -53,7 +54,7 @@ def _qwen3_next(module: Any, group: Any) -> None:
 
 
 def _gated_delta_net(mixer: Any, group: Any) -> None:
-    """Cut by key heads: a key head lies together with its value heads in both projections."""
+    """Cut by key heads: a key head stays together with its value heads in both projections."""
     size = group.size()
     heads = divided("linear_num_key_heads", mixer.num_k_heads, size)
     keys = mixer.key_dim
@@ -69,7 +70,7 @@ def _gated_delta_net(mixer: Any, group: Any) -> None:
 
 
 def _qwen3_next_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, the shared one too; the block itself makes the one sum."""
+    """Cut every expert, including the shared one; the block makes the one sum."""
     for experts in (mixture.switch_mlp, mixture.shared_expert):
         _columns_within(experts, ("gate_proj", "up_proj"), group)
         _rows_within(experts, "down_proj", group)
@@ -92,12 +93,12 @@ def _nemotron_h(module: Any, group: Any) -> None:
             case "E":
                 _nemotron_h_mixture(layer.mixer, group)
             case kind:
-                raise Unsplittable(f"its blocks of kind {kind!r} are not known")
+                raise Unsplittable(f"unknown kind of block: {kind!r}")
 
 
 def _mamba2(mixer: Any, group: Any) -> None:
-    """Cut by groups, of which each has its heads, its B and C, and a norm of its own. The first
-    projection makes the gate, x, B, C and dt, behind each other."""
+    """Cut by groups; each has its heads, its B and C, and its own norm. The first projection
+    outputs the gate, x, B, C and dt, in this order."""
     size = group.size()
     groups = divided("n_groups", mixer.n_groups, size)
     inner, state = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
@@ -114,7 +115,7 @@ def _mamba2(mixer: Any, group: Any) -> None:
 
 
 def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, the shared ones too. Biases behind the last cut are added by each rank, so
+    """Cut every expert, including the shared ones. Each rank adds biases after the last cut, so
     each adds its part of them."""
     _columns_within(mixture.switch_mlp, ("fc1",), group)
     _rows_within(mixture.switch_mlp, "fc2", group)
@@ -130,7 +131,7 @@ def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
     plain = type(mixture).__call__
 
     def called(self: Any, x: mx.array) -> mx.array:
-        """Return the sum of what the ranks make of `x`."""
+        """Return the sum of the ranks' results for `x`."""
         return mx.distributed.all_sum(plain(self, x), group=group)
 
     retype(mixture, "Summed", called)
@@ -150,7 +151,7 @@ def _attention(attention: Any, heads_name: str, group: Any) -> None:
 
 
 def _columns(owner: Any, names: Sequence[str], group: Any, segments: Segments = 1) -> None:
-    """Have each rank compute a part of these layers' outputs."""
+    """Make each rank compute a part of these layers' outputs."""
     for name in names:
         _outputs_divide(owner, name, group)
         cut = shard_linear(owner[name], "all-to-sharded", segments=segments, group=group)
@@ -158,7 +159,7 @@ def _columns(owner: Any, names: Sequence[str], group: Any, segments: Segments = 
 
 
 def _rows(owner: Any, name: str, group: Any) -> None:
-    """Have each rank compute a layer of its part of the inputs, and sum what comes of it."""
+    """Make each rank compute a layer on its part of the inputs, and sum the results."""
     _inputs_divide(owner, name, group)
     setattr(owner, name, shard_linear(owner[name], "sharded-to-all", group=group))
 
@@ -180,7 +181,7 @@ def _outputs_divide(owner: Any, name: str, group: Any) -> None:
 
 
 def _inputs_divide(owner: Any, name: str, group: Any) -> None:
-    """Inputs are cut between quantization groups, where the layer has such."""
+    """Check that inputs are cut between quantization groups, if the layer has any."""
     layer = owner[name]
     if "scales" in layer:
         divided(f"quantization groups of {name}", layer.scales.shape[-1], group.size())
@@ -189,10 +190,10 @@ def _inputs_divide(owner: Any, name: str, group: Any) -> None:
 
 
 def _convolution(layer: Any, segments: list[int], group: Any) -> None:
-    """Cut a convolution whose channels are each by itself."""
+    """Cut a depthwise convolution."""
 
     def sides(path: str, weight: mx.array) -> tuple[int, list[int]]:
-        """Return along which side any of its arrays is cut, and in which segments."""
+        """Return the dimension in which any of its arrays is cut, and the segments."""
         return 0, segments
 
     shard_inplace(layer, sides, group=group)
@@ -200,7 +201,7 @@ def _convolution(layer: Any, segments: list[int], group: Any) -> None:
 
 
 def _values(owner: Any, names: Sequence[str], group: Any) -> None:
-    """Keep a rank's part of what has one value for each head, or for each channel of heads."""
+    """Keep a rank's part of per-head or per-channel values."""
     for name in names:
         parts = cast(list[mx.array], mx.split(owner[name], group.size()))
         setattr(owner, name, mx.contiguous(parts[group.rank()]))
@@ -210,4 +211,4 @@ OWN_SHARDS: Mapping[str, Callable[[Any, Any], None]] = {
     "qwen3_next": _qwen3_next,
     "nemotron_h": _nemotron_h,
 }
-"""What cuts a model, given it and the group, by the module of mlx-lm's that it is of."""
+"""The sharding function of a model, given it and the group, by its module in mlx-lm."""

@@ -1,13 +1,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: how a model's forward hands hidden states from layer to layer, found by trying.
+"""Talks to MLX: finds out by trial how a model's forward passes hidden states between layers.
 
-For one forward every layer notes what it is given and returns new arrays of nothing but NaN; of it
-nothing is evaluated but what layers are told beside hidden states. So it shows where among its
-arguments is what the layer before returned, whether each layer is called once and in order, whether
-the forward computes anything in between, and whether a layer takes anything else from those before
-it. Such a forward could be split only into wrong numbers.
+In one forward every layer records its arguments and returns new arrays of NaN. Nothing is evaluated
+except what layers receive beside hidden states. This shows which argument is the output of the
+previous layer, whether each layer is called once and in order, whether the forward computes
+anything in between, and whether a layer uses anything else from earlier layers. A forward that
+fails these checks would give wrong numbers when split.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mlx.utils import tree_flatten, tree_map
 from runner.library import make_prompt_cache
 
 Key = int | str
-"""Of an argument: its place, or its name."""
+"""Of an argument: its position or name."""
 TWO = ((0, 1),)
-MORE = "its layers pass on more than hidden states"
+MORE = "its layers pass more than hidden states to each other"
 
 
 class Unsplittable(Exception):
@@ -37,8 +37,8 @@ class Unsplittable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HiddenPath:
-    """Where the hidden states are: among a layer's arguments, and in what it returns, which is
-    they alone (`element` None) or a tuple of `width`."""
+    """The position of the hidden states: among a layer's arguments, and in its result, which is the
+    hidden states (`element` None) or a tuple of `width`."""
 
     key: Key
     element: int | None = None
@@ -57,11 +57,11 @@ class HiddenPath:
         return (*args[: self.key], hidden, *args[self.key + 1 :]), kwargs
 
     def returned(self, out: Any) -> Any:
-        """Return the hidden states in what a layer returned."""
+        """Return the hidden states in a layer's result."""
         return out if self.element is None else out[self.element]
 
     def returning(self, hidden: Any, out: Sequence[Any] | None = None) -> Any:
-        """Return what a layer returns, with these hidden states; the rest None, or as in `out`."""
+        """Return a layer's result with these hidden states; the rest is None, or as in `out`."""
         if self.element is None:
             return hidden
         rest = [None] * self.width if out is None else list(out)
@@ -70,22 +70,22 @@ class HiddenPath:
 
 @dataclass(frozen=True, slots=True)
 class LayerFlow:
-    """How a forward goes through its layers: where the hidden states are, and for each layer which
-    of the model's caches it is given (most one, some none)."""
+    """How a forward uses its layers: the position of the hidden states, and for each layer which of
+    the model's caches it gets (most get one, some none)."""
 
     path: HiddenPath
     caches: tuple[tuple[int, ...], ...]
 
     def caches_of(self, first: int, last: int) -> tuple[int, ...]:
         """Return the caches of layers `first` up to, not including, `last`, in ascending order.
-        Unsplittable where another layer has one of them, too, or where they have none."""
-        own = {at for one in self.caches[first:last] for at in one}
-        others = {at for one in (*self.caches[:first], *self.caches[last:]) for at in one}
+        Unsplittable if another layer shares one of them, or if they have none."""
+        own = {at for caches in self.caches[first:last] for at in caches}
+        others = {at for caches in (*self.caches[:first], *self.caches[last:]) for at in caches}
         if own & others:
             raise Unsplittable("its layers share caches")
         if not own:
             raise Unsplittable(
-                f"layers {first} to {last} have no cache; give them to a larger stage"
+                f"layers {first} to {last} have no cache; put them in a larger stage"
             )
         return tuple(sorted(own))
 
@@ -97,47 +97,46 @@ class _Call:
     returned: Any
 
     def holds(self, arrays: set[int], but: Key) -> bool:
-        """Return whether one of these arrays is among its arguments, or within them."""
-        rest = [one for at, one in self.given.items() if at != but]
+        """Return whether one of these arrays is among its arguments, or inside them."""
+        rest = [argument for at, argument in self.given.items() if at != but]
         return any(id(leaf) in arrays for _, leaf in tree_flatten(rest))
 
 
 def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
-    """Return how a forward goes through its layers. Unsplittable where hidden states are not all
-    that passes from one layer to the next."""
+    """Return how a forward uses its layers. Unsplittable if layers pass more than hidden states."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:
-        raise Unsplittable("its forward does not call every layer once, in order")
-    found = (
+        raise Unsplittable("its forward does not call every layer once and in order")
+    candidates = (
         set.intersection(*(_common(*two) for two in pairwise(calls))) if calls[1:] else {(0, -1)}
     )
-    if not found:
-        raise Unsplittable("its forward computes something between the layers")
-    key, element = min(found, key=str)
+    if not candidates:
+        raise Unsplittable("its forward computes something between layers")
+    key, element = min(candidates, key=str)
     out = calls[0].returned
     path = HiddenPath(key) if element < 0 else HiddenPath(key, element, len(out))
     _hold_to(path, calls)
     given = [_within(list(call.given.values())) for call in calls]
     return LayerFlow(
         path,
-        tuple(tuple(at for at, one in enumerate(caches) if id(one) in ids) for ids in given),
+        tuple(tuple(at for at, cache in enumerate(caches) if id(cache) in ids) for ids in given),
     )
 
 
 def _within(given: Any) -> set[int]:
-    """Return the ids of arguments, and of what is in lists or tuples of them."""
+    """Return the ids of arguments and of the elements of lists and tuples in them."""
     if isinstance(given, list | tuple):
-        return {one for inner in given for one in _within(inner)}
+        return {array_id for inner in given for array_id in _within(inner)}
     return {id(given)}
 
 
 def looks_elsewhere(
     module: nn.Module, layers: Sequence[Any], own: slice, stand_ins: Sequence[int | None]
 ) -> bool:
-    """Return whether layers of this stage are told something that is only known from caches of a
-    kind which it lacks: `stand_ins` says which cache is in the place of each, None for none."""
-    told: list[list[Any]] = []
+    """Return whether layers of this stage need information from a kind of cache which the stage
+    lacks. `stand_ins` says which cache replaces each; None: none."""
+    arguments: list[list[Any]] = []
     for lacks in (False, True):
         caches = make_prompt_cache(module)
         _noted(module, layers, TWO, caches)
@@ -148,28 +147,34 @@ def looks_elsewhere(
                 for place, at in enumerate(stand_ins)
             ]
         calls = _noted(module, layers, ((1,),), caches)[own]
-        told.append([leaf for call in calls for _, leaf in tree_flatten(list(call.given.values()))])
-    return len(told[0]) != len(told[1]) or not all(map(_alike, *told))
+        arguments.append(
+            [leaf for call in calls for _, leaf in tree_flatten(list(call.given.values()))]
+        )
+    return len(arguments[0]) != len(arguments[1]) or not all(map(_alike, *arguments))
 
 
 def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: HiddenPath) -> bool:
-    """Return whether layers of this stage are told something that depends on the tokens, but for
-    the hidden states: their own embeddings of them, say."""
-    told: list[list[Any]] = []
+    """Return whether layers of this stage get other inputs that depend on the tokens than hidden
+    states, for example their own embeddings."""
+    arguments: list[list[Any]] = []
     for tokens in (TWO, ((2, 3),)):
         calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]
-        beside = [[one for at, one in call.given.items() if at != path.key] for call in calls]
-        told.append([leaf for _, leaf in tree_flatten(beside) if isinstance(leaf, mx.array)])
-    pairs = zip(*told, strict=True)
+        beside = [
+            [argument for at, argument in call.given.items() if at != path.key] for call in calls
+        ]
+        arguments.append([leaf for _, leaf in tree_flatten(beside) if isinstance(leaf, mx.array)])
+    pairs = zip(*arguments, strict=True)
     return not all(bool(mx.array_equal(*pair, equal_nan=True).item()) for pair in pairs)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Return whether two arguments say the same; hidden states and caches are not looked at."""
-    if isinstance(one, mx.array) and isinstance(other, mx.array):
-        is_mask = one.ndim != 3 or not mx.issubdtype(one.dtype, mx.floating)
-        return not is_mask or (one.shape == other.shape and bool(mx.array_equal(one, other).item()))
-    return one == other if isinstance(one, bool | int | float | str) else True
+def _alike(first: Any, other: Any) -> bool:
+    """Return whether two arguments are equal; ignores hidden states and caches."""
+    if isinstance(first, mx.array) and isinstance(other, mx.array):
+        is_mask = first.ndim != 3 or not mx.issubdtype(first.dtype, mx.floating)
+        return not is_mask or (
+            first.shape == other.shape and bool(mx.array_equal(first, other).item())
+        )
+    return first == other if isinstance(first, bool | int | float | str) else True
 
 
 def _noted(
@@ -178,11 +183,11 @@ def _noted(
     tokens: tuple[tuple[int, ...], ...],
     caches: list[Any],
 ) -> list[_Call]:
-    """Return the calls of one forward in which all layers return nothing but NaN."""
+    """Return the calls of one forward in which all layers return NaN."""
     calls: list[_Call] = []
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer, and return NaN in the shape of what it returns."""
+        """Call the layer, and return NaN in the shape of its result."""
         out = type(self).__mro__[1].__call__(self, *args, **kwargs)
         calls.append(_Call(self, {**dict(enumerate(args)), **kwargs}, tree_map(_spoilt, out)))
         return calls[-1].returned
@@ -192,9 +197,13 @@ def _noted(
     return calls
 
 
-def _common(one: _Call, following: _Call) -> set[tuple[Key, int]]:
-    """Return each (argument, element of what was returned, -1 for all of it) that are one array."""
-    out = list(enumerate(one.returned)) if isinstance(one.returned, tuple) else [(-1, one.returned)]
+def _common(call: _Call, following: _Call) -> set[tuple[Key, int]]:
+    """Return each (argument, element of the result, -1 for all of it) that are the same array."""
+    out = (
+        list(enumerate(call.returned))
+        if isinstance(call.returned, tuple)
+        else [(-1, call.returned)]
+    )
     return {
         (key, element)
         for key, given in following.given.items()
@@ -204,15 +213,25 @@ def _common(one: _Call, following: _Call) -> set[tuple[Key, int]]:
 
 
 def _hold_to(path: HiddenPath, calls: Sequence[_Call]) -> None:
-    """Raise Unsplittable where anything that a layer returned, or that was made of it, is given to
-    another but as hidden states, by the one before."""
+    """Raise Unsplittable if a layer gets another layer's result, or something made from it, other
+    than as hidden states from the previous layer."""
     made: set[int] = set()
     for before, call in pairwise(calls):
         hidden = path.returned(before.returned)
         made |= {id(leaf) for _, leaf in tree_flatten([before.returned])}
-        beside = [one for at, one in call.given.items() if at != path.key and one is not hidden]
-        alike = [one for one in beside if isinstance(one, mx.array) and one.shape == hidden.shape]
-        if call.holds(made - {id(hidden)}, path.key) or any(_is_spoilt(one) for one in alike):
+        beside = [
+            argument
+            for at, argument in call.given.items()
+            if at != path.key and argument is not hidden
+        ]
+        alike = [
+            argument
+            for argument in beside
+            if isinstance(argument, mx.array) and argument.shape == hidden.shape
+        ]
+        if call.holds(made - {id(hidden)}, path.key) or any(
+            _is_spoilt(argument) for argument in alike
+        ):
             raise Unsplittable(MORE)
 
 
@@ -239,6 +258,6 @@ def _called_instead(layers: Sequence[Any], call: Callable[..., Any]) -> Generato
 
 
 def retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    """Have this one layer called like that from now on."""
+    """Replace how this one layer is called."""
     kind = type(layer)
     layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

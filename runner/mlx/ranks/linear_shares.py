@@ -1,12 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: which part of each linear layer a rank computes.
+"""Talks to MLX: finds which part of each linear layer a rank computes.
 
-How a family cuts its layers stands in its `shard` alone, so it is found out by cutting a second
-copy, of which no weight is read: in it each layer's bias is the numbers of its outputs, which are
-cut as the outputs are, segment by segment. Inputs are cut into even parts in the order of ranks,
-as all sharded layers of MLX's are.
+Only a family's `shard` knows how it cuts its layers. So a second copy, with no weights read, is
+cut: each layer's bias there holds the indices of its outputs, which are cut like the outputs.
+Inputs are cut into even parts in the order of ranks, as in all of MLX's sharded layers.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ CUT = SUMMED | nn.AllToShardedLinear | nn.QuantizedAllToShardedLinear
 
 @dataclass(frozen=True, slots=True)
 class LinearShare:
-    """A layer of (`width_in`, `width_out`), and what is computed of it here: `outputs`, by
-    number, from the inputs from one to before another. None: all."""
+    """A layer of (`width_in`, `width_out`), and the part computed here: the indices of its
+    `outputs`, and the range of its inputs. None: all."""
 
     width_in: int
     width_out: int
@@ -35,24 +34,28 @@ class LinearShare:
     outputs: mx.array | None = None
 
     def cut(self, a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
-        """Return the parts of an adapter's matrices, (in, rank) and (rank, out), for this share:
-        what they make is added to what is computed here, before any sum over ranks."""
+        """Return the parts of an adapter's matrices, (in, rank) and (rank, out), for this share.
+        Their product is added to this rank's result, before any sum over ranks."""
         if self.inputs is not None:
             a = a[slice(*self.inputs)]
         return a, b if self.outputs is None else b[:, self.outputs]
 
 
 def whole_share(layer: Any) -> LinearShare:
-    """Return the share of a linear layer that is not cut: all of it."""
+    """Return the share of an uncut linear layer: all of it."""
     return LinearShare(_width_in(layer), layer.weight.shape[0])
 
 
 def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
-    """Have the biases of a copy's linear layers be the numbers of their outputs. Return the layers'
-    whole shares, by path. The copy computes nothing of use from then on."""
-    found = {path: one for path, one in module.named_modules() if isinstance(one, LINEAR)}
-    wholes = {path: whole_share(layer) for path, layer in found.items()}
-    for path, layer in found.items():
+    """Set the biases of a copy's linear layers to the indices of their outputs. Return the layers'
+    whole shares, by path. The copy is useless for computing afterwards."""
+    layers = {
+        path: module_at
+        for path, module_at in module.named_modules()
+        if isinstance(module_at, LINEAR)
+    }
+    wholes = {path: whole_share(layer) for path, layer in layers.items()}
+    for path, layer in layers.items():
         layer.bias = mx.arange(wholes[path].width_out, dtype=mx.int32)
     return wholes
 
@@ -60,16 +63,16 @@ def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
 def shares_of(
     module: nn.Module, wholes: Mapping[str, LinearShare], rank: int, size: int
 ) -> dict[str, LinearShare]:
-    """Return a rank's shares by path, of a numbered copy that was cut for it. A layer that was cut
-    in a way that cannot be told is left out."""
+    """Return a rank's shares by path, from a numbered copy that was cut for it. Layers with an
+    unrecognised cut are left out."""
     layers = dict(module.named_modules())
-    known = {path: _share(layers.get(path), whole, rank, size) for path, whole in wholes.items()}
-    return {path: share for path, share in known.items() if share is not None}
+    shares = {path: _share(layers.get(path), whole, rank, size) for path, whole in wholes.items()}
+    return {path: share for path, share in shares.items() if share is not None}
 
 
 def summed_with(layer: Any, x: mx.array, more: Callable[[mx.array], mx.array]) -> mx.array:
-    """Return what a `SUMMED` layer makes of `x`, where `more` is put on each rank's part before
-    the one sum."""
+    """Return a `SUMMED` layer's result for `x`, with `more` added to each rank's part before the
+    sum."""
     if "scales" in layer:
         part = mx.quantized_matmul(
             x,

@@ -3,12 +3,11 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: a model of which this process computes some layers, for any family.
 
-The model's own forward runs unchanged. Layers of other ranks are emptied and return what they
-are given; the first own layer takes its input from the rank before, the last own layer hands
-its output on. A forward indexes its caches by layer to make masks: in the place of a layer
-elsewhere it finds an own one of the same kind. What is computed in vain (embeddings or logits of
-a rank that does not need them) is never evaluated. The layer split in reverse order, rank 0
-last, is mlx-lm's.
+The model's own forward runs unchanged. Layers of other ranks are emptied and return their input.
+The first own layer takes its input from the previous rank, the last own layer sends its output to
+the next. A forward indexes its caches by layer to make masks, so the place of a remote layer has an
+own cache of the same kind. Useless results (embeddings or logits that a rank does not need) are
+never evaluated. Layers are split in reverse order, rank 0 last, as in mlx-lm.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from runner.mlx.ranks.comm import GroupComm
 
 
 class StageModel:
-    """Called like the model, with one cache for each own layer.
+    """Called like the model, with one cache per own layer.
 
-    Gives logits where the lead is, and elsewhere the output of the last own layer, (rows,
-    tokens, width). While `rehearsing`, hidden states are made up from the input's token ids
-    instead of received, and nothing is sent: ranks can be tried out one by one. A trace must hold
-    no exchange between stages, for one that takes nothing in would be a constant there: it is of
-    `inner` alone, with `receive` before it and `hand_on` after.
+    Returns logits on the lead, and elsewhere the output of the last own layer, (rows, tokens,
+    width). While `rehearsing`, hidden states are made up from the input's token ids instead of
+    received, and nothing is sent, so that each rank can be tried alone. A trace must contain no
+    exchange between stages, because one without inputs would be a constant there: it covers `inner`
+    alone, with `receive` before it and `hand_on` after.
     """
 
     def __init__(self, module: nn.Module, comm: GroupComm, first: int, last: int) -> None:
@@ -41,7 +40,9 @@ class StageModel:
         self._comm = comm
         layers = _layers(module)
         if not 0 <= first < last <= len(layers):
-            raise layer_probe.Unsplittable(f"layers {first} to {last} of {len(layers)}")
+            raise layer_probe.Unsplittable(
+                f"layers {first} to {last} are not a range of {len(layers)} layers"
+            )
         kinds = [_kind(cache) for cache in make_prompt_cache(module)]
         self._caches = tuple(range(len(kinds)))
         path = layer_probe.HiddenPath(0)
@@ -52,12 +53,12 @@ class StageModel:
         own = slice(first, last)
         if None in stand_ins and layer_probe.looks_elsewhere(module, layers, own, stand_ins):
             raise layer_probe.Unsplittable(
-                f"layers {first} to {last} ask caches of layers of other kinds"
+                f"layers {first} to {last} read caches of other kinds of layers"
             )
         if comm.pipes and not comm.hears and layer_probe.asks_tokens(module, layers, own, path):
             raise layer_probe.Unsplittable(
-                f"layers {first} to {last} look at the tokens, which a stage that is neither the "
-                "first nor the last does not hear; take two ranks"
+                f"layers {first} to {last} read the tokens, which only the first and "
+                "the last stage receive; use two ranks"
             )
         self._places = [None if at is None else self._caches.index(at) for at in stand_ins]
         self._inputs: mx.array | None = None
@@ -92,7 +93,7 @@ class StageModel:
 
     @contextmanager
     def rehearsal(self) -> Generator[None]:
-        """Have this rank be by itself meanwhile."""
+        """Within the context, run this rank alone."""
         self.rehearsing = True
         try:
             yield
@@ -100,8 +101,8 @@ class StageModel:
             self.rehearsing = False
 
     def receive(self, inputs: mx.array) -> list[mx.array]:
-        """Return what `inner` needs beside the input tokens (rows, tokens): nothing, or the hidden
-        states of the stage before, on their way. There was a rehearsal before."""
+        """Return what `inner` needs beside the input tokens (rows, tokens): nothing, or the
+        previous stage's hidden states, in flight. Requires an earlier rehearsal."""
         if not self._receives:
             return []
         assert self._like is not None, "rehearsed"
@@ -111,7 +112,7 @@ class StageModel:
         return [self._comm.recv_hidden((*inputs.shape, width), dtype)]
 
     def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
-        """Make the call without its exchanges between stages, its input being `given`."""
+        """Make the call without its exchanges between stages, with input `given`."""
         self._is_inner, self._given = True, given[0] if given else None
         try:
             return self(inputs, cache)
@@ -120,7 +121,7 @@ class StageModel:
             self._inputs = self._out = None
 
     def hand_on(self, out: mx.array) -> mx.array:
-        """Return what comes of `inner`'s output: sent to the next stage, where there is one."""
+        """Return the result of `inner`'s output: sent to the next stage, if there is one."""
         if self._comm.pipes and not self._comm.leads and not self.rehearsing:
             return self._comm.send_hidden(out)
         return out
@@ -155,8 +156,8 @@ def _made_up(inputs: mx.array, width: int, dtype: mx.Dtype) -> mx.array:
 
 def _layers(module: nn.Module) -> list[Any]:
     layers = getattr(module, "layers", None)
-    if not isinstance(layers, list) or not all(isinstance(one, nn.Module) for one in layers):
-        raise layer_probe.Unsplittable("it has no plain list of layers")
+    if not isinstance(layers, list) or not all(isinstance(layer, nn.Module) for layer in layers):
+        raise layer_probe.Unsplittable("its layers are not in a plain list")
     return layers
 
 
@@ -168,14 +169,14 @@ def _kind(cache: Any) -> tuple[Any, ...]:
 
 
 def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
-    """Return for each cache of the model which own one its forward finds there."""
+    """Return for each cache of the model the own cache that its forward finds there."""
     first_of = {kinds[at]: at for at in reversed(own)}
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
 
 def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
-    """Let go of a layer's weights; it returns the hidden states it is given, and keeps what else
-    is known of it, for forwards look there."""
+    """Free a layer's weights. It then returns its hidden states, and keeps its other attributes,
+    because forwards read them."""
     for module in layer.modules():
         for name in [name for name, value in module.items() if isinstance(value, mx.array)]:
             dict.pop(module, name)
@@ -196,7 +197,8 @@ def _wrap(
     inner = type(layer).__call__
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with what `before` makes of its input; return what `after` makes."""
+        """Call the layer with `before` applied to its input; return `after` applied to its
+        output."""
         if before is not None:
             args, kwargs = path.giving(before(path.given(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Talks to the sockets of MLX's ring: waits for bytes from the neighbour without burning a core.
+"""Talks to the sockets of MLX's ring: waits for bytes from a neighbour without using a core.
 
-A ring's `recv` spins from when the device comes to it until the bytes are there. Where ranks share
-cores, or compute on them, that takes from the ones that work.
+A ring's `recv` spins on the device until the bytes arrive. If ranks share cores, or compute on
+them, that slows the working ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 
 class RingWait:
-    """Waits until there is something to read, or an end, on one of these sockets."""
+    """Waits until one of these sockets has data or is closed."""
 
     def __init__(self, sockets: Collection[int]) -> None:
         self._poll = select.poll()
@@ -19,5 +19,5 @@ class RingWait:
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether there was something in that time; other threads run meanwhile."""
+        """Return whether there was data within that time; other threads run meanwhile."""
         return bool(self._poll.poll(1000 * timeout_s))

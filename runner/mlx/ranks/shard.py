@@ -3,10 +3,9 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: one rank's part of a lazily loaded model, and the weights it needs.
 
-A pipeline works for any family whose layers pass hidden states on. Tensor sharding is the
-family's own (`model.shard`) or, where mlx-lm has none, that of `family_shards`, and every size that
-it divides must divide. Weights are brought in for the part alone; what turns out to be needed
-besides is read when it is first used.
+A pipeline works for any family whose layers pass hidden states on. Tensor sharding is the family's
+own (`model.shard`) or, if mlx-lm has none, that of `family_shards`; every size that it divides must
+be divisible. Only the part's weights are loaded; anything else is read on first use.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
 def own_part(
     comm: GroupComm, module: nn.Module, config: dict[str, Any]
 ) -> tuple[StageModel, list[mx.array]]:
-    """Return this rank's part and the weights it is known to need, unevaluated; the module's
-    other weights are let go. Unsplittable says why not."""
+    """Return this rank's part and the weights that it needs, unevaluated; drop the module's other
+    weights. Unsplittable says why it cannot."""
     part = _part(comm, module, config)
     return part, _weights(part, comm)
 
@@ -52,13 +51,13 @@ def _part(comm: GroupComm, module: nn.Module, config: dict[str, Any]) -> StageMo
 
 
 def _weights(part: StageModel, comm: GroupComm) -> list[mx.array]:
-    """Return the weights of its layers, and of the rest those that its end uses."""
+    """Return the weights of its layers, and those that its end of the model uses."""
     own: list[mx.array] = []
     for layer in part.own_layers:
         own += [array for _, array in cast(list[Any], tree_flatten(layer.parameters()))]
-    known = {id(array) for array in own}
+    own_ids = {id(array) for array in own}
     everything = cast(list[tuple[str, mx.array]], tree_flatten(part.module.parameters()))
-    rest = [(name, array) for name, array in everything if id(array) not in known]
+    rest = [(name, array) for name, array in everything if id(array) not in own_ids]
     has_head = any("lm_head" in name for name, _ in rest)
     return own + [array for name, array in rest if _needed(name, has_head, comm)]
 
@@ -74,11 +73,11 @@ def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
 
 
 def shard(module: Any, config: dict[str, Any], group: Any) -> None:
-    """Cut a lazily loaded model to this rank's tensor shards. Unsplittable says why it cannot be
-    cut, as do errors of mlx-lm's own."""
+    """Cut a lazily loaded model to this rank's tensor shards. Unsplittable says why it cannot;
+    mlx-lm's own errors are also raised."""
     own = own_shard(module)
     if own is None and not hasattr(module, "shard"):
-        raise Unsplittable("the family has no tensor sharding; a pipeline can run it")
+        raise Unsplittable("the family does not support tensor sharding; use a pipeline")
     for source in (config, config.get("text_config") or {}):
         for name in HEADS:
             if isinstance(source.get(name), int):
@@ -90,8 +89,8 @@ def shard(module: Any, config: dict[str, Any], group: Any) -> None:
 
 
 def tensor_shares(module: Any, config: dict[str, Any], group: Any) -> dict[str, LinearShare]:
-    """Return this rank's shares of a model's linear layers, by path, given a copy of the model of
-    which nothing was read; it is used up. Layers of which it cannot be told are left out."""
+    """Return this rank's shares of a model's linear layers, by path, from an unread copy of the
+    model, which is used up. Layers with an unrecognised cut are left out."""
     wholes = numbered(module)
     try:
         shard(module, config, group)

@@ -1,7 +1,7 @@
-"""Talks to MLX: what a row says next: its sampling, grammar and randomness, and steps under way.
+"""Talks to MLX: sampling, grammars, randomness, and steps in flight.
 
-All arrays belong to the engine's thread; nothing here waits for the device but `result_of` and
-the reading of a grammar row's last token.
+All arrays belong to the engine's thread. Only `result_of` and the reading of a grammar row's last
+token wait for the device.
 """
 
 from runner.mlx.sampling.batch_sampler import Drawn

@@ -1,15 +1,14 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: from a step's logits to one token per row, all on the device.
+"""Talks to MLX: samples one token per row from a step's logits, on the device.
 
-A `BatchSampler` is made for a fixed set of rows, one per slot, and does for all rows at once
-what any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw.
-Rows that need nothing special (greedy, unpenalised) cost one argmax together. The draw adds
-Gumbel noise whose key is a function of (seed, position), so a row's tokens do not
-depend on who shares the batch.
+A `BatchSampler` is made for a fixed set of rows, one per slot, and does for all rows at once what
+any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw. Greedy rows
+without penalties cost one argmax together. The draw adds Gumbel noise with a key derived from
+(seed, position), so a row's tokens do not depend on the rest of the batch.
 
-Counts of generated tokens live on the device and are updated by the sampled token itself,
-so penalties are exact although the host is one step behind.
+Counts of generated tokens live on the device and are updated by the sampled token, so penalties are
+exact although the host is one step behind.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from runner.mlx.sampling.truncation import Cuts, Truncation
 
 @dataclass(slots=True)
 class RowDraw:
-    """What sampling needs to know of one row, and its state between steps.
+    """Sampling settings and state of one row.
 
-    `position` is the index of the token drawn next. `generated` counts what the row has
-    made, (vocabulary,); `seen` marks prompt and output, both only where penalties need it.
-    `held_ends` are tokens that are not drawn before `position` is `held_until`. `forced` is
-    said next, in the place of what is drawn; it holds for one token.
+    `position` is the index of the token drawn next. `generated` counts the row's output tokens,
+    (vocabulary,); `seen` marks prompt and output; both exist only if penalties need them.
+    `held_ends` are not drawn before `position` reaches `held_until`. `forced` replaces the drawn
+    token, once.
     """
 
     sampling: Sampling
@@ -58,18 +57,18 @@ class RowDraw:
 
     @property
     def repeats(self) -> bool:
-        """Return whether the tokens seen must be marked."""
+        """Return whether seen tokens must be marked."""
         return self.sampling.repetition_penalty != 1.0
 
     @property
     def draws(self) -> bool:
-        """Return whether there is randomness; otherwise the likeliest token is taken."""
+        """Return whether the row draws at random; otherwise the likeliest token is taken."""
         return self.sampling.temperature > 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """`tokens` (len(slots), vocabulary) is true for what these slots may say next."""
+    """`tokens` (len(slots), vocabulary) is true for the allowed next tokens of these slots."""
 
     slots: tuple[int, ...]
     tokens: mx.array
@@ -94,21 +93,20 @@ class Drawn:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The log-probabilities of one token per row, (rows,), and of the k likeliest, (rows, k),
-    likeliest first; None where k is 0."""
+    likeliest first; None if k is 0."""
 
     chosen: mx.array
     top_ids: mx.array | None = None
     top_logprobs: mx.array | None = None
 
     def arrays(self) -> list[mx.array]:
-        """Return all arrays."""
         maybe = (self.chosen, self.top_ids, self.top_logprobs)
         return [array for array in maybe if array is not None]
 
 
 def listing_of(rows: mx.array, tokens: mx.array, most: int) -> Listing:
     """Return the listing of `tokens`, one per row of float32 logits (rows, vocabulary), and of the
-    `most` likeliest, unevaluated. The same token has the same number in both."""
+    `most` likeliest, unevaluated. The same token has the same value in both."""
     total = mx.logsumexp(rows, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
     most = min(most, rows.shape[-1])
@@ -135,7 +133,7 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """Return the draw of a row that has `tokens`, the last `made` of which it generated itself."""
+    """Return the draw of a row with `tokens`, of which it generated the last `made`."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -150,10 +148,10 @@ def start_draw(
 
 
 class BatchSampler:
-    """Draws for a fixed tuple of rows. `close` gives the rows their state back."""
+    """Draws for a fixed tuple of rows. `close` writes the rows' state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole, which gets some token that is not read."""
+        """`draws[slot]` is None for a hole, whose token is not read."""
         self._draws = tuple(draws)
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
@@ -217,7 +215,7 @@ class BatchSampler:
         return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
 
     def _held(self) -> Allowed | None:
-        """Return what rows may say whose ends are held back; None where none are."""
+        """Return the allowed tokens of rows with held ends; None if there are none."""
         slots = self._where(lambda d: d.holds)
         if slots != self._holding:
             self._holding = slots
@@ -255,12 +253,12 @@ class BatchSampler:
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
     def _forced(self, tokens: mx.array) -> mx.array:
-        """Return the tokens with those in place that rows have to say."""
+        """Return the tokens with forced ones substituted."""
         slots = self._where(lambda d: d.forced is not None)
         if not slots:
             return tokens
-        said = [d.forced for d in self._of_slots(slots) if d.forced is not None]
-        return _Subset(slots, len(self._draws)).put(tokens, mx.array(said, mx.int32))
+        forced = [d.forced for d in self._of_slots(slots) if d.forced is not None]
+        return _Subset(slots, len(self._draws)).put(tokens, mx.array(forced, mx.int32))
 
     def _count(self, tokens: mx.array) -> None:
         if self._generated is not None:
@@ -305,7 +303,7 @@ class BatchSampler:
 
 
 class _Subset:
-    """Some slots of the batch: taking their rows out of an array, and putting them back."""
+    """Some slots of the batch: gathers their rows from an array and puts them back."""
 
     def __init__(self, slots: tuple[int, ...], total: int) -> None:
         self.slots = slots
@@ -320,7 +318,7 @@ class _Subset:
         return array if self._index is None else array[self._index]
 
     def put(self, array: mx.array, rows: mx.array) -> mx.array:
-        """Return (slots, ...) with the subset's rows replaced; `array` stays as it is."""
+        """Return (slots, ...) with the subset's rows replaced; `array` is unchanged."""
         if self._index is None:
             return rows
         new = mx.array(array)

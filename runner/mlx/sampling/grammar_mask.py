@@ -1,9 +1,8 @@
-"""Talks to llguidance: what a grammar lets a row say next.
+"""Talks to llguidance: which tokens a grammar allows next.
 
-A `RowMatcher` follows one row. `allowed` is the mask for its next token, `consume` moves it
-on. A token that the grammar refuses, or a state from which no token leads on, is a
-`DeadEnd`: the row's own trouble. Once the grammar is satisfied only an end token is allowed,
-and after that one nothing matters.
+A `RowMatcher` follows one row. `allowed` is the mask of its next token; `consume` advances it. A
+token that the grammar refuses, or a state without a next token, is a `DeadEnd`: an error of the
+row. When the grammar is satisfied only an end token is allowed; after that, anything is.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ KEPT_GRAMMARS = 64
 
 
 class DeadEnd(Exception):
-    """The grammar cannot go on from what the row has said."""
+    """The grammar cannot continue after the row's output."""
 
 
-NOTHING_FOLLOWS = "the answer came to where the format allows nothing more, or not within limits"
+NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
 
 
 class BadGrammar(Exception):
-    """The grammar does not compile, or this model has no tokenizer to compile it for."""
+    """The grammar does not compile, or the model has no tokenizer to compile it for."""
 
 
 class RowMatcher:
@@ -44,15 +43,16 @@ class RowMatcher:
         self.over = False
 
     def consume(self, token: TokenId) -> None:
-        """Move on by `token`. DeadEnd when the grammar refuses it; after the end anything goes."""
+        """Advance by `token`. DeadEnd if the grammar refuses it; after the end any token is
+        accepted."""
         if self.over:
             return
         if not self._matcher.consume_token(token):
-            raise DeadEnd("what the answer has so far does not keep to the format")
+            raise DeadEnd("the answer so far does not follow the format")
         self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return (vocabulary,) flags: the tokens that may come next, at least one. DeadEnd."""
+        """Return (vocabulary,) flags: the allowed next tokens, at least one. DeadEnd."""
         if self.over:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
@@ -92,7 +92,7 @@ class GrammarMasks:
 
     def _compile(self, spec: GrammarSpec) -> LLMatcher:
         if self._tokenizer is None:
-            raise BadGrammar("this model has no tokenizer.json to compile a grammar for")
+            raise BadGrammar("this model has no tokenizer.json, which grammars require")
         matcher = open_matcher(self._tokenizer, spec)
         if matcher.is_error():
             raise BadGrammar(matcher.get_error())
@@ -100,7 +100,7 @@ class GrammarMasks:
 
 
 def _without_padding(tokenizer_json: str) -> str:
-    """Return the tokenizer without settings that would pad or cut what it tokenises."""
+    """Return the tokenizer without settings that pad or truncate."""
     settings = json.loads(tokenizer_json)
     settings["padding"] = settings["truncation"] = None
     return json.dumps(settings, ensure_ascii=False)

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: a step between issue and read, and the reading of it."""
+"""Talks to MLX: a step between issue and read, and how it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.mlx.sampling.prompt_scoring import ScoredRows
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Tokens drawn together: (index in the arrays, row, how many likeliest it asked for)."""
+    """Tokens drawn together: (index in the arrays, row, number of likeliest tokens requested)."""
 
     drawn: Drawn
     rows: tuple[tuple[int, RowId, int], ...]
@@ -25,9 +25,9 @@ class DrawnRows:
 
 @dataclass(slots=True)
 class PendingStep:
-    """What a step will have made: arrays on their way, failures known already.
+    """The coming results of a step: arrays, and failures that are already known.
 
-    `prefilled` are arrays that are there once the step's prefill is over, before its decode.
+    `prefilled` are arrays that are ready after the step's prefill, before its decode.
     """
 
     step: int
@@ -40,14 +40,14 @@ class PendingStep:
 
 
 def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float]:
-    """Wait for the step. Also the instant it was done, for the next step's cost.
+    """Wait for the step; return its result and the instant it was done, for the next step's cost.
 
-    The step cost what passed since it was issued or since the one before it was done,
-    whichever is later.
+    The step's cost is the time since its issue or since the end of the previous step, whichever is
+    later.
     """
     began = max(pending.issued_at, last_done)
     mx.eval(pending.prefilled)
-    mx.eval([array for one in pending.decoded for array in one.drawn.arrays()])
+    mx.eval([array for rows in pending.decoded for array in rows.drawn.arrays()])
     done = time.perf_counter()
     lost = {failure.row for failure in pending.failures}
     result = StepResult(

@@ -1,7 +1,7 @@
 """Talks to MLX: the log-probabilities of prompt tokens, from the logits of their chunks.
 
-Only each token's own log-probability and those of the k likeliest leave the device. They are of
-the logits as the model gives them, in float32: neither temperature nor bias touches them.
+Only each token's own log-probability and those of the k likeliest leave the device. They are
+computed from the model's raw logits in float32: temperature and bias do not apply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.mlx.sampling.batch_sampler import Listing, listing_of
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """The chunk tokens[start:stop] of a row, being row `index` of a padded forward."""
+    """The chunk tokens[start:stop] of a row, which is row `index` of a padded forward."""
 
     index: int
     spec: RowSpec
@@ -28,30 +28,30 @@ class ScoredChunk:
 
     @property
     def told(self) -> int:
-        """Return how many prompt tokens its logits tell of: those after each of its own."""
+        """Return how many prompt tokens its logits predict: those after each of its own."""
         prompt_tokens = len(self.spec.tokens) - self.spec.made
         return max(min(self.stop, prompt_tokens - 1) - self.start, 0)
 
     @property
     def next_tokens(self) -> tuple[TokenId, ...]:
-        """Return the tokens that its logits tell of."""
+        """Return the tokens that its logits predict."""
         return self.spec.tokens[self.start + 1 : self.start + 1 + self.told]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Scores on their way: of the chunks one after the other, in one listing; None where no chunk
-    tells of a token."""
+    """Scores in flight: of consecutive chunks, in one listing; None if no chunk predicts a
+    token."""
 
     chunks: tuple[ScoredChunk, ...]
     listing: Listing | None
 
     def arrays(self) -> list[mx.array]:
-        """Return the arrays to be evaluated."""
+        """Return the arrays to evaluate."""
         return [] if self.listing is None else self.listing.arrays()
 
     def told(self) -> Iterator[PromptScores]:
-        """Yield the scores, waiting for the device; the first chunk of a row tells of token 0."""
+        """Yield the scores, waiting for the device; the first chunk of a row includes token 0."""
         chosen, top_ids, top_logprobs = self._read()
         at = 0
         for chunk in self.chunks:

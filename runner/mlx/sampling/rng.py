@@ -1,7 +1,7 @@
-"""Where a row's randomness comes from: a key made of (seed, position) and nothing else.
+"""The source of a row's randomness: a key made of (seed, position) alone.
 
-Pure. `position` is the index that the token will have in the row's tokens, prompt included,
-so a row draws the same numbers alone, in any batch, and after it was preempted and resumed.
+Pure. `position` is the index that the token will have in the row's tokens, prompt included. So a
+row draws the same numbers alone, in any batch, and after preemption.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Talks to MLX: one admitted row as the engine knows it, and the checks on its way in.
+"""Talks to MLX: one admitted row in the engine, and the checks on admission.
 
-The worst that comes of a `RowSpec`, with any contents, is a `RowTrouble` here.
+Whatever a `RowSpec` contains, the worst result is a `RowTrouble`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.mlx.sampling.pending_step import PendingStep
 
 
 class RowTrouble(Exception):
-    """A row's own failure, with whose fault it is."""
+    """A row's own failure, with its reason."""
 
     def __init__(self, reason: Literal["bad_request", "internal"], message: str) -> None:
         super().__init__(message)
@@ -30,14 +30,14 @@ class RowTrouble(Exception):
 
 
 class RowCaches(Protocol):
-    """What knows the model's caches, and frees those of rows."""
+    """Makes the model's caches, and frees those of rows."""
 
     def new_caches(self, reserve: int) -> list[Any]:
         """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
         ...
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Forget rows, in a batch or not, and free their KV."""
+        """Remove rows, in a batch or not, and free their KV."""
         ...
 
 
@@ -45,10 +45,10 @@ class RowCaches(Protocol):
 class EngineRow:
     """A row between admission and release.
 
-    `caches` are the row's own while it is outside of microbatches, and hold the first `computed`
-    tokens; inside of one, which `microbatch` says, they are empty. `token` (shape (1,)) is its last
-    sampled token while it is outside. `unread` is where a grammar row's last token will be found:
-    (array, index), None when the matcher is up to date.
+    While the row is outside of microbatches, `caches` are its own and hold the first `computed`
+    tokens; inside one (`microbatch`) they are empty. `token` (shape (1,)) is its last sampled token
+    while it is outside. `unread` is the place of a grammar row's last token: (array, index); None
+    if the matcher is up to date.
     """
 
     spec: RowSpec
@@ -63,7 +63,6 @@ class EngineRow:
 
     @property
     def name(self) -> RowId:
-        """Return the row's id."""
         return self.spec.row
 
     @property
@@ -78,7 +77,7 @@ class EngineRow:
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
-        """Begin with a kept prefix. Where that cannot be, the first chunk computes it too."""
+        """Begin with a kept prefix. If that fails, the first chunk computes it too."""
         if self.computed or not 0 < hit.length < len(self.spec.tokens):
             return
         try:
@@ -89,7 +88,7 @@ class EngineRow:
         self.computed = hit.length
 
     def read_token(self) -> None:
-        """Bring the matcher up to date, waiting for the row's last token. DeadEnd."""
+        """Update the matcher, waiting for the row's last token. DeadEnd."""
         if self.matcher is None or self.unread is None:
             return
         array, index = self.unread
@@ -99,7 +98,7 @@ class EngineRow:
 
 
 class AdmittedRows:
-    """An engine's rows by name, and the names of rows that failed and were not let go yet."""
+    """An engine's rows by name, and the names of failed rows that are not released yet."""
 
     def __init__(self, facts: EngineFacts, grammars: GrammarMasks, caches: RowCaches) -> None:
         self._facts = facts
@@ -114,7 +113,7 @@ class AdmittedRows:
         return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
 
     def admit(self, spec: RowSpec, pending: PendingStep) -> None:
-        """Take a row in, or fail it with what is wrong with it."""
+        """Admit a row, or fail it with the reason."""
         try:
             self._rows[spec.row] = admitted(spec, self._facts, self._grammars, self._caches)
         except RowTrouble as trouble:
@@ -122,11 +121,10 @@ class AdmittedRows:
             self._failed.add(spec.row)
 
     def get(self, name: RowId) -> EngineRow | None:
-        """Return the row, or None."""
         return self._rows.get(name)
 
     def named(self, name: RowId, pending: PendingStep) -> EngineRow | None:
-        """Return the row, or None when it has failed; a row never heard of fails now."""
+        """Return the row, or None if it has failed; an unknown row fails now."""
         if name in self._rows:
             return self._rows[name]
         if name not in self._failed:
@@ -135,14 +133,14 @@ class AdmittedRows:
         return None
 
     def fail(self, name: RowId) -> None:
-        """Forget a row but for its name, so that plans may name it until it is released."""
+        """Drop a row but keep its name, so that plans may name it until it is released."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._caches.leave([row])
         self._failed.add(name)
 
     def release(self, names: Sequence[RowId]) -> bool:
-        """Forget rows and their names. Return whether the last rows have left just now."""
+        """Drop rows and their names. Return whether no rows are left."""
         gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
         self._failed.difference_update(names)
         if gone:
@@ -150,14 +148,14 @@ class AdmittedRows:
         return bool(gone) and not self._rows
 
     def clear(self) -> None:
-        """Forget all rows, leaving their KV to the caller."""
+        """Drop all rows, leaving their KV to the caller."""
         self._rows.clear()
 
 
 def admitted(
     spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
-    """Return the row, ready for its first chunk. RowTrouble says what is wrong with it."""
+    """Return the row, ready for its first chunk. RowTrouble says why it cannot be admitted."""
     _check(spec, facts)
     try:
         matcher = None
@@ -189,10 +187,10 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
     if len(spec.tokens) > facts.context_tokens:
         raise RowTrouble(
             "bad_request",
-            f"{len(spec.tokens)} tokens, and the model's context is {facts.context_tokens}",
+            f"{len(spec.tokens)} tokens exceed the context of {facts.context_tokens}",
         )
     if spec.adapter and spec.adapter not in facts.adapters:
-        raise RowTrouble("bad_request", f"the model has no adapter {spec.adapter!r} here")
+        raise RowTrouble("bad_request", f"the model has no adapter {spec.adapter!r}")
     if min(spec.tokens) < 0 or max(spec.tokens) >= facts.vocabulary:
         raise RowTrouble("bad_request", f"token ids must be in 0..{facts.vocabulary - 1}")
     if min(spec.logprobs or 0, spec.prompt_logprobs or 0) < 0:

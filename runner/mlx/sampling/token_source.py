@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: which token each row says next, here or at the lead of the group.
+"""Talks to MLX: the next token of each row, sampled here or by the lead of the group.
 
-The lead of a group, or an engine alone, samples; what grammars allow it knows from the tokens
-that it waits for. A follower takes the lead's choice: it knows neither sampling nor grammars.
+The lead of a group, or a single engine, samples; for grammars it waits for the tokens so far. A
+follower receives the lead's tokens: it has neither sampling nor grammars.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SamplingSource:
         self._sampler: BatchSampler | None = None
 
     def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return sampled tokens; the rows have their own state back at once."""
+        """Return sampled tokens; the rows' state is written back at once."""
         allowed = self._allowed(rows, pending, after=out)
         try:
             sampler = self._sampler_of(rows)
@@ -58,7 +58,7 @@ class SamplingSource:
         return self._sent(drawn)
 
     def write_back(self) -> None:
-        """Give the rows of the last `draw_again` their counts back."""
+        """Write the counts of the last `draw_again` back to its rows."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
@@ -73,10 +73,9 @@ class SamplingSource:
         return drawn if sent is drawn.tokens else replace(drawn, tokens=sent)
 
     def _allowed(self, rows: Rows, pending: PendingStep, after: mx.array) -> Allowed | None:
-        """Return what grammars allow next; None when no row has a grammar.
+        """Return the tokens that grammars allow next; None if no row has a grammar.
 
-        It waits for the last tokens of such rows, after starting on `after`. A row whose
-        grammar has come to a dead end fails.
+        Starts `after`, then waits for the last tokens of grammar rows. A row at a dead end fails.
         """
         bound = [
             (slot, row, row.matcher)
@@ -105,7 +104,7 @@ class SamplingSource:
     def _draw_apart(
         self, rows: Rows, logits: mx.array, allowed: Allowed | None, pending: PendingStep
     ) -> Drawn:
-        """Draw where one of the rows cannot be drawn: find out which, and let it alone fail."""
+        """Draw row by row after an error: find the row that cannot be drawn, and fail only that."""
         sound: list[RowDraw | None] = []
         for slot, row in enumerate(rows):
             try:
@@ -124,7 +123,7 @@ class SamplingSource:
 
 
 class ReceivingSource:
-    """Takes what the lead has sampled."""
+    """Receives the lead's tokens."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -139,11 +138,11 @@ class ReceivingSource:
     draw_again = draw
 
     def write_back(self) -> None:
-        """Do nothing: a follower's rows have no state to sample by."""
+        """Do nothing: a follower's rows have no sampling state."""
 
 
 TokenSource = SamplingSource | ReceivingSource
 """Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary) logits
-where tokens are sampled, else what the forward ended in. None among the rows is a hole, whose token
-is not read. `draw` is for rows that may be others next time, `draw_again` for the same rows as last
-time, until `write_back` gives them their own state back: they are about to change."""
+where tokens are sampled, else the forward's end. None among the rows is a hole, whose token is not
+read. `draw` is for rows that may differ next time. `draw_again` is for the same rows as last time,
+until `write_back` returns their state before they change."""

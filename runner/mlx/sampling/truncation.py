@@ -1,8 +1,8 @@
 """Talks to MLX: top-k, top-p and min-p as one threshold per row.
 
 The order is temperature, then top-k, then top-p over what is left, then min-p against the
-likeliest. Each of them keeps the tokens at or above some logit, so the three together are
-one threshold per row, the highest. Rows that use none of it get minus infinity.
+likeliest. Each keeps the tokens at or above some logit, so the three are one threshold per row, the
+highest. Rows without any get minus infinity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPAN = 48.0
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Per-row settings as columns, and which of them are in use at all."""
+    """Per-row settings as columns, and which of them are used at all."""
 
     top_k: tuple[int, ...]
     top_p: tuple[float, ...]
@@ -49,7 +49,7 @@ class Truncation:
         self._min = mx.array(_logs(cuts.min_p))[:, None]
 
     def threshold(self, scores: mx.array) -> mx.array:
-        """Return (rows, 1) from tempered logits (rows, vocabulary): the least logit kept."""
+        """Return (rows, 1) from tempered logits (rows, vocabulary): the smallest kept logit."""
         nothing = mx.array(-float("inf"))
         lowest = mx.full((scores.shape[0], 1), -float("inf"))
         best: mx.array | None = None
@@ -61,8 +61,8 @@ class Truncation:
             if best is not None and self._p_within_k:
                 nucleus = _nucleus_of_sorted(mx.where(best >= lowest, best, nothing), self._p)
             elif scores.size <= MAX_SORTED:
-                kept = mx.where(scores >= lowest, scores, nothing)
-                nucleus = _nucleus_of_sorted(_descending(kept), self._p)
+                remaining = mx.where(scores >= lowest, scores, nothing)
+                nucleus = _nucleus_of_sorted(_descending(remaining), self._p)
             else:
                 nucleus = _nucleus_by_halving(mx.where(scores >= lowest, scores, nothing), self._p)
             lowest = mx.maximum(lowest, mx.where(self._cut_p, nucleus, nothing))
@@ -81,7 +81,7 @@ def _descending(scores: mx.array) -> mx.array:
 
 
 def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
-    """Return the least score kept: a token stays while those before it sum to less than p."""
+    """Return the smallest kept score: a token stays while those before it sum to less than p."""
     mass = mx.softmax(best, axis=1)
     stays = (mx.cumsum(mass, axis=1) - mass) < p
     count = mx.maximum(mx.sum(stays, axis=1, keepdims=True), 1)
@@ -89,10 +89,10 @@ def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
 
 
 def _nucleus_by_halving(scores: mx.array, p: mx.array) -> mx.array:
-    """Return the same without a sort: halve the span that holds the highest cut whose mass is p.
+    """Return the same without a sort: bisect for the highest cut whose mass is p.
 
-    Scores closer together than SPAN / 2**HALVINGS count as equal; what lies SPAN below the
-    likeliest has no mass that a float32 could tell.
+    Scores closer than SPAN / 2**HALVINGS count as equal; scores SPAN below the likeliest have no
+    mass in float32.
     """
     top = mx.max(scores, axis=1, keepdims=True)
     mass = mx.exp(scores - top)

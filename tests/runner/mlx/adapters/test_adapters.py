@@ -243,7 +243,7 @@ BAD = {
     "half": (rewritten(lambda all_: {n: a for n, a in all_.items() if n != A}), "one of its two"),
     "shape": (
         rewritten(lambda all_: {**all_, A: mx.zeros((7, 4))}),
-        "of another model",
+        "to another model",
     ),
     "stranger": (rewritten(lambda all_: {**all_, "model.norm.weight": mx.zeros((4,))}), "no part"),
     "layer": (

@@ -57,32 +57,32 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
     "config no JSON": (text("config.json", "{"), "config.json cannot be read"),
     "config a list": (
         text("config.json", "[]"),
-        "config.json cannot be read .it is no JSON object",
+        "config.json cannot be read .it is not a JSON object",
     ),
     "config too deep": (text("config.json", "[" * 100_000), "config.json cannot be read"),
     "weights no safetensors": (
         text("model.safetensors", "nothing at all"),
-        "is no safetensors file",
+        "is not a safetensors file",
     ),
-    "one missing": (weights(lambda held: held.pop(WORDS)), "lack words.weight"),
-    "one unknown": (weights(lambda held: held.update(odd=held[WORDS])), "'odd', which is not"),
+    "one missing": (weights(lambda held: held.pop(WORDS)), "missing, for example words.weight"),
+    "one unknown": (weights(lambda held: held.update(odd=held[WORDS])), "unknown weight 'odd'"),
     "wrong shape": (
         weights(lambda held: held.update({WORDS: held[WORDS][:9].copy()})),
-        r"words.weight is \(9, 32\), and its settings make it \(259, 32\)",
+        r"words.weight has shape \(9, 32\); its settings require \(259, 32\)",
     ),
     "whole numbers": (
         weights(lambda held: held.update({WORDS: held[WORDS].astype(np.int32)})),
-        "no kind of weight",
+        "which is not supported",
     ),
     "no numbers": (
         weights(lambda held: held.update({WORDS: np.full_like(held[WORDS], np.nan)})),
         "weights are broken",
     ),
-    "more layers": (config(num_hidden_layers=3), "lack layers.2"),
-    "fewer layers": (config(num_hidden_layers=1), "layers.1.* knows nothing"),
+    "more layers": (config(num_hidden_layers=3), "missing, for example layers.2"),
+    "fewer layers": (config(num_hidden_layers=1), "layers.1.* does not describe"),
     "endless layers": (config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
     "heads of no size": (config(num_attention_heads=0), "num_attention_heads is 0"),
-    "heads do not divide": (config(num_attention_heads=5), "does not divide"),
+    "heads do not divide": (config(num_attention_heads=5), "is not divisible"),
     "hidden in words": (config(hidden_size="big"), "hidden_size is big"),
     "strange activation": (config(hidden_act="swoosh"), "hidden_act 'swoosh'"),
     "relative positions": (config(position_embedding_type="relative_key"), "relative_key"),
@@ -118,7 +118,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
         lambda f: text("2_Dense/config.json", '{"in_features": 32, "out_features": 9}')(
             add_dense(f, 8)
         ),
-        r"linear.weight is \(8, 32\)",
+        r"linear.weight has shape \(8, 32\)",
     ),
     "dense that does not fit": (
         lambda f: text("2_Dense/config.json", '{"in_features": 31, "out_features": 8}')(
@@ -130,9 +130,12 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
 DECODERS: dict[str, tuple[Breaks, str]] = {
     "unknown family": (config(model_type="no_such_family"), "no_such_family"),
     "both ways": (config(use_bidirectional_attention=True), "goes both ways"),
-    "one missing": (weights(lambda held: held.pop("norm.weight")), "lack 1 of the model's"),
-    "a text model": (lambda f: (f / "modules.json").unlink(), "a model of text"),
-    "more layers": (config(num_hidden_layers=3), "its weights lack"),
+    "one missing": (
+        weights(lambda held: held.pop("norm.weight")),
+        "1 weights of the model are missing",
+    ),
+    "a text model": (lambda f: (f / "modules.json").unlink(), "it generates text"),
+    "more layers": (config(num_hidden_layers=3), "weights of the model are missing"),
 }
 
 

@@ -90,7 +90,7 @@ def test_what_is_quantised_or_does_not_divide_is_refused_in_words(
     model_folder: Any, tmp_path: Path
 ) -> None:
     made(model_folder("llama"), tmp_path)
-    with pytest.raises(NotMade, match="quantised already"):
+    with pytest.raises(NotMade, match="already quantised"):
         maker(tmp_path / MADE, tmp_path)
     with pytest.raises(NotMade, match="--group-size"):
         maker(model_folder("qwen3_next"), tmp_path, group=128)
@@ -128,7 +128,7 @@ def test_two_processes_do_not_make_one_model_at_once(model_folder: Any, tmp_path
 def test_what_lies_in_its_place_is_not_touched(model_folder: Any, tmp_path: Path) -> None:
     (tmp_path / MADE).mkdir()
     (tmp_path / MADE / "mine").write_text("mine")
-    with pytest.raises(NotMade, match="in the way"):
+    with pytest.raises(NotMade, match="already exists"):
         made(model_folder("llama"), tmp_path)
     assert left(tmp_path) == [MADE, f"{MADE}/mine"]
 
@@ -138,7 +138,7 @@ def test_a_full_disk_is_found_before_and_one_that_fills_leaves_nothing(
     model_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path, "200k") as models:
-        with pytest.raises(NotMade, match="make room"):
+        with pytest.raises(NotMade, match="free some space"):
             maker(model_folder("llama"), models)
         monkeypatch.setattr(quantize, "DISK_MARGIN_BYTES", -DISK_MARGIN_BYTES)
         with pytest.raises(NotMade, match="could not be written"):

@@ -57,7 +57,7 @@ def parted(models: list[nn.Module], cut: int) -> tuple[list[StageModel], deque[m
 
 REFUSED = {
     "nemotron_h": {3: "no cache"},
-    "bailing_hybrid": {1: "ask caches of layers of other kinds"},
+    "bailing_hybrid": {1: "read caches of other kinds of layers"},
 }
 
 
@@ -87,7 +87,7 @@ def test_a_stage_that_hears_no_tokens_must_not_need_them(family: str) -> None:
     model = built({**ODD, "llama": MODELS["llama"]}[family])[0]
     middle = Neighbours(deque(), leads=False, hears=False)
     if family in ("talkie", "gemma4_text"):
-        with pytest.raises(Unsplittable, match="look at the tokens"):
+        with pytest.raises(Unsplittable, match="read the tokens"):
             StageModel(model, middle, 1, 3)
     else:
         StageModel(model, middle, 1, 3)
@@ -136,10 +136,10 @@ class Toy(nn.Module):
 @pytest.mark.parametrize(
     ("way", "why"),
     [
-        ("skips", "pass on more than hidden states"),
-        ("made", "pass on more than hidden states"),
-        ("scales", "computes something between the layers"),
-        ("reversed", "every layer once, in order"),
+        ("skips", "pass more than hidden states"),
+        ("made", "pass more than hidden states"),
+        ("scales", "computes something between layers"),
+        ("reversed", "every layer once and in order"),
     ],
 )
 def test_a_forward_that_could_only_be_split_into_wrong_numbers_is_refused(
