@@ -1,6 +1,7 @@
-"""Text and tokens: templates, tokenising, grammars; stops, spans and choices on the way out.
+"""Text and tokens: templates, tokenising and grammars on the way in; stops, spans and choices on
+the way out.
 
-Pure, but for the thread that does it beside the engine and the tokenizer that it opens.
+Pure, except the text thread and the tokenizer that it opens.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ _HOMES = {
     "open_matcher": "runner.text.grammar",
     "text_size": "runner.text.thread",
 }
-"""What is no pure module, or loads the libraries of tokenizers or grammars."""
+"""Names from modules that are not pure, or that load the libraries of tokenizers or grammars;
+loaded on first use."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
-"""Checks of a request that need nothing of the model but its vocabulary.
+"""Checks of a request that need only the model's vocabulary.
 
-Pure. All raise BadRequest, which names the field; `refusal_of` is how it is told.
+Pure. All raise BadRequest, which names the field; `refusal_of` turns it into a refusal.
 """
 
 from __future__ import annotations
@@ -17,54 +17,58 @@ STOP_CHARACTERS = 1024
 
 
 class Unsupported(BadRequest):
-    """The request is well-formed, but this model cannot do what it asks."""
+    """The request is well-formed, but this model does not support it."""
 
 
 class Vocabulary(Protocol):
-    """The token ids that there are: 0 up to `vocabulary`; the one that marks a text's beginning."""
+    """The token ids 0 up to `vocabulary`, and the beginning-of-sequence token."""
 
     vocabulary: int
 
     @property
     def bos_token_id(self) -> int | None:
-        """Return the token that marks the beginning of a text; None where there is none."""
+        """Return the beginning-of-sequence token; None if there is none."""
         ...
 
 
-def behind_history(request: GenerationRequest, tokens: list[int], known: Vocabulary) -> list[int]:
-    """Return the tokens of a conversation behind those of its history, where it has one. Refuse a
-    history of no conversation, of several choices, or of what is no token."""
+def behind_history(
+    request: GenerationRequest, tokens: list[int], vocabulary: Vocabulary
+) -> list[int]:
+    """Return the tokens of a conversation after its history, if it has one. Refuses a history
+    without a conversation, with several choices, or with invalid token ids."""
     if request.history is None:
         return tokens
     if not isinstance(request.prompt, ChatPrompt) or request.n > 1:
-        raise BadRequest("only one answer in a conversation goes on from it", field="history")
-    history, width = request.history, known.vocabulary
+        raise BadRequest(
+            "a history requires a conversation with one choice (n = 1)", field="history"
+        )
+    history, width = request.history, vocabulary.vocabulary
     if history and not 0 <= min(history) <= max(history) < width:
-        text = f"token ids must be in 0..{width - 1}: they are those of another model"
+        text = f"token ids must be in 0..{width - 1}: these belong to another model"
         raise BadRequest(text, field="history")
-    return behind(history, tokens, known.bos_token_id)
+    return behind(history, tokens, vocabulary.bos_token_id)
 
 
 def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> list[int]:
-    """Return tokens behind those of a history, without their mark of the beginning, `begins`: it
-    stands there already. One that begins every turn, as its second place tells, stays."""
+    """Return the history plus the tokens, without their beginning-of-sequence token `begins`, which
+    the history has already. If `begins` recurs, it begins every turn and stays."""
     if history and tokens[:1] == [begins] and begins not in tokens[1:]:
         return [*history, *tokens[1:]]
     return [*history, *tokens]
 
 
 def unheld(tools: Sequence[ToolSpec], grammar: object) -> tuple[str, ...]:
-    """Return the path of what is promised of strict tools, where no grammar keeps it."""
+    """Return the path `tools.strict` if strict tools cannot be enforced by a grammar."""
     return ("tools.strict",) if grammar is None and any(tool.strict for tool in tools) else ()
 
 
 def begun_once(tokens: list[int], begins: int | None) -> list[int]:
-    """Return the tokens of a text with one mark of the beginning, where the text had it already."""
+    """Return the tokens without a duplicate beginning-of-sequence token."""
     return tokens[1:] if begins is not None and tokens[:2] == [begins, begins] else tokens
 
 
 def check_bias(bias: Mapping[int, float], width: int) -> None:
-    """Refuse a bias of what is no token of a vocabulary of `width`, or beyond -100..100."""
+    """Refuse a bias of an id outside the vocabulary of `width`, or outside -100..100."""
     for token, value in bias.items():
         if not 0 <= token < width:
             raise BadRequest(f"token {token} is not in 0..{width - 1}", field=f"logit_bias.{token}")
@@ -73,39 +77,41 @@ def check_bias(bias: Mapping[int, float], width: int) -> None:
 
 
 def check_length(text: str, context_tokens: int, longest: int) -> None:
-    """Refuse what is hopelessly too long before it is tokenised, which would take seconds; no token
-    stands for more than `longest` characters."""
+    """Refuse a far too long text before it is tokenised, which would take seconds; no token has
+    more than `longest` characters."""
     if len(text) > longest * context_tokens:
         at_least = len(text) // longest
         raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
 
 
 def check_scoring(request: GenerationRequest) -> None:
-    """Refuse what cannot be scored, and an answer of no tokens to a request that scores nothing."""
+    """Refuse prompts that cannot be scored, and `max_tokens` 0 without scoring."""
     if request.prompt_logprobs is None:
         if request.max_tokens == 0:
-            text = "must be at least 1, unless the prompt's log-probabilities are asked for"
+            text = "must be at least 1, unless prompt_logprobs is set"
             raise BadRequest(text, field="max_tokens")
         return
     if isinstance(request.prompt, ChatPrompt):
-        raise BadRequest("only a raw prompt is scored", field="prompt_logprobs")
+        raise BadRequest("prompt_logprobs requires a raw prompt", field="prompt_logprobs")
     if request.n > 1:
-        raise BadRequest("a prompt that is scored has one choice", field="n")
+        raise BadRequest("prompt_logprobs requires n = 1", field="n")
 
 
 def check_stops(stops: Sequence[str]) -> None:
     """Refuse too many stop strings, empty ones and long ones."""
     if len(stops) > STOPS_AT_MOST:
-        raise BadRequest(f"at most {STOPS_AT_MOST} stop strings are allowed", field="stop")
+        raise BadRequest(
+            f"too many stop strings: {len(stops)}; the limit is {STOPS_AT_MOST}", field="stop"
+        )
     for place, stop in enumerate(stops):
         if not 0 < len(stop) <= STOP_CHARACTERS:
             raise BadRequest(
-                f"a stop string has 1 to {STOP_CHARACTERS} characters", field=f"stop[{place}]"
+                f"a stop string must have 1 to {STOP_CHARACTERS} characters", field=f"stop[{place}]"
             )
 
 
 def refusal_of(problem: BadRequest | ContextOverflow) -> Refusal:
-    """Return what is told of a request that cannot be done."""
+    """Return the refusal of an invalid request."""
     if isinstance(problem, ContextOverflow):
         return Refusal(
             reason="context_length",

@@ -1,8 +1,8 @@
-"""What one choice says: sampled tokens in, pieces of text, reasoning and tool calls out.
+"""Read one choice: sampled tokens in; text, reasoning and tool calls out.
 
-Pure. Nothing that may still turn out to be a stop string, a marker or half a
-character is emitted; the text of stop tokens never is. Log-probabilities travel with the
-text that their tokens ended in; tokens that are markup or layout have none.
+Pure. Text that may still become a stop string, a marker or a character is held back; the text of
+stop tokens is never sent. Log-probabilities go with the text in which their tokens ended; tokens of
+markup or layout have none.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from runner.text.stops import Automaton
 
 NOTHING = ChoiceOutput()
 CUTS = ("length", "memory_pressure")
-"""Why a text ends where the model has not ended it."""
+"""Finish reasons of a text that the model did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaterStops:
-    """Stop strings that are looked for in what comes after so many tokens."""
+    """Stop strings that apply only after this many tokens."""
 
     tokens: int
     stops: Automaton
@@ -49,8 +49,8 @@ class ChoiceText:
         token_text: Callable[[int], str] | None,
         later_stops: LaterStops | None = None,
     ) -> None:
-        """`token_text` None: no log-probabilities are wanted. `one_call`: the first tool call
-        ends the choice. `later_stops`: the reader is given its stop strings by and by."""
+        """`token_text` None: no log-probabilities. `one_call`: the first tool call ends the choice.
+        `later_stops`: stop strings that the reader gets later."""
         self._request_id = request_id
         self._choice = choice
         self._detokeniser = detokeniser
@@ -69,7 +69,7 @@ class ChoiceText:
         self._noted: deque[tuple[int, SampledToken]] = deque()  # (end of its raw text, token)
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Take the next token and return what it made certain."""
+        """Take the next token and return the text that it completes."""
         if self._ended:
             return NOTHING
         self._pending += 1
@@ -96,7 +96,7 @@ class ChoiceText:
         return ChoiceOutput(tuple(pieces), self._ended)
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """End the choice: return everything held back, and the reason in full."""
+        """End the choice: return all held text and the complete finish reason."""
         pieces: list[Piece] = []
         reader = self._reader
         if not self._ended:
@@ -126,7 +126,7 @@ class ChoiceText:
         self._ended = stopped
 
     def _call(self, call: Call, pieces: list[Piece]) -> None:
-        """Emit a call, or the next part of the open one; nothing where there is nothing to say."""
+        """Emit a call, or the next part of the open one; nothing if there is no new text."""
         identity = None
         if call.name is not None:
             identity = call_id(self._request_id, self._choice, self._calls)
@@ -139,13 +139,13 @@ class ChoiceText:
     def _say(
         self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
     ) -> None:
-        """Emit text that ends at offset `end` of the raw text, cut there if it is the `last`."""
+        """Emit text that ends at offset `end` of the raw text; the `last` piece is cut there."""
         tokens, self._pending = self._pending, 0
         logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
         pieces.append(TextPiece(channel, text, tokens, logprobs))
 
     def _note(self, token: SampledToken, text: str) -> None:
-        """Remember where the token's text ends, once it is known."""
+        """Record where the token's text ends, once known."""
         self._waiting.append(token)
         if self._detokeniser.held and not text:
             return
@@ -154,17 +154,17 @@ class ChoiceText:
         self._waiting.clear()
 
     def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
-        """Return those of the tokens whose text ended within (start, end], and in the last piece of
-        the one that was cut; those that ended before were markup and are forgotten."""
+        """Return the log-probabilities of tokens whose text ended within (start, end]; in the last
+        piece also that of the cut token. Earlier ones were markup and are dropped."""
         noted = self._noted
-        found: list[TokenLogprob] = []
+        logprobs: list[TokenLogprob] = []
         begun = 0
         while noted and (noted[0][0] <= end or (last and begun < end)):
             begun, token = noted.popleft()
             if begun > start:
                 assert self._token_text is not None
-                found.append(logprob_of(token.token, token.logprob, token.top, self._token_text))
-        return tuple(found)
+                logprobs.append(logprob_of(token.token, token.logprob, token.top, self._token_text))
+        return tuple(logprobs)
 
 
 def logprob_of(
@@ -173,12 +173,12 @@ def logprob_of(
     top: Sequence[tuple[TokenId, float]],
     token_text: Callable[[int], str],
 ) -> TokenLogprob:
-    """Return what is told of one token."""
+    """Return the log-probability entry of one token."""
     likeliest = tuple((other, token_text(other), number) for other, number in top)
     return TokenLogprob(token, token_text(token), logprob, likeliest)
 
 
 def call_id(request_id: RequestId, choice: int, call: int) -> str:
-    """Return the id of a tool call: the same whenever and however it is read."""
+    """Return the id of a tool call; it is always the same."""
     digest = hashlib.sha256(f"{request_id}/{choice}/{call}".encode()).hexdigest()
     return f"call_{digest[:24]}"

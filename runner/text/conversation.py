@@ -1,6 +1,6 @@
-"""What a request asks of a conversation: its tools, its thinking, and the prompt it becomes.
+"""Turn a conversation into a prompt, with its tools and its thinking.
 
-Pure, given the model's tokenizer. What its template wants is found out once, when this is made.
+Pure, given the model's tokenizer. The needs of its template are found once, at creation.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from runner.text.template import (
 
 
 class ChatTemplate(Template, Protocol):
-    """The part of `runner.text.tokenizer.ModelTokenizer` that conversations are made with."""
+    """The part of `runner.text.tokenizer.ModelTokenizer` that renders conversations."""
 
     has_template: bool
     efforts: tuple[str, ...]
 
 
 class Conversations:
-    """Renders the conversations of one model. `shape` is what its template wants, and `facts` say
+    """Renders the conversations of one model. `shape` is what its template needs; `facts` describe
     it in words."""
 
     def __init__(self, template: ChatTemplate, *, thinking_by_default: bool) -> None:
-        """Ask the template, with marked messages. `thinking_by_default` is the card's: what a
-        request that does not say gets."""
+        """Probe the template with marked messages. `thinking_by_default` is the card's default for
+        requests that do not say."""
         self._template = template
         self._family = template.family
         self._thinking_by_default = thinking_by_default
@@ -46,28 +46,28 @@ class Conversations:
             return
         try:
             self.shape = find_shape(template)
-            self.facts["template"] = "; ".join(self.shape.words) or "takes messages as they are"
+            self.facts["template"] = "; ".join(self.shape.words) or "accepts all messages unchanged"
         except StoppedTemplate as problem:
-            self.facts["template"] = f"not known what it takes: {problem.message}"
+            self.facts["template"] = f"unknown: {problem.message}"
 
     def rendered(self, request: GenerationRequest, prompt: ChatPrompt) -> Rendered:
         """Return the prompt of a conversation. Raises BadRequest, naming the field."""
         own = request.template
         if own is None and not self._template.has_template:
             raise Unsupported(
-                "this model has no chat template; give it a raw prompt (completions)",
+                "this model has no chat template; send a raw prompt (completions)",
                 field="messages",
             )
         if not prompt.messages:
-            raise BadRequest("there must be at least one message", field="messages")
+            raise BadRequest("messages must not be empty", field="messages")
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
         # where thinking has no marks, the template may still know levels of it
         unmarked = self._family.think is None and request.thinking is not False
-        levels, told = self._template.efforts, thinking or unmarked
+        levels, thinks = self._template.efforts, thinking or unmarked
         variables = own_variables(request)
         if own is None:
-            variables = template_variables(request, levels, thinking=told)
+            variables = template_variables(request, levels, thinking=thinks)
         rendered = render_chat(
             self._template,
             prompt,
@@ -93,7 +93,7 @@ class Conversations:
         return False
 
     def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
-        """Return the tools that the model sees: none where it must not call any."""
+        """Return the tools shown to the model: none if it must not call any."""
         choice, tools = request.tool_choice, prompt.tools
         if choice.mode == "none":
             return ()
@@ -102,7 +102,7 @@ class Conversations:
         if choice.mode == "required" and not tools:
             raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
         if tools and self._family.calls is None:
-            text = f"'{request.model}' does not support tools: it has no format for calls"
+            text = f"'{request.model}' does not support tools: it has no tool call format"
             raise Unsupported(text, field="tools")
         if tools and self.shape.tools == "unseen" and request.template is None:
             text = f"'{request.model}' does not support tools: its chat template does not show them"

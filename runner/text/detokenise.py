@@ -1,9 +1,9 @@
-"""From token ids to text, one token at a time, without splitting a character.
+"""Turn token ids into text, one token at a time, without splitting characters.
 
-Pure. A `TokenTable` holds the bytes of every token and is made once per model; each choice
-owns a detokeniser, which costs a microsecond to make. An incomplete UTF-8 sequence at the end
-is held back until it is complete; bytes that can never become a character are U+FFFD, as
-the tokenizer's own decode would have them. The pieces joined equal the decode of the whole.
+Pure. A `TokenTable` holds the bytes of every token and is made once per model; each choice has its
+own detokeniser, which costs a microsecond to make. An incomplete UTF-8 sequence at the end is held
+until it is complete. Invalid bytes become U+FFFD, as in the tokenizer's own decode. The pieces
+joined equal the decode of the whole.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SPACE = "▁"
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """`bytes_of[id]` is what the token adds to the output; hidden special tokens add nothing.
-    Ids beyond the table (padding of the model's vocabulary) add nothing either.
-    `strips_space`: the first space of the output belongs to the tokenizer, not to the text."""
+    """`bytes_of[id]` is what the token adds to the output; hidden special tokens add nothing. Ids
+    beyond the table (padding of the model's vocabulary) add nothing either. `strips_space`: the
+    output's first space belongs to the tokenizer, not to the text."""
 
     bytes_of: tuple[bytes, ...]
     strips_space: bool = False
@@ -34,8 +34,8 @@ class TokenTable:
         added: Mapping[int, bytes],
         hidden: frozenset[int],
     ) -> TokenTable | None:
-        """Return the table of a byte-level or a byte-fallback vocabulary, by the `decoder` entry of
-        its `tokenizer.json`; None where the decoder is of another kind."""
+        """Return the table of a byte-level or byte-fallback vocabulary, from the `decoder` entry of
+        its `tokenizer.json`; None for other decoders."""
         kinds = _kinds(decoder)
         if "ByteLevel" in kinds:
             read = _byte_level
@@ -51,8 +51,8 @@ class TokenTable:
         return TokenTable(tuple(table), strips_space="Strip" in kinds)
 
     def detokeniser(self, *, begins: bool) -> ByteDetokeniser:
-        """Return a new detokeniser. `begins`: the output is a text of its own, not the rest of one,
-        so that a first space which belongs to the tokenizer is dropped."""
+        """Return a new detokeniser. `begins`: the output is a text of its own, not a continuation,
+        so a first space that belongs to the tokenizer is dropped."""
         return ByteDetokeniser(self.bytes_of, strips_space=begins and self.strips_space)
 
 
@@ -79,12 +79,12 @@ class ByteDetokeniser:
         return text
 
     def flush(self) -> str:
-        """Return what is left at the end."""
+        """Return the remaining text at the end."""
         return self._decode(b"", True)
 
     @property
     def held(self) -> bool:
-        """Return whether bytes of an incomplete character are waiting."""
+        """Return whether bytes of an incomplete character are held."""
         return self._decoder.getstate()[0] != b""
 
 
@@ -106,8 +106,8 @@ class StreamingDecoder(Protocol):
 
 
 class WholeTextDetokeniser:
-    """Detokenises with the model library's own decoder, for vocabularies of other kinds. `held`:
-    the last token's text is still to come."""
+    """Detokenises with the model library's own decoder, for other vocabularies. `held`: the last
+    token's text is not complete."""
 
     __slots__ = ("_decoder", "_hidden", "held")
 
@@ -126,15 +126,15 @@ class WholeTextDetokeniser:
         return text
 
     def flush(self) -> str:
-        """Return what is left at the end."""
+        """Return the remaining text at the end."""
         self._decoder.finalize()
         self.held = False
         return self._decoder.last_segment
 
 
 Detokeniser = ByteDetokeniser | WholeTextDetokeniser
-"""The text that each token completes, which may be empty. `flush` ends the text: incomplete
-characters are U+FFFD."""
+"""Returns the text that each token completes, which may be empty. `flush` ends the text: incomplete
+characters become U+FFFD."""
 
 
 def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:

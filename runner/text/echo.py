@@ -1,8 +1,8 @@
-"""What a request that asks about its own prompt is told: each token of prompt and output.
+"""Report each token of prompt and output to a request that asks for its prompt.
 
 Pure. A prompt's tokens come in pieces of at most `PIECE_TOKENS`, with the text that they complete
-and their log-probabilities. Of the output every sampled token has its log-probability here, also
-one that says nothing, such as the token that ends it: who counts tokens from the end finds them.
+and their log-probabilities. Every sampled token has its log-probability here, also one without
+text, such as the end token, so clients can count tokens from the end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PromptEcho:
         self._token_text = token_text
 
     def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
-        """Yield the pieces that these scores are told in; scores come in order, without gaps."""
+        """Yield the pieces for these scores; scores come in order, without gaps."""
         stop = scores.start + len(scores.logprobs)
         for start in range(scores.start, stop, PIECE_TOKENS):
             yield self._piece(scores, start, min(start + PIECE_TOKENS, stop))
@@ -62,7 +62,7 @@ class PromptEcho:
 
 
 class EveryToken:
-    """Reads one choice as `inner` does, but tells the log-probability of every token."""
+    """Reads one choice like `inner`, but reports the log-probability of every token."""
 
     def __init__(self, inner: ChoiceReader, token_text: TokenText) -> None:
         self._inner = inner
@@ -71,7 +71,7 @@ class EveryToken:
         self._ended = False
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Return what this token made certain; tokens after the end are ignored."""
+        """Return what this token completes; tokens after the end are ignored."""
         if self._ended:
             return ChoiceOutput()
         self._untold.append(logprob_of(token.token, token.logprob, token.top, self._token_text))
@@ -80,7 +80,7 @@ class EveryToken:
         return ChoiceOutput(self._with_logprobs(output.pieces), output.ended)
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """Return what was held back, the log-probabilities of tokens without text among it."""
+        """Return the held text, with the log-probabilities of tokens without text."""
         self._ended = True
         last = self._inner.finish(reason)
         pieces = self._with_logprobs(last.pieces)

@@ -1,4 +1,4 @@
-"""Import beforehand the libraries that read text."""
+"""Import in advance the libraries that tokenising needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib import import_module
 
 
 def import_libraries() -> None:
-    """Import the libraries of tokenizers and grammars: not MLX, which the thread that is to own it
-    imports first. What is missing is told by who needs it."""
+    """Import the libraries of tokenizers and grammars, but not MLX, which its owning thread must
+    import first. Errors are left to the code that needs the library."""
     for name in ("tokenizers", "llguidance"):
         with contextlib.suppress(ImportError):
             import_module(name)

@@ -1,10 +1,10 @@
-"""The seam between text and tokens: a request made ready, and what a choice says.
+"""The interface between text and tokens: prepared requests and the output of choices.
 
-Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`)
-and, token by token, the output of each choice into pieces. It numbers nothing and ends
-nothing: sequence numbers, credit, the release of rows and the terminals belong to
-the service. For every choice: `push` for each sampled token in order (the stop token included),
-then `finish` exactly once; every piece of `push` comes before the pieces of `finish`.
+Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`) and,
+token by token, the output of each choice into pieces. Sequence numbers, credit, the release of rows
+and the terminals belong to the service. For every choice: `push` for each sampled token in order
+(the stop token included), then `finish` exactly once; every piece of `push` comes before the pieces
+of `finish`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from runner.engine import GrammarSpec, PromptScores, SampledToken
 
 SpanState = Literal["text", "reasoning", "header"]
 """Where the output begins: in plain text, inside a thinking block that the prompt opened, or within
-the header of a message, in families whose output is made of messages."""
+the header of a message, in families whose output consists of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
-    """One choice of a request. `seed` is None where the client gave none: the service draws
-    one then. Choices of a seeded request have different seeds, derived from it."""
+    """One choice of a request. `seed` is None if the client gave none; the service then draws one.
+    Choices of a seeded request have different seeds, derived from it."""
 
     choice: int
     seed: int | None
@@ -38,11 +38,11 @@ class ThinkingCount(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """Return whether the choice thinks, and has done so for its budget."""
+        """Return whether the choice is thinking and has used its budget."""
         ...
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether it may be due once so many more tokens are taken."""
+        """Return whether it may be due after `unread` more tokens."""
         ...
 
     def take(self, token: TokenId) -> None:
@@ -52,8 +52,8 @@ class ThinkingCount(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
-    """How a choice that has thought for its budget is made to answer: it says `ending`, none of
-    which is a stop token. `count` makes a new count for one choice."""
+    """How a choice that used up its thinking budget is made to answer: its next tokens are
+    `ending`, none of which is a stop token. `count` makes a new count for one choice."""
 
     ending: tuple[TokenId, ...]
     count: Callable[[], ThinkingCount]
@@ -61,16 +61,15 @@ class ThinkingLimit:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that can be scheduled: all its choices share the prompt `tokens`.
+    """A request ready for scheduling: all its choices share the prompt `tokens`.
 
-    `0 < len(tokens)` and `len(tokens) + max_tokens <= context tokens`. `max_tokens` is 0 only where
-    nothing but the prompt's log-probabilities are asked for.
-    A sampled token in `stop_token_ids` ends the choice with "stop" (and is still pushed). The set
-    is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
-    `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
-    say whether thinking and tool-call markup in the output are read as such. `limit` is None where
-    thinking may take as long as it does. `unheeded` are the paths of fields that this model gives
-    no effect.
+    `0 < len(tokens)` and `len(tokens) + max_tokens <= context tokens`. `max_tokens` is 0 only if
+    just the prompt's log-probabilities are requested. A sampled token in `stop_token_ids` ends the
+    choice with "stop" (and is still pushed). The set is empty under `ignore_eos`, unless a grammar
+    holds: a finished grammar must be able to end. `opening` is the initial state of each choice's
+    text; `reads_thinking` and `reads_tools` say whether thinking and tool-call markup in the output
+    are parsed. `limit` is None if thinking is unlimited. `unheeded` are the paths of fields that
+    have no effect with this model.
     """
 
     request: GenerationRequest
@@ -88,15 +87,14 @@ class PreparedRequest:
 
     @property
     def request_id(self) -> RequestId:
-        """Return the request's own id."""
         return self.request.request_id
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """A prompt as the model would read it, for a request that has a question about it. `count` is
-    the number of its tokens, which may be more than `context_tokens`; `tokens` and `text` are empty
-    where they were not asked for."""
+    """A prompt as the model would read it, for a request with a question about it. `count` is the
+    number of its tokens, which may exceed `context_tokens`; `tokens` and `text` are empty unless
+    requested."""
 
     count: int
     context_tokens: int
@@ -107,8 +105,8 @@ class ReadPrompt:
 @dataclass(frozen=True, slots=True)
 class TextPiece:
     """Becomes a `TokenDelta`. `tokens` counts the LLM tokens whose text ended in this piece,
-    those held back before it included; it is 0 on a flush with nothing new. `text` may be empty
-    only when `logprobs` is not."""
+    including those held before it; it is 0 on a flush with nothing new. `text` may be empty only if
+    `logprobs` is not."""
 
     channel: Channel
     text: str
@@ -129,7 +127,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """Becomes `PromptTokens`: the prompt's tokens from number `start` on."""
+    """Becomes `PromptTokens`: the prompt's tokens from index `start` on."""
 
     start: int
     text: str
@@ -141,8 +139,8 @@ Piece = TextPiece | CallPiece | PromptPiece
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOutput:
-    """What one token said. `ended` is True once: the text itself is complete (a stop string, or
-    the one call allowed was made); release the row and call `finish("stop")`."""
+    """The output of one token. `ended` is True once, when the text is complete (a stop string, or
+    the one allowed call); release the row and call `finish("stop")`."""
 
     pieces: tuple[Piece, ...] = ()
     ended: bool = False
@@ -150,8 +148,8 @@ class ChoiceOutput:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinish:
-    """The last words of a choice. `finish_reason` is "tool_calls" where "stop" was given and at
-    least one call was made; `stop` is the stop string that ended the text, if one did."""
+    """The last output of a choice. `finish_reason` is "tool_calls" if "stop" was given and at least
+    one call was made; `stop` is the stop string that ended the text, if one did."""
 
     pieces: tuple[Piece, ...]
     finish_reason: FinishReason
@@ -163,11 +161,12 @@ class ChoiceReader(Protocol):
     """Reads one choice (see `ChoiceText`). Tokens pushed after the end are ignored."""
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Return what this token made certain; tokens come in order, the stop token included."""
+        """Return what this token completes; tokens come in order, the stop token included."""
         ...
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """Return what was held back, and the reason in full. Called once, after the last `push`."""
+        """Return the held text and the complete finish reason. Called once, after the last
+        `push`."""
         ...
 
 
@@ -175,29 +174,30 @@ class PromptReader(Protocol):
     """Reads the scores of a prompt (see `PromptEcho`)."""
 
     def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
-        """Yield the pieces that these scores are told in; scores come in order, without gaps."""
+        """Yield the pieces for these scores; scores come in order, without gaps."""
         ...
 
 
 class TextWorks(Protocol):
-    """All that the text thread does (`runner.text.text.Text`); called from that thread alone.
+    """All that the text thread does (`runner.text.text.Text`); called from that thread only.
 
-    `prepare` may take as long as tokenising the prompt and compiling a grammar do; it never
-    raises for anything that a request contains, nor does `read`.
+    `prepare` may take as long as tokenising the prompt and compiling a grammar. Neither it nor
+    `read` raises for anything in a request.
     """
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return what was found out of the model's files, in words, by what it is about."""
+        """Return facts found in the model's files, in words, by subject."""
         ...
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
-        """Return the request as tokens that fit `context_tokens` with what is made, or why not."""
+        """Return the request as tokens that fit `context_tokens` together with the output, or the
+        refusal."""
         ...
 
     def read(self, request: GenerationRequest, context_tokens: int) -> ReadPrompt | Refusal:
-        """Return what the request's question wants to know of its prompt, or why not. A prompt may
-        be longer than `context_tokens`, unless it is hopelessly so."""
+        """Return the answer to the request's question about its prompt, or the refusal. A prompt
+        may be longer than `context_tokens`, within reason."""
         ...
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader:
@@ -205,14 +205,14 @@ class TextWorks(Protocol):
         ...
 
     def prompt(self, prepared: PreparedRequest) -> PromptReader | None:
-        """Return a reader of the prompt's scores, None where none were asked for. May be called
-        from another thread."""
+        """Return a reader of the prompt's scores; None if none are requested. May be called from
+        another thread."""
         ...
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:
-    """Return the seed of one choice: the request's own for the first, and distinct ones after it
-    (the 64-bit golden ratio as stride), so that choice 0 of n equals a request with n = 1."""
+    """Return the seed of one choice: the request's own for the first, distinct ones after it (the
+    64-bit golden ratio as stride), so that choice 0 of n equals a request with n = 1."""
     if seed is None:
         return None
     return (seed + choice * 0x9E3779B97F4A7C15) % 2**64

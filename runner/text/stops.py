@@ -1,9 +1,9 @@
-"""Finds strings in text that arrives in pieces, and holds back no more than it must.
+"""Find strings in text that arrives in pieces, holding back as little as possible.
 
-Pure. A match is the string that is *complete* first; of those that end at the same
-character, the longest. So what is found never depends on how the text was cut into pieces.
-Text is held back exactly while it is the beginning of a sought string. The method is Aho and
-Corasick's: one pass, constant work per character however many or long the strings are.
+Pure. A match is the string that is *complete* first; of those that end at the same character, the
+longest. So matches do not depend on how the text was split. Text is held exactly while it is the
+beginning of a sought string. The method is Aho-Corasick: one pass, constant work per character
+whatever the number and length of the strings.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Automaton:
         self.matched[state] = string
 
     def _link(self) -> None:
-        """Complete the transitions breadth first: every state gets those of the longest suffix
-        that is itself a state, so that scanning needs no failure links."""
+        """Complete the transitions breadth first: every state gets those of its longest suffix that
+        is itself a state, so that scanning needs no failure links."""
         queue = list(self.step[0].values())
         suffix = dict.fromkeys(queue, 0)
         for state in queue:
@@ -68,12 +68,12 @@ class Automaton:
 
 @lru_cache(maxsize=256)
 def automaton(strings: tuple[str, ...]) -> Automaton:
-    """Return the automaton of these strings; compiled once for requests that share them."""
+    """Return the automaton of these strings; cached for requests that share them."""
     return Automaton(strings)
 
 
 class Scan:
-    """One text being searched. After a match the scan is at its beginning again."""
+    """One text being searched. After a match the scan starts over."""
 
     __slots__ = ("_automaton", "_state")
 
@@ -83,13 +83,13 @@ class Scan:
 
     @property
     def held(self) -> str:
-        """Return the text that is held back."""
+        """Return the held text."""
         return self._automaton.held(self._state)
 
     def feed(self, text: str) -> tuple[str, str | None, str]:
-        """Return (text that is clear now, the string found, what came after it).
+        """Return (text that is certain now, the matched string, the text after it).
 
-        Clear text includes what was held back before. Without a match the third is empty; with one,
+        Certain text includes previously held text. Without a match the third is empty; with one,
         the second and third were not searched further.
         """
         strings = self._automaton
@@ -102,7 +102,7 @@ class Scan:
         return self._walk(held + text, len(held))
 
     def flush(self) -> str:
-        """Return what is still held back, as ordinary text."""
+        """Return the held text as ordinary text."""
         held = self.held
         self._state = 0
         return held
@@ -113,10 +113,10 @@ class Scan:
         state = self._state
         for place in range(start, len(text)):
             state = step[state].get(text[place], 0)
-            found = matched[state]
-            if found is not None:
+            match = matched[state]
+            if match is not None:
                 self._state = 0
-                return text[: place + 1 - len(found)], found, text[place + 1 :]
+                return text[: place + 1 - len(match)], match, text[place + 1 :]
         self._state = state
         held = strings.depth[state]
         return (text[:-held] if held else text), None, ""

@@ -1,11 +1,10 @@
-"""From a conversation to the text of a prompt, by the model's own chat template or a client's.
+"""Render a conversation into a prompt, with the model's chat template or the client's.
 
-Pure, but for the template itself, which belongs to the model, or came with the request. The
-model's own gets messages in the shape that it shows whole (`runner.text.shapes`), and what it made
-of them is checked: a part that it does not show refuses the request, by name. A template that
-raises refuses the request in its own words. Markup that messages spell is text
-(`runner.text.markup`). Where a turn is to be continued, `marked` and
-`up_to_mark` do what transformers does.
+Pure, except the template, which belongs to the model or to the request. The model's template gets
+messages in the shape that it shows completely (`runner.text.shapes`), and its result is checked: if
+it does not show a part, the request is refused, naming the part. If a template raises, the refusal
+quotes its words. Markup spelled in messages is text (`runner.text.markup`). To continue a turn,
+`marked` and `up_to_mark` do what transformers does.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from runner.text.shapes import (
 )
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Stands where a turn is to go on; some templates trim the blank at its end."""
+"""Marks where a turn continues; some templates trim the space at its end."""
 FILL_IN = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Tokens around prefix and suffix, and before what is to be filled in, by model family."""
+"""Tokens around prefix and suffix, and before the text to fill in, by model family."""
 
 
 class StoppedTemplate(BadRequest):
-    """The model's template took more than it may for this conversation."""
+    """The model's template exceeded its limits for this conversation."""
 
 
 class Template(Protocol):
@@ -69,20 +68,21 @@ class Template(Protocol):
         continue_final: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """Return the prompt's text. `variables` are the template's own. Raises what the template
-        raises."""
+        """Return the prompt's text. `variables` are the template's own. Raises the template's
+        errors."""
         ...
 
-    def fill(self, template: str, told: Mapping[str, Any]) -> str:
-        """Return what a template in Go's language makes of what it is told. Raises as `render`."""
+    def fill(self, template: str, data: Mapping[str, Any]) -> str:
+        """Return the result of a template in Go's language for the data `data`. Raises like
+        `render`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompt's text, and where output behind it begins. `spelled` is where messages spell
-    markup in it, which is no token. `unshown` are the paths of texts beside tool calls that the
-    template shows nowhere; `thinking` and `tools` are what it was told."""
+    """The prompt's text and the state in which the output begins. `spelled` are the places where
+    messages spell markup, which are not tokens. `unshown` are the paths of texts beside tool calls
+    that the template does not show; `thinking` and `tools` are what the template got."""
 
     text: str
     opening: SpanState
@@ -93,11 +93,11 @@ class Rendered:
 
 
 def find_shape(template: Template) -> TemplateShape:
-    """Return the shape of messages that the model's template shows whole. Raises StoppedTemplate
-    where it takes more than it may for a few marked words."""
+    """Return the shape of messages that the model's template shows completely. Raises
+    StoppedTemplate if it exceeds its limits for a few marked words."""
 
     def asked(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
-        """Return the prompt's text; None where the template refuses it."""
+        """Return the prompt's text; None if the template refuses it."""
         return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
 
     with _blamed(None):
@@ -115,11 +115,11 @@ def render_chat(
     own: str | None = None,
     shape: TemplateShape = PLAIN,
 ) -> Rendered:
-    """Return the prompt of a conversation; `tools` are those that the model shall see, `is_held`
-    says that its answer must follow a grammar, `variables` are told to the template: the model's,
-    which wants messages in this `shape`, or its client's `own`, in Go's language.
+    """Return the prompt of a conversation. `tools` are those shown to the model; `is_held` says
+    that its answer must follow a grammar. The template gets `variables`. It is the model's, which
+    needs messages in this `shape`, or the client's `own`, in Go's language.
 
-    Raises BadRequest, naming the field where there is one.
+    Raises BadRequest, naming the field if there is one.
     """
     messages = chat_messages(prompt, PLAIN if own is not None else shape, tools)
     continues = prompt.continue_final
@@ -129,18 +129,18 @@ def render_chat(
             # There is nothing to continue: an empty last turn is a new turn.
             messages, continues = messages[:-1], False
     final = message_text(messages[-1]) if continues else None
-    told = variables or {}
-    marking = marking_of(messages, [*tool_objects(tools), told], template.markup, own or "")
-    messages, (*objects, said) = marking.messages, marking.tools
+    own_values = variables or {}
+    marking = marking_of(messages, [*tool_objects(tools), own_values], template.markup, own or "")
+    messages, (*objects, texts) = marking.messages, marking.tools
     with _blamed(own, lambda: _unshown_call(prompt, template, shape)):
         if own is None:
             text = template.render(
-                messages, objects, thinking=thinking, continue_final=continues, variables=said
+                messages, objects, thinking=thinking, continue_final=continues, variables=texts
             )
         else:
             shown = marked(messages) if continues else messages
-            asked = {**said, "messages": shown, "tools": objects, "think": thinking}
-            text = template.fill(own, asked)
+            data = {**texts, "messages": shown, "tools": objects, "think": thinking}
+            text = template.fill(own, data)
             text = up_to_mark(text, messages[-1]) if continues else text
     text, spelled = spans_in(text, marking.mark, template.markup)
     unshown: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def render_chat(
             text,
             shape,
             lambda other: _rendered_again(
-                template, other, shape, tools, thinking=thinking, variables=told
+                template, other, shape, tools, thinking=thinking, variables=own_values
             ),
         )
     family = template.family
@@ -162,8 +162,8 @@ def render_chat(
 def render_filled(
     template: Template, prompt: TextPrompt, own: str, variables: Mapping[str, Any]
 ) -> tuple[str, tuple[Span, ...]]:
-    """Return what a client's own template makes of a text and what comes behind it, and where
-    these spell markup in it. Raises BadRequest."""
+    """Return the result of a client's own template for a prefix and suffix, and where these spell
+    markup in it. Raises BadRequest."""
     texts = {"prompt": prompt.text, "suffix": prompt.suffix or ""}
     marking = marking_of([texts], [], template.markup, own)
     with _blamed(own):
@@ -172,8 +172,8 @@ def render_filled(
 
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
-    """Return the tokens before a prefix, before a suffix and before what is to be filled in, of a
-    model that has all of a family's; None of others."""
+    """Return the tokens before a prefix, before a suffix and before the text to fill in, if the
+    model has all three of a family; else None."""
     for family in FILL_IN:
         before, after, middle = (token_id(token) for token in family)
         if before is not None and after is not None and middle is not None:
@@ -182,7 +182,7 @@ def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int
 
 
 def own_variables(request: GenerationRequest) -> dict[str, Any]:
-    """Return what a client's own template is told of thinking, beside whether to think."""
+    """Return the thinking variables of a client's own template, beside whether to think."""
     is_set = request.thinking is not None or request.effort is not None
     return {"think_level": request.effort or "", "is_think_set": is_set}
 
@@ -191,9 +191,9 @@ def own_variables(request: GenerationRequest) -> dict[str, Any]:
 def _blamed(
     own: str | None, unshown: Callable[[], LostPart | None] = lambda: None
 ) -> Generator[None]:
-    """Tell all that a template may raise as a refusal: the request is at fault, unless there was
-    nothing to render it. `unshown` is the part that the model's cannot show, which tells more than
-    what it raises."""
+    """Turn all errors of a template into refusals: the request is at fault, unless the renderer was
+    not ready. `unshown` is the part that the model's template cannot show, which explains more than
+    the template's own error."""
     whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
     try:
         yield
@@ -205,12 +205,12 @@ def _blamed(
     except Exception as problem:
         if own is None and (lost := unshown()) is not None:
             raise _not_shown(lost) from problem
-        text = f"{whose} template refuses these messages: {_words(problem)}"
+        text = f"{whose} template rejects these messages: {_words(problem)}"
         raise BadRequest(text, field=field) from problem
 
 
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with the place marked where the last one is to be continued."""
+    """Return the messages with a mark where the last one is to be continued."""
     *before, last = (dict(message) for message in messages)
     content = last["content"]
     if isinstance(content, str):
@@ -220,13 +220,13 @@ def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def up_to_mark(text: str, final: Mapping[str, Any]) -> str:
-    """Return what a template made of `marked` messages up to the mark; `final` is the last of
-    them. Raises ValueError where the template does not show it."""
-    found = text.rfind(MARK.strip())
-    if found < 0 or message_text(final).strip() not in text:
-        raise ValueError("it does not show the message that is to be continued")
-    kept = text[:found]
-    return kept if text.startswith(MARK, found) else kept.rstrip()
+    """Return the text that a template made of `marked` messages, up to the mark; `final` is the
+    last message. Raises ValueError if the template does not show it."""
+    at = text.rfind(MARK.strip())
+    if at < 0 or message_text(final).strip() not in text:
+        raise ValueError("it does not show the message to continue")
+    before = text[:at]
+    return before if text.startswith(MARK, at) else before.rstrip()
 
 
 def _rendered_again(
@@ -238,8 +238,8 @@ def _rendered_again(
     thinking: bool,
     variables: Mapping[str, Any],
 ) -> str | None:
-    """Return what the model's template makes of a prompt that no client sent, a turn of the model
-    behind it; None where it refuses it. Raises TemplateStopped and RendererNotReady."""
+    """Return the rendering by the model's template of a probing prompt, followed by a turn of the
+    model; None if it refuses it. Raises TemplateStopped and RendererNotReady."""
     try:
         return template.render(
             chat_messages(prompt, shape, tools),
@@ -260,25 +260,25 @@ def _unshown(
     shape: TemplateShape,
     render: Callable[[ChatPrompt], str | None],
 ) -> tuple[str, ...]:
-    """Return the paths of texts beside calls that a template does not show; the model's makers have
-    them so. Raises BadRequest for any other part that it does not show."""
+    """Return the paths of texts beside calls that a template does not show, which is the model
+    makers' choice. Raises BadRequest for any other part that it does not show."""
     with _blamed(None):
         lost = lost_parts(prompt, text, shape, render)
-    for one in lost:
-        if not one.is_beside:
-            raise _not_shown(one)
-    return tuple(one.field for one in lost)
+    for part in lost:
+        if not part.is_beside:
+            raise _not_shown(part)
+    return tuple(part.field for part in lost)
 
 
 def _not_shown(lost: LostPart) -> Unsupported:
-    said = "so the model would not see it; leave it out, or use another model"
-    text = f"this model's chat template does not show {lost.words}, {said}"
+    advice = "so the model would not see it; remove it or use another model"
+    text = f"this model's chat template does not show {lost.words}, {advice}"
     return Unsupported(text, field=lost.field)
 
 
 def _unshown_call(prompt: ChatPrompt, template: Template, shape: TemplateShape) -> LostPart | None:
-    """Return the first call or result of a conversation with a model that has no form of calls, or
-    whose template shows none."""
+    """Return the first call or result in a conversation if the model has no tool call format or its
+    template shows none; else None."""
     if template.family.calls is not None and shape.calls != "unseen":
         return None
     for place, message in enumerate(prompt.messages):

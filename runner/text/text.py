@@ -1,8 +1,8 @@
-"""Requests to token ids, and the readers of what comes back: the text side of a runner.
+"""The text side of a runner: requests to token ids, and readers of the output.
 
-Pure, given the model's tokenizer. Nothing that a request contains raises here: what cannot be
-done is a `Refusal` that names the field. `prepare` and `count` belong to one thread, the
-choices to one thread, which may be another: they share nothing that changes.
+Pure, given the model's tokenizer. Nothing in a request raises here: an error is a `Refusal` that
+names the field. `prepare` and `count` belong to one thread, the choices to one thread, which may be
+another: they share no mutable state.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from runner.text.tokenizer import ModelTokenizer, TokenizerError
 DEFAULT_MAX_TOKENS = 4096
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
-"""How much of a prompt is told to one who asks: either fits a frame of the data plane."""
+"""Maximum characters of a returned prompt; it fits a frame of the data plane."""
 
 _FIRST = GenerationRequest(
     request_id=RequestId("first"),
@@ -76,8 +76,8 @@ COUNT = PromptQuestion(wants="count")
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A tokenised prompt, and how the output that follows it is to be read. `text` is what was
-    tokenised, where that was one text; `unshown` are the paths of what it does not show."""
+    """A tokenised prompt and how to read the output after it. `text` is the tokenised text, if it
+    was one text; `unshown` are the paths of fields that it does not show."""
 
     tokens: list[int]
     opening: SpanState = "text"
@@ -97,11 +97,11 @@ class Text:
         thinking_by_default: bool = False,
         constrain_tools: bool = False,
     ) -> None:
-        """Make here, not in a request, all that is slow the first time (the template, llguidance's
-        trie). `thinking_by_default` is the card's: what a request that does not say gets.
-        `constrain_tools`: calls keep to their schemas though no tool is strict, where the model's
-        form of calls can be held to one. Raises TokenizerError where the template has to be
-        stopped already at a first "Hello"."""
+        """Prepare here, not in a request, everything that is slow the first time (the template,
+        llguidance's trie). `thinking_by_default` is the card's default for requests that do not
+        say. `constrain_tools`: calls follow their schemas even if no tool is strict, if the model's
+        tool call format allows it. Raises TokenizerError if the template exceeds its limits already
+        for "Hello"."""
         self._tokenizer = tokenizer
         self._family = tokenizer.family
         self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)
@@ -120,26 +120,25 @@ class Text:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return what was found out of the model's files, in words, by what it is about."""
+        """Return facts found in the model's files, in words, by subject."""
         return {**self._tokenizer.facts, **self._conversations.facts, **self._facts}
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
-        """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to
-        fit."""
+        """Return the request as tokens, or the refusal. A `max_tokens` beyond the context is
+        reduced."""
         try:
             return self._prepare(request, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
             return refusal_of(problem)
 
     def read(self, request: GenerationRequest, context_tokens: int) -> ReadPrompt | Refusal:
-        """Return what the request's question wants to know of its prompt, or why not."""
+        """Return the answer to the request's question about its prompt, or the refusal."""
         try:
             return self._read(request, request.question or COUNT, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
             return refusal_of(problem)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText | EveryToken:
-        """Return a reader for one choice."""
         request, token_text = prepared.request, self._tokenizer.token_text
         if request.top_logprobs is None:
             return self._choice(prepared, choice)
@@ -148,7 +147,7 @@ class Text:
         return self._choice(prepared, choice, token_text)
 
     def prompt(self, prepared: PreparedRequest) -> PromptEcho | None:
-        """Return a reader of the prompt's scores, None where none were asked for."""
+        """Return a reader of the prompt's scores; None if none are requested."""
         if prepared.request.prompt_logprobs is None:
             return None
         tokenizer = self._tokenizer
@@ -193,14 +192,17 @@ class Text:
                 return ReadPrompt(count, context_tokens)
             case "tokens":
                 if count > LISTED_TOKENS:
-                    text = f"{count} tokens; at most {LISTED_TOKENS} are listed at once"
+                    text = f"too many tokens to list: {count}; the limit is {LISTED_TOKENS}"
                     raise BadRequest(text, field="prompt")
                 return ReadPrompt(count, context_tokens, tokens=tuple(prompt.tokens))
             case "text":
                 text = prompt.text or self._tokenizer.decode(prompt.tokens)
                 if len(text) > TOLD_CHARACTERS:
-                    said = f"{len(text)} characters; at most {TOLD_CHARACTERS} are told at once"
-                    raise BadRequest(said, field="prompt")
+                    why = (
+                        f"too many characters to return: {len(text)}; the limit is "
+                        f"{TOLD_CHARACTERS}"
+                    )
+                    raise BadRequest(why, field="prompt")
                 return ReadPrompt(count, context_tokens, text=text)
 
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
@@ -213,14 +215,17 @@ class Text:
             raise BadRequest("the prompt is empty", field="prompt")
         wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         if (request.min_tokens or 0) > wanted:
-            raise BadRequest(f"must not be above max_tokens ({wanted})", field="min_tokens")
+            raise BadRequest(f"must be at most max_tokens ({wanted})", field="min_tokens")
         room, least = context_tokens - len(prompt.tokens), min(wanted, 1)
         if room < least:
             limit = context_tokens - least
             raise ContextOverflow(prompt_tokens=len(prompt.tokens), limit_tokens=limit)
         grammar = self._grammar(request, prompt)
         if grammar is not None and request.min_tokens is not None:
-            text = "what is held to a form ends where the form does; leave out one of them"
+            text = (
+                "cannot be combined with a response format, which decides where the "
+                "answer ends; remove one of them"
+            )
             raise BadRequest(text, field="min_tokens")
         endless = request.ignore_eos and grammar is None
         reads_thinking = self._reads_thinking(request, prompt, grammar)
@@ -250,7 +255,7 @@ class Text:
     def _reads_thinking(
         self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None
     ) -> bool:
-        """Return whether thinking is told apart: a grammar without a thinking block leaves none."""
+        """Return whether thinking is parsed: not if a grammar has no thinking block."""
         if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening != "text"
@@ -258,17 +263,23 @@ class Text:
     def _prompt(
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
     ) -> _Prompt:
-        """Return the tokens of the prompt; `special`: a raw one's with what stands around it."""
+        """Return the tokens of the prompt; `special`: a raw prompt gets the special tokens around
+        it."""
         prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
-            asked = self._conversations.rendered(request, prompt)
-            check_length(asked.text, context_tokens, longest)
+            rendered = self._conversations.rendered(request, prompt)
+            check_length(rendered.text, context_tokens, longest)
             own = request.template is not None
             tokens = self._encode(
-                asked.text, field="messages", special=own, once=own, spelled=asked.spelled
+                rendered.text, field="messages", special=own, once=own, spelled=rendered.spelled
             )
             return _Prompt(
-                tokens, asked.opening, asked.thinking, asked.tools, asked.text, asked.unshown
+                tokens,
+                rendered.opening,
+                rendered.thinking,
+                rendered.tools,
+                rendered.text,
+                rendered.unshown,
             )
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
@@ -284,7 +295,7 @@ class Text:
             tokens = self._encode(text, field="prompt", special=True, once=True, spelled=spelled)
             return _Prompt(tokens, text=text)
         if isinstance(prompt, InputsPrompt):
-            text = f"'{request.model}' is a text model: it makes no embeddings"
+            text = f"'{request.model}' is a text model; it cannot make embeddings"
             raise Unsupported(text, field="model")
         width = self._tokenizer.vocabulary
         ids = prompt.token_ids
@@ -298,7 +309,7 @@ class Text:
             return self._encode(prompt.text, field="prompt", special=special, once=special)
         around = fill_in_tokens(self._tokenizer.token_id)
         if around is None:
-            text = "it cannot fill in between a prompt and a suffix"
+            text = "its format cannot fill in between a prompt and a suffix"
             raise Unsupported(f"this model does not support insert: {text}", field="suffix")
         find = self._tokenizer.markup.all.find
         prefix = self._encode(prompt.text, field="prompt", spelled=find(prompt.text))

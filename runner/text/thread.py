@@ -1,10 +1,10 @@
 """Talks to the text thread: requests become tokens off the main and the engine thread.
 
-Templates, tokenising and grammar compilation may take long, so no other thread waits: each
-answer is posted. Those that wait share the thread fairly by the size of their text, so that a
-short prompt does not wait behind long ones that came before (Demers, Keshav and Shenker 1989),
-nor a long one for ever. What comes back from the engine is read (detokenised) by the main thread,
-for a third thread on the way of every token costs more than the reading itself.
+Templates, tokenising and grammar compilation may be slow, so no other thread waits for them: each
+answer is posted. Waiting requests share the thread fairly by the size of their text. So a short
+prompt does not wait behind earlier long ones, and no long one waits forever (Demers, Keshav and
+Shenker 1989). The main thread detokenises the engine's output, because a third thread in the path
+of every token would cost more than that.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ AnyPrepared = TypeVar("AnyPrepared", covariant=True)
 
 
 class Preparer(Protocol[AnyPrepared]):
-    """What the thread has to work with (`TextWorks` is one); it raises for no request."""
+    """The work of the thread (`TextWorks` is one); it does not raise for any request."""
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
-        """Return the request made ready, or why it cannot be."""
+        """Return the prepared request, or the refusal."""
         ...
 
     def read(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
-        """Return what the request's question wants to know of its prompt, or why not."""
+        """Return the answer to the request's question about its prompt, or the refusal."""
         ...
 
 
 @dataclass(order=True, slots=True)
 class _Job:
-    """A request to prepare; None ends the thread. The smallest `turn` is next: when it would be
-    done if all that wait were prepared side by side, each at the same pace. `size` is that of its
-    text."""
+    """A request to prepare; None ends the thread. The smallest `turn` is next: the instant when it
+    would be done if all waiting requests were prepared in parallel at the same pace. `size` is that
+    of its text."""
 
     turn: float
     number: int
@@ -57,10 +57,9 @@ class _Job:
 
 
 class TextThread(Generic[Prepared]):
-    """`load` is called on the thread; `post` runs a callback in the main thread; `loaded` is
-    called there with what went wrong, or None. `busy_since` is when the request that is being
-    prepared was begun; None while there is none: this thread writes it, so others read it
-    once into a local name."""
+    """`load` is called on the thread; `post` runs a callback in the main thread. `loaded` is called
+    there with the error, or None. `busy_since` is when the current request was started; None if
+    there is none. This thread writes it, so others read it once into a local name."""
 
     def __init__(
         self,
@@ -79,20 +78,20 @@ class TextThread(Generic[Prepared]):
         self.busy_since: float | None = None
 
     def start(self, context_tokens: int) -> None:
-        """Begin to load; prompts are to fit `context_tokens`."""
+        """Begin to load; prompts must fit `context_tokens`."""
         self.context_tokens = context_tokens
         self._thread.start()
 
     def prepare(
         self, request: GenerationRequest, answered: Callable[[Prepared | Refusal], None]
     ) -> None:
-        """Have the request prepared, or its prompt read where there is a question about it;
-        `answered` is called once, in the main thread."""
+        """Prepare the request, or answer its question about the prompt; `answered` is called once,
+        in the main thread."""
         size = text_size(request)
         self._jobs.put(_Job(self._turn + size, next(self._numbers), size, request, answered))
 
     def stop(self) -> None:
-        """End the thread after the jobs given so far; it takes no more."""
+        """End the thread after the jobs so far; it accepts no more."""
         self._jobs.put(_Job(float("inf"), next(self._numbers)))
 
     def _run(self) -> None:
@@ -123,14 +122,14 @@ class TextThread(Generic[Prepared]):
             answer = Refusal(reason="queue_full", message=str(error), retry_after_s=RETRY_S)
         except Exception as error:
             # One request fails alone, whatever it contained.
-            sys.stderr.write(f"a request could not be prepared:\n{story_of(error)}\n")
-            message = f"the request could not be prepared: {type(error).__name__}"
+            sys.stderr.write(f"could not prepare a request:\n{story_of(error)}\n")
+            message = f"could not prepare the request: {type(error).__name__}"
             answer = Refusal(reason="bad_request", message=message)
         self._post(lambda: answered(answer))
 
 
 def text_size(request: GenerationRequest) -> int:
-    """Return how much there is to prepare in a request: characters of text, or token ids."""
+    """Return the size of a request's text: characters or token ids."""
     prompt = request.prompt
     if isinstance(prompt, ChatPrompt):
         parts = (part for message in prompt.messages for part in message.parts)

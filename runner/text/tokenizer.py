@@ -3,11 +3,11 @@
 # (tokenizers' and llguidance's functions are partly untyped)
 """Talks to the tokenizer files of one model directory, once, when it is opened.
 
-`runner.text.opening` reads them. What it gives out is ours: encode, render a chat template, the
-bytes of every token, the markers of thinking and of tool calls, the end-of-sequence ids, and
-llguidance's view of the same vocabulary. No code from the model directory is ever run here; its
-templates are, by `runner.text.rendering`, in a process of their own. After opening nothing else
-here changes, so that any thread may ask.
+`runner.text.opening` reads them. This class provides: encoding, chat templates, the bytes of every
+token, the markers of thinking and of tool calls, the end-of-sequence ids, and llguidance's view of
+the vocabulary. Code from the model directory is never run here; its templates are, by
+`runner.text.rendering`, in a process of their own. Nothing else changes after opening, so any
+thread may use it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from runner.text.template import FILL_IN, marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
 _TRIED = "to be\nor not"
-"""A text of which byte-level tokens that are not decoded show another."""
+"""A text that shows whether byte-level tokens are decoded."""
 
 
 class ModelTokenizer:
-    """The tokenizer of one model. `vocabulary` is the width of the model's logits, `added_ids` are
+    """The tokenizer of one model. `vocabulary` is the width of the model's logits; `added_ids` are
     the ids of added tokens by their text."""
 
     def __init__(
@@ -58,9 +58,9 @@ class ModelTokenizer:
         parsers: Parsers = FOUND,
         special_tokens_in_messages: bool = False,
     ) -> None:
-        """Open `path`. `vocabulary` None means what `config.json` says. `parsers` read its output.
-        `special_tokens_in_messages`: those that messages spell are tokens, not text. Nothing is
-        fetched from anywhere, and no code that lies there is run. Raises TokenizerError."""
+        """Open `path`. `vocabulary` None: the value in `config.json`. `parsers` read its output.
+        `special_tokens_in_messages`: special tokens spelled in messages are tokens, not text.
+        Downloads nothing and runs no code from the directory. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
         files = [
@@ -72,14 +72,16 @@ class ModelTokenizer:
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         ends = [
-            one for said in (generation, config, config.get("text_config")) for one in _ends(said)
+            end
+            for settings in (generation, config, config.get("text_config"))
+            for end in _ends(settings)
         ]
         self._opened = open_tokenizer(path, _told(parsers), list(dict.fromkeys(ends)))
         self._backend: Any = self._opened.backend
         self.facts: dict[str, str] = {}
         """What was found out of the files, in words, by what it is about."""
         if _mend_decoder(self._backend):
-            self.facts["decoder"] = "byte-level, though the files name none or another"
+            self.facts["decoder"] = "byte-level, though the files declare none or another"
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
         self._contents = {index: str(token.content) for index, token in self._added.items()}
         self.added_ids = {text: index for index, text in self._contents.items()}
@@ -94,8 +96,12 @@ class ModelTokenizer:
         )
         self.has_template = self._opened.has_template
         self._renderer = Renderer()
-        found = self._opened.templates
-        templates = [*found.values()] if isinstance(found, Mapping) else [found or ""]
+        templates_setting = self._opened.templates
+        templates = (
+            [*templates_setting.values()]
+            if isinstance(templates_setting, Mapping)
+            else [templates_setting or ""]
+        )
         _check_templates(sum(map(len, templates)), path)
         self.family: Family = family_of(
             "\n".join(templates), self.added_ids, self._opened.marks, parsers
@@ -104,7 +110,7 @@ class ModelTokenizer:
         self.markup = Markup()
         """What is text where messages spell it."""
         if special_tokens_in_messages:
-            self.facts["special tokens"] = "those that messages spell are tokens, by the card"
+            self.facts["special tokens"] = "the card allows markup in messages to become tokens"
         else:
             self.markup = self._find_markup("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
@@ -115,8 +121,8 @@ class ModelTokenizer:
     def encode(
         self, text: str, *, special: bool = False, spelled: Sequence[Span] = ()
     ) -> list[int]:
-        """Return the token ids of `text`; markup of added tokens in it becomes those tokens, but
-        for that at `spelled` (`runner.text.markup.spans_in`), which is text. `special` adds what
+        """Return the token ids of `text`. Markup of added tokens in it becomes those tokens, except
+        at `spelled` (`runner.text.markup.spans_in`), which is text. `special` adds the tokens that
         the tokenizer puts around a raw prompt (a beginning-of-sequence token)."""
         if not spelled:
             return self._opened.encode(text, special)
@@ -124,8 +130,8 @@ class ModelTokenizer:
             return self._twin.encode(text, spelled, special=special)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens by their names; parts of characters are
-        U+FFFD, and ids that stand for no token are left out."""
+        """Return the text of token ids, special tokens by name. Partial characters become U+FFFD;
+        invalid ids are left out."""
         return cast(str, self._backend.decode(list(tokens), skip_special_tokens=False))
 
     def render(
@@ -137,9 +143,9 @@ class ModelTokenizer:
         continue_final: bool,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the chat template's text, told these `variables` of its own (a library's code
-        knows none). Raises TemplateError and TemplateStopped of
-        `runner.text.rendering`, and ValueError where there is no template for this."""
+        """Return the chat template's text, given these `variables` of its own (a library's code
+        ignores them). Raises TemplateError and TemplateStopped of `runner.text.rendering`, and
+        ValueError if there is no template for this."""
         given = [dict(tool) for tool in tools] or None
         if self._opened.own_prompt is not None:
             return self._opened.own_prompt(
@@ -150,7 +156,7 @@ class ModelTokenizer:
                 enable_thinking=thinking,
                 tokenize=False,
             )
-        told = {
+        data = {
             **(variables or {}),
             **self._opened.special_tokens,
             self._opened.thinking_variable: thinking,
@@ -160,17 +166,17 @@ class ModelTokenizer:
             "add_generation_prompt": not continue_final,
         }
         template = template_for(self._opened.templates, tools=given is not None)
-        text = self._renderer.render(template, told)
+        text = self._renderer.render(template, data)
         return up_to_mark(text, messages[-1]) if continue_final else text
 
-    def fill(self, template: str, told: Mapping[str, Any]) -> str:
-        """Return what a template in Go's language makes of a conversation, or of what is to be
-        filled in (`bus.wire.go_templates`). Raises TemplateError and TemplateStopped."""
-        return self._renderer.render(template, told, language="go")
+    def fill(self, template: str, data: Mapping[str, Any]) -> str:
+        """Return the result of a template in Go's language for a conversation, or for a text to
+        fill in (`bus.wire.go_templates`). Raises TemplateError and TemplateStopped."""
+        return self._renderer.render(template, data, language="go")
 
     @property
     def bos_token_id(self) -> int | None:
-        """Return the token that marks the beginning of a text; None where there is none."""
+        """Return the beginning-of-sequence token; None if there is none."""
         name = self._opened.special_tokens.get("bos_token")
         return None if name is None else self.token_id(name)
 
@@ -179,19 +185,19 @@ class ModelTokenizer:
         return self.added_ids.get(text)
 
     def token_text(self, token: int) -> str:
-        """Return the text of one token alone, for log-probabilities; parts of characters are
-        U+FFFD, and special tokens go by their names."""
+        """Return the text of one token alone, for log-probabilities; partial characters become
+        U+FFFD, special tokens go by name."""
         named = self._contents.get(token)
         if named is not None:
             return named
         if self.table is None:
             return self._opened.decode([token]) if token < self._tokens else ""
-        known = self.table.bytes_of
-        return known[token].decode("utf-8", "replace") if token < len(known) else ""
+        bytes_of = self.table.bytes_of
+        return bytes_of[token].decode("utf-8", "replace") if token < len(bytes_of) else ""
 
     def detokeniser(self, *, begins: bool) -> Detokeniser:
-        """Return a new streaming detokeniser: for one choice, from its first token on. `begins`:
-        what it says is a text of its own, not the rest of one."""
+        """Return a new streaming detokeniser for one choice, from its first token. `begins`: the
+        output is a text of its own, not a continuation."""
         if self.table is not None:
             return self.table.detokeniser(begins=begins)
         return WholeTextDetokeniser(self._opened.streaming(), self._hidden())
@@ -199,7 +205,7 @@ class ModelTokenizer:
     @cached_property
     def guide(self) -> LLTokenizer:
         """Return llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a
-        second for large vocabularies; made once."""
+        second for large vocabularies; cached."""
         try:
             with panics_told():
                 return LLTokenizer(
@@ -208,29 +214,33 @@ class ModelTokenizer:
                     eos_token=sorted(self.eos_token_ids) or None,
                 )
         except Exception as problem:
-            raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
+            raise TokenizerError(
+                f"this tokenizer does not support grammars: {problem}"
+            ) from problem
 
     @cached_property
     def _twin(self) -> Twin:
         try:
             return Twin(self._backend, self.markup, secrets.token_hex(8))
         except Exception as problem:
-            raise TokenizerError(f"markup cannot be told from its text: {problem}") from problem
+            raise TokenizerError(
+                f"markup cannot be distinguished from its text: {problem}"
+            ) from problem
 
     def _find_markup(self, written: str) -> Markup:
         marks = self.family.think, self.family.calls
-        own = [text for one in marks if one for text in (one.start, one.end)]
+        own = [text for mark in marks if mark for text in (mark.start, mark.end)]
         if any(text in self.added_ids for text in own):
             own += self.family.inner
         added = (
             AddedText(str(token.content), bool(token.special), bool(token.single_word))
             for token in self._added.values()
         )
-        known = "\n".join([written, *(text for family in FILL_IN for text in family)])
-        return find_markup(added, known, own)
+        texts = "\n".join([written, *(text for family in FILL_IN for text in family)])
+        return find_markup(added, texts, own)
 
     def _hidden(self) -> frozenset[int]:
-        """Return special tokens whose text is never shown; markers that are read as text are
+        """Return the special tokens whose text is never shown; markers that are parsed as text are
         kept."""
         inside = "\n".join(self.family.markers)
         return frozenset(
@@ -240,8 +250,10 @@ class ModelTokenizer:
         )
 
     def _token_table(self) -> TokenTable | None:
-        found: Any = self._backend.decoder
-        decoder: Any = None if found is None else json.loads(found.__getstate__())
+        backend_decoder: Any = self._backend.decoder
+        decoder: Any = (
+            None if backend_decoder is None else json.loads(backend_decoder.__getstate__())
+        )
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         names = [""] * (max(vocab.values(), default=-1) + 1)
         for name, index in vocab.items():
@@ -255,40 +267,44 @@ class ModelTokenizer:
 
 
 def _told(parsers: Parsers) -> dict[str, str]:
-    """Return what mlx-lm is told of a parser of its own, in the place of what it would find."""
+    """Return the settings that select a parser of mlx-lm, instead of its detection."""
     return {"tool_parser_type": parsers.library} if parsers.library else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file, or an empty one where there is none. Raises TokenizerError."""
+    """Return the object in the file, or an empty one if there is no file. Raises TokenizerError."""
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
         raise TokenizerError(f"{path} is not JSON: {problem}") from problem
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    return cast(dict[str, Any], content) if isinstance(content, dict) else {}
 
 
-def _ends(said: object) -> list[int]:
-    """Return the end tokens that a configuration names."""
-    value = cast(Mapping[str, object], said).get("eos_token_id") if isinstance(said, dict) else None
-    found = cast(list[object], value) if isinstance(value, list) else [value]
-    return [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
+def _ends(settings: object) -> list[int]:
+    """Return the end tokens in a configuration."""
+    value = (
+        cast(Mapping[str, object], settings).get("eos_token_id")
+        if isinstance(settings, dict)
+        else None
+    )
+    values = cast(list[object], value) if isinstance(value, list) else [value]
+    return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
 
 
 def _mend_decoder(backend: Any) -> bool:
-    """Give a byte-level tokenizer whose decoder is missing, or is another, its own; return whether
-    that was needed: then a text that was encoded does not come back."""
+    """Replace a missing or wrong decoder of a byte-level tokenizer; return whether that was needed:
+    without it, encoded text would not decode to itself."""
     tokens: list[int] = backend.encode(_TRIED, add_special_tokens=False).ids
     if backend.decode(tokens).strip() == _TRIED:
         return False
-    found: Any = backend.decoder
+    decoder: Any = backend.decoder
     backend.decoder = decoders.ByteLevel()
     if backend.decode(tokens).strip() == _TRIED:
         return True
-    if found is not None:
-        backend.decoder = found
+    if decoder is not None:
+        backend.decoder = decoder
     return False
 
 
@@ -300,8 +316,8 @@ def _vocabulary(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_templates(characters: int, path: Path) -> None:
-    """Raise TokenizerError for templates that are too large to be compiled."""
+    """Raise TokenizerError for templates that are too large to compile."""
     if characters > TEMPLATE_CHARACTERS:
         raise TokenizerError(
-            f"{path}: its chat templates have over {TEMPLATE_CHARACTERS} characters together"
+            f"{path}: its chat templates together have more than {TEMPLATE_CHARACTERS} characters"
         )

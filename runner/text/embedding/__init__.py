@@ -1,4 +1,4 @@
-"""Talks to the disk: the inputs of an embedding model: its directory read, its texts as tokens."""
+"""Talks to the disk: reads an embedding model's directory and tokenises its inputs."""
 
 from runner.text.embedding.inputs import (
     EmbeddingFolder,

@@ -2,9 +2,8 @@
 # (the arguments of some of tokenizers' functions are untyped)
 """Talks to the tokenizer files of an embedding model's directory, once, when it is opened.
 
-An input becomes the token ids that the model is given, with the special ones around it that its
-tokenizer puts there. Nothing else changes after opening: any thread may ask. While a text is
-tokenised other threads run.
+An input becomes the model's token ids, with the special ones that its tokenizer adds. Nothing else
+changes after opening, so any thread may use it. Other threads run while a text is tokenised.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from runner.text.opening import TokenizerError, check_file, panics_told
 
 CONFIG = "config.json"
 MOST_BYTES = 16 << 20
-"""What a file of a model's settings may have."""
+"""Maximum size of a settings file of a model."""
 MOST_SPECIAL = 16
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFolder:
-    """What an embedding model's directory says: its config.json, and how inputs become vectors."""
+    """The settings in an embedding model's directory: its config.json, and how inputs become
+    vectors."""
 
     config: Mapping[str, Any]
     model: EmbeddingModel
@@ -37,34 +37,34 @@ class EmbeddingFolder:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPrompt:
-    """The tokens of one input, special ones included. `cut_off`: its end was left out."""
+    """The tokens of one input, special ones included. `cut_off`: its end was cut."""
 
     tokens: tuple[int, ...]
     cut_off: bool
 
 
 def open_embedding_folder(folder: Path) -> EmbeddingFolder:
-    """Return what an embedding model's directory says. Raises TokenizerError, in words, where it is
-    no such directory or says something that cannot be done."""
+    """Return the settings in an embedding model's directory. Raises TokenizerError, in words, if it
+    is no such directory or has unsupported settings."""
     config = _read(folder, CONFIG)
     if not isinstance(config, dict):
-        raise TokenizerError(f"{folder.name}: {CONFIG} is missing or no JSON object")
-    known = cast(dict[str, Any], config)
+        raise TokenizerError(f"{folder.name}: {CONFIG} is missing or not a JSON object")
+    settings = cast(dict[str, Any], config)
     try:
-        model = embedding_model(known, lambda name: _read(folder, name))
+        model = embedding_model(settings, lambda name: _read(folder, name))
     except ValueError as error:
         raise TokenizerError(f"{folder.name}: {error}") from error
     if model is None:
-        raise TokenizerError(f"{folder.name}: it is a model of text, not of embeddings")
-    return EmbeddingFolder(known, model)
+        raise TokenizerError(f"{folder.name}: it generates text and is not an embedding model")
+    return EmbeddingFolder(settings, model)
 
 
 class EmbeddingInputs:
-    """The inputs of one embedding model, as tokens."""
+    """The tokeniser of an embedding model's inputs."""
 
     def __init__(self, tokenizer: Tokenizer, model: EmbeddingModel, vocabulary: int) -> None:
-        """Take a tokenizer, which cuts and fills nothing up from here on. Tokens are below
-        `vocabulary`. Raises TokenizerError where special tokens alone fill an input."""
+        """Take a tokenizer, whose truncation and padding are switched off. Token ids are below
+        `vocabulary`. Raises TokenizerError if special tokens alone fill an input."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -73,21 +73,23 @@ class EmbeddingInputs:
         self._before, self._after = _around(tokenizer)
         self._room = model.max_tokens - len(self._before) - len(self._after)
         if self._room < 1:
-            raise TokenizerError(f"special tokens fill all {model.max_tokens} of an input")
+            raise TokenizerError(
+                f"its special tokens fill all {model.max_tokens} tokens of an input"
+            )
 
     @classmethod
     def load(cls, folder: Path, max_tokens: int | None = None) -> EmbeddingInputs:
-        """Open the tokenizer of the model in `folder`. `max_tokens` may lower, never raise, what an
-        input may have. Nothing is fetched, no code that lies there is run. Raises
+        """Open the tokenizer of the model in `folder`. `max_tokens` may lower the model's own
+        limit, not raise it. Downloads nothing and runs no code from the folder. Raises
         TokenizerError."""
         opened = open_embedding_folder(folder)
         vocabulary = opened.config.get("vocab_size")
         if type(vocabulary) is not int or vocabulary < 1:
-            raise TokenizerError(f"{folder.name}: {CONFIG}: vocab_size is no count of tokens")
+            raise TokenizerError(f"{folder.name}: {CONFIG}: vocab_size is not a positive number")
         path = folder / "tokenizer.json"
         try:
             if not path.exists():
-                raise TokenizerError(f"{folder.name}: it has no tokenizer.json")
+                raise TokenizerError(f"{folder.name}: tokenizer.json is missing")
             check_file(path)
             with panics_told():
                 tokenizer = Tokenizer.from_file(str(path))
@@ -102,21 +104,21 @@ class EmbeddingInputs:
 
     @property
     def max_tokens(self) -> int:
-        """Return how many tokens an input may have, special ones included."""
+        """Return the maximum tokens of an input, special ones included."""
         return self._model.max_tokens
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> EmbeddingPrompt:
-        """Return the tokens of a text, or of token ids, with the special ones that the model wants
-        around them; ids that begin (or end) with these keep their own. `cut`: what is too long
-        loses its end. Raises ContextOverflow where it is not to be cut, and BadRequest for ids that
-        stand for no token, text that is no Unicode, and an input without a token."""
+        """Return the tokens of a text, or of token ids, with the model's special tokens around
+        them; ids that already begin or end with these keep their own. `cut`: cut the end of an
+        input that is too long. Raises ContextOverflow if it is too long and not to be cut, and
+        BadRequest for invalid ids, invalid Unicode and an empty input."""
         inner = self._encoded(text) if isinstance(text, str) else self._stripped(text)
         if len(inner) > self._room and not cut:
             whole = len(inner) + self._model.max_tokens - self._room
             raise ContextOverflow(prompt_tokens=whole, limit_tokens=self._model.max_tokens)
         tokens = (*self._before, *inner[: self._room], *self._after)
         if not tokens:
-            raise BadRequest("an input without a single token has no embedding")
+            raise BadRequest("an input must have at least one token")
         return EmbeddingPrompt(tokens, len(inner) > self._room)
 
     def _encoded(self, text: str) -> list[int]:
@@ -125,7 +127,7 @@ class EmbeddingInputs:
             text.encode()
         except UnicodeEncodeError as error:
             raise BadRequest(
-                "a text has half of a surrogate pair, which is no character"
+                "the text contains half of a surrogate pair, which is not a character"
             ) from error
         try:
             with panics_told():
@@ -137,13 +139,15 @@ class EmbeddingInputs:
         """Return token ids without the special ones around them."""
         for token in tokens:
             if type(token) is not int or not 0 <= token < self._vocabulary:
-                raise BadRequest(f"{str(token)[:40]} is no token: 0 to {self._vocabulary - 1} are")
-        found = list(tokens)
-        if self._before and found[: len(self._before)] == self._before:
-            found = found[len(self._before) :]
-        if self._after and found[-len(self._after) :] == self._after:
-            found = found[: -len(self._after)]
-        return found
+                raise BadRequest(
+                    f"invalid token id {str(token)[:40]}: ids are 0 to {self._vocabulary - 1}"
+                )
+        stripped = list(tokens)
+        if self._before and stripped[: len(self._before)] == self._before:
+            stripped = stripped[len(self._before) :]
+        if self._after and stripped[-len(self._after) :] == self._after:
+            stripped = stripped[: -len(self._after)]
+        return stripped
 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -154,7 +158,7 @@ def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
             before, after = dressed[:at], dressed[at + len(bare) :]
             if len(before) + len(after) <= MOST_SPECIAL:
                 return before, after
-    raise TokenizerError("tokenizer.json puts no text, or too much of its own, into an input")
+    raise TokenizerError("tokenizer.json adds no text or too much text to an input")
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[int]:
@@ -163,7 +167,7 @@ def _ids(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[int]
 
 
 def _read(folder: Path, name: str) -> object:
-    """Return what a JSON file of the model's holds; None where there is none. Raises
+    """Return the content of a JSON file of the model; None if there is none. Raises
     TokenizerError."""
     path = folder / name
     try:
@@ -175,6 +179,6 @@ def _read(folder: Path, name: str) -> object:
             raise TokenizerError(f"{folder.name}: {name} is larger than {MOST_BYTES >> 20} MiB")
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{folder.name}: {name} is broken: {error}") from error
+        raise TokenizerError(f"{folder.name}: {name} is invalid: {error}") from error
     except OSError as error:
         raise TokenizerError(f"{folder.name}: {name} cannot be read: {error.strerror}") from error

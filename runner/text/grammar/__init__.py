@@ -1,6 +1,6 @@
-"""Grammars that hold a choice's output to a form; what clients say such a form in is read here.
+"""Compile the output formats that clients request into grammars.
 
-Pure. Knows the vocabulary and no request: a form, a thinking block and tools make a grammar.
+Pure. Knows the vocabulary but no requests: a format, a thinking block and tools make a grammar.
 """
 
 from runner.text.grammar.call_rules import Calls

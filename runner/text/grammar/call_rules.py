@@ -1,8 +1,8 @@
-"""Writes the calls that tools allow as rules of llguidance's Lark dialect, in a family's own form.
+"""Write tool calls as rules of llguidance's Lark dialect, in a family's own format.
 
-Pure. A call's arguments keep to their tool's schema: as one JSON object, or as tags of which each
-holds a value. What a form cannot say exactly is refused for a strict tool, and left to any
-arguments for another.
+Pure. A call's arguments follow their tool's schema: as one JSON object, or as tags with one value
+each. What a format cannot express exactly is refused for a strict tool; other tools may have any
+arguments.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runner.text.families import CallForm, Pattern, Piece, Tags
 from runner.text.grammar.forms import json_rule, quoted
 
 CALLS_AT_MOST = 16
-"""Tool calls that one choice may make under a grammar."""
+"""Maximum tool calls of one choice under a grammar."""
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _PLAIN_TYPES = ("integer", "number", "boolean", "object", "array")
 _ABOUT = ("title", "description", "default", "examples")
-"""What a schema says of a value without bounding it."""
+"""Keywords of a schema that do not constrain a value."""
 _OF_OBJECTS = (*_ABOUT, "type", "properties", "required", "additionalProperties", "$schema",
                "$defs", "definitions", "strict")  # fmt: skip
 _OF_TEXTS = (*_ABOUT, "type", "enum", "const", "minLength", "maxLength")
@@ -31,9 +31,9 @@ _OF_TEXTS = (*_ABOUT, "type", "enum", "const", "minLength", "maxLength")
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Tool calls in a family's `form`. `need` says whether the output may be something else
-    instead; `only` names the one tool that is called, once; `held`: calls that may be made keep to
-    their form though no tool is strict."""
+    """Tool calls in a family's `form`. `need` says whether the output must be calls; `only` names
+    the one tool that is called, once. `held`: calls follow their format even if no tool is
+    strict."""
 
     form: CallForm
     tools: tuple[ToolSpec, ...]
@@ -55,8 +55,8 @@ class CallRules:
     _lines: list[str] = field(default_factory=list[str])
 
     def write(self, calls: Calls) -> list[str]:
-        """Return the rule `calls`, which is one or several of the rule `call`, and what both need.
-        Raises BadRequest, naming the tool at fault."""
+        """Return the rule `calls`, made of one or more of the rule `call`, and the rules that both
+        need. Raises BadRequest, naming the tool."""
         form = calls.form
         allowed = [
             (place, tool)
@@ -74,7 +74,7 @@ class CallRules:
         return [f"calls: {rows}", f"call: {head} ({names}) {tail}", *self._lines]
 
     def pieces(self, pieces: Sequence[Piece]) -> str:
-        """Write pieces one behind the other; a token that ends the output stands for itself."""
+        """Write pieces in sequence; a token that ends the output stands for itself."""
         written = [
             f"/{piece.regex}/" if isinstance(piece, Pattern) else self.mark(piece)
             for piece in pieces
@@ -88,7 +88,7 @@ class CallRules:
         elif re.fullmatch(form.names, tool.name):
             name = quoted(tool.name)
         else:
-            text = f"this model's form of calls cannot hold the name {tool.name!r}"
+            text = f"this model's tool call format does not allow the name {tool.name!r}"
             raise BadRequest(text, field=f"tools[{place}].name")
         arguments = f"arguments_{place}"
         self._lines.append(f"call_{place}: {name} {self.pieces(form.middle)} {arguments}")
@@ -100,8 +100,8 @@ class CallRules:
         self._lines.append(f"{arguments}: {body}")
 
     def _schema(self, tool: ToolSpec, where: str) -> Mapping[str, Any]:
-        """Return the schema of a tool's arguments. Only a strict tool promises its schema: another
-        whose schema cannot be enforced gets any object."""
+        """Return the schema of a tool's arguments. If it cannot be enforced, a strict tool is
+        refused and another tool gets any object."""
         if not tool.parameters:
             return _ANY_OBJECT
         schema = {"type": "object", **tool.parameters}
@@ -136,8 +136,8 @@ class CallRules:
         required = cast(list[Any], schema.get("required", []))
         odd = [key for key in schema if key not in _OF_OBJECTS]
         if odd or not set(required) <= set(properties):
-            said = f"{odd[0]!r} of" if odd else "what is required by"
-            raise _unheld(f"{said} the whole object", where)
+            keyword = f"{odd[0]!r} of" if odd else "a condition on"
+            raise _unheld(f"{keyword} the whole object", where)
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         made: list[str] = []
         for number, (name, of_it) in enumerate(properties.items()):
@@ -153,21 +153,21 @@ class CallRules:
     def _value(
         self, tags: Tags, schema: Any, shared: Mapping[str, Any], rule: str, where: str
     ) -> str:
-        """Return a value and what ends it."""
-        known = cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
-        kind: Any = known.get("type")
+        """Return the rule of a value and of what ends it."""
+        fields = cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
+        kind: Any = fields.get("type")
         if kind == "string":
-            return self._text(tags, known, rule, where)
-        if not known or (not tags.any_json and kind not in _PLAIN_TYPES):
-            raise _unheld("a value whose type is not one plain word", where)
-        whole = {**shared, **known}
+            return self._text(tags, fields, rule, where)
+        if not fields or (not tags.any_json and kind not in _PLAIN_TYPES):
+            raise _unheld("a value whose type is not a single simple type", where)
+        whole = {**shared, **fields}
         self._lines.append(f"value_{rule}: {json_rule(whole)}")
         return f"value_{rule} {self.pieces(tags.behind_value)}"
 
     def _text(self, tags: Tags, schema: Mapping[str, Any], rule: str, where: str) -> str:
         odd = [key for key in schema if key not in _OF_TEXTS]
         if odd:
-            raise _unheld(f"{odd[0]!r} of a text", where)
+            raise _unheld(f"{odd[0]!r} on a string", where)
         if "enum" in schema or "const" in schema:
             texts = cast(list[Any], [schema["const"]] if "const" in schema else schema["enum"])
             for text in texts:
@@ -180,9 +180,9 @@ class CallRules:
     def _text_to_end(
         self, tags: Tags, rule: str, schema: Mapping[str, Any], *, is_null_text: bool
     ) -> str:
-        """Return a text and what ends it; a text contains no tags that end a value or a call. A
-        closing tag that is no token is part of the text's rule, which would else take what it
-        begins with."""
+        """Return the rule of a text and of what ends it. A text contains no tags that end a value
+        or a call. A closing tag that is not a token is part of the text's rule, which would
+        otherwise consume its beginning."""
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         closing, *rest = tags.behind_value
         assert isinstance(closing, str)
@@ -199,13 +199,13 @@ class CallRules:
 
 
 def _is_writable(text: object, tags: Tags) -> bool:
-    """Return whether a tag's parser reads this text as it is."""
+    """Return whether a tag's parser reads this text unchanged."""
     if not isinstance(text, str) or text != text.strip() or "<" in text:
         return False
     return tags.any_json or text.lower() != "null"
 
 
 def _unheld(what: str, where: str) -> BadRequest:
-    """Return that a strict schema cannot be held in tags."""
-    text = f"this model writes arguments between tags, which cannot hold {what}"
+    """Return the refusal of a strict schema that tags cannot enforce."""
+    text = f"this model writes tool arguments between tags, which cannot enforce {what}"
     return BadRequest(text, field=where)

@@ -1,9 +1,9 @@
-"""Grammars in GBNF, llama.cpp's notation, written anew in llguidance's Lark dialect.
+"""Translate GBNF, llama.cpp's grammar notation, into llguidance's Lark dialect.
 
-Pure, and linear in the length of the text. GBNF speaks of characters, Lark of lexemes, each of
-which is read as far as it goes: so every character becomes a lexeme of its own, and exactly what
-GBNF allows is allowed. Rules and classes of characters get names of ours. What is no GBNF raises
-`GbnfError`, which names the line.
+Pure, and linear in the length of the text. GBNF is about characters, Lark about lexemes, which
+match as much as they can. So every character becomes a lexeme of its own, and exactly what GBNF
+allows is allowed. Rules and classes get new names. Invalid GBNF raises `GbnfError`, which names the
+line.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from string import ascii_letters, digits
 
 NESTED_AT_MOST = 48
 PARTS_AT_MOST = 600
-"""Rules and brackets of a grammar: llguidance goes down into them, and with some thousands, each
-within the last, it would leave its stack."""
+"""Rules and brackets of a grammar: llguidance recurses into them, and several thousand nested ones
+would overflow its stack."""
 LEXEMES_AT_MOST = 10_000
-"""Characters, and classes of them, in all rules together."""
+"""Characters and character classes in all rules together."""
 REPEATED_AT_MOST = 100_000
 _RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -30,7 +30,7 @@ _ANY = "(?s:.)"
 
 
 class GbnfError(Exception):
-    """The text is no grammar in GBNF."""
+    """The text is not a valid GBNF grammar."""
 
 
 def is_gbnf(text: str) -> bool:
@@ -39,12 +39,12 @@ def is_gbnf(text: str) -> bool:
 
 
 def lark_of(text: str) -> str:
-    """Return the grammar in Lark; its `start` is what `root` is here. Raises GbnfError."""
+    """Return the grammar in Lark; its `start` is the text's `root`. Raises GbnfError."""
     return _Reader(text).read()
 
 
 class _Cursor:
-    """A place in the text, which goes on by what is taken there."""
+    """A position in the text; taking something advances it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -70,63 +70,61 @@ class _Cursor:
             return ord(_ESCAPED[mark])
         count = _HEX_DIGITS.get(mark, 0)
         number = self._text[self.at : self.at + count]
-        if not count or len(number) < count or any(one not in _HEX for one in number):
-            raise GbnfError(f"line {self.line()}: '\\{mark}' is no escape of a character")
+        if not count or len(number) < count or any(digit not in _HEX for digit in number):
+            raise GbnfError(f"line {self.line()}: unknown escape '\\{mark}'")
         self.at += count
         return self._scalar(int(number, 16))
 
     def _scalar(self, number: int) -> int:
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-            raise GbnfError(f"line {self.line()}: there is no character {number:#x}")
+            raise GbnfError(f"line {self.line()}: no character has the number {number:#x}")
         return number
 
     def name(self) -> str | None:
-        """Take the name of a rule; None where there is none."""
-        found = _NAME.match(self._text, self.at)
-        if found is None:
+        """Take the name of a rule; None if there is none."""
+        match = _NAME.match(self._text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def skip(self, space: re.Pattern[str]) -> None:
-        """Take all of a kind of space."""
-        found = space.match(self._text, self.at)
-        assert found is not None
-        self.at = found.end()
+        """Skip all of a kind of space."""
+        match = space.match(self._text, self.at)
+        assert match is not None
+        self.at = match.end()
 
     def is_at(self, mark: str) -> bool:
-        """Return whether this stands here."""
+        """Return whether the text continues with `mark`."""
         return self._text.startswith(mark, self.at)
 
     def takes(self, mark: str) -> bool:
-        """Take this, and return whether it was here."""
+        """Take `mark`, and return whether it was here."""
         if not self.is_at(mark):
             return False
         self.at += len(mark)
         return True
 
     def line(self) -> int:
-        """Return the number of the line."""
         return self._text.count("\n", 0, self.at) + 1
 
     def wrong(self, wanted: str) -> GbnfError:
-        """Return the error that something else is to stand here."""
-        found = self._text[self.at : self.at + 12]
-        said = f"{found!r}" if found else "the end"
-        return GbnfError(f"line {self.line()}: {wanted} is to stand where {said} is")
+        """Return the error that `wanted` was expected here."""
+        rest = self._text[self.at : self.at + 12]
+        place = f"{rest!r}" if rest else "the end"
+        return GbnfError(f"line {self.line()}: expected {wanted}, found {place}")
 
     def matches(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return a pattern's match here; nothing is taken."""
+        """Return a pattern's match here without taking it."""
         return pattern.match(self._text, self.at)
 
     @property
     def is_end(self) -> bool:
-        """Return whether the text is over."""
         return self.at >= len(self._text)
 
 
 class _Reader:
-    """Reads one grammar, from its first character to its last."""
+    """Reads one grammar from its first character to its last."""
 
     def __init__(self, text: str) -> None:
         self._here = _Cursor(text)
@@ -145,7 +143,7 @@ class _Reader:
             self._here.skip(_SPACE_AND_LINES)
         for name in self._names:
             if name not in self._rules:
-                raise GbnfError(f"there is no rule '{name}'")
+                raise GbnfError(f"the rule '{name}' is not defined")
         lines = [f"{self._names[name]}: {body}" for name, body in self._rules.items()]
         lines += [f"{name}: /{pattern}/" for pattern, name in self._classes.items()]
         return "\n".join(lines)
@@ -155,7 +153,7 @@ class _Reader:
         if name is None:
             raise self._here.wrong("the name of a rule")
         if name in self._rules:
-            raise GbnfError(f"the rule '{name}' is there twice")
+            raise GbnfError(f"the rule '{name}' is defined twice")
         self._here.skip(_SPACE)
         if not self._here.takes("::="):
             raise self._here.wrong("'::='")
@@ -168,14 +166,14 @@ class _Reader:
             raise self._here.wrong("a text, a class, a rule's name, '(' or the end of the line")
 
     def _alternatives(self) -> str:
-        found = [self._sequence()]
+        alternatives = [self._sequence()]
         while self._takes_bar():
             self._here.skip(_SPACE_AND_LINES)
-            found.append(self._sequence())
-        return " | ".join(found)
+            alternatives.append(self._sequence())
+        return " | ".join(alternatives)
 
     def _takes_bar(self) -> bool:
-        """Take a '|', which may stand on a later line."""
+        """Take a '|', which may be on a later line."""
         before = self._here.at
         self._here.skip(_SPACE_AND_LINES)
         if self._here.takes("|"):
@@ -184,11 +182,11 @@ class _Reader:
         return False
 
     def _sequence(self) -> str:
-        found: list[str] = []
+        elements: list[str] = []
         while (element := self._element()) is not None:
-            found.append(element + self._times())
+            elements.append(element + self._times())
             self._here.skip(_SPACE_AND_LINES if self._nested else _SPACE)
-        return " ".join(found) or '""'
+        return " ".join(elements) or '""'
 
     def _element(self) -> str | None:
         """Return one element, which `_times` may follow; None at the end of a sequence."""
@@ -208,7 +206,7 @@ class _Reader:
 
     def _group(self) -> str:
         if self._nested == NESTED_AT_MOST:
-            raise GbnfError(f"brackets are nested deeper than {NESTED_AT_MOST}")
+            raise GbnfError(f"brackets are nested too deep: the limit is {NESTED_AT_MOST}")
         self._count_part()
         self._here.at += 1
         self._nested += 1
@@ -223,16 +221,16 @@ class _Reader:
     def _count_part(self) -> None:
         self._parts += 1
         if self._parts > PARTS_AT_MOST:
-            raise GbnfError(f"there are more than {PARTS_AT_MOST} rules and brackets")
+            raise GbnfError(f"too many rules and brackets: the limit is {PARTS_AT_MOST}")
 
     def _literal(self) -> str:
         self._here.at += 1
-        found: list[str] = []
+        lexemes: list[str] = []
         while not self._here.takes('"'):
-            found.append(self._lexeme(_pattern(self._here.character('"'))))
-        if len(found) == 1:
-            return found[0]
-        return f"({' '.join(found)})" if found else '""'
+            lexemes.append(self._lexeme(_pattern(self._here.character('"'))))
+        if len(lexemes) == 1:
+            return lexemes[0]
+        return f"({' '.join(lexemes)})" if lexemes else '""'
 
     def _class(self) -> str:
         self._here.at += 1
@@ -246,43 +244,45 @@ class _Reader:
                 high = self._here.character("]")
             if high < low:
                 raise GbnfError(
-                    f"line {self._here.line()}: a range of characters ends before it begins"
+                    f"line {self._here.line()}: a character range ends before it begins"
                 )
             parts.append(_pattern(low) if low == high else f"{_pattern(low)}-{_pattern(high)}")
         if parts:
             return self._lexeme(f"[{'^' if negated else ''}{''.join(parts)}]")
         if negated:
             return self._lexeme(_ANY)
-        raise GbnfError(f"line {self._here.line()}: a class without characters matches nothing")
+        raise GbnfError(f"line {self._here.line()}: an empty class matches nothing")
 
     def _times(self) -> str:
-        """Take how often the element before may stand, and return it in Lark."""
+        """Take the repetition of the element before, and return it in Lark."""
         self._here.skip(_SPACE_AND_LINES if self._nested else _SPACE)
         for mark in "*+?":
             if self._here.takes(mark):
                 return mark
-        found = self._here.matches(_TIMES)
-        if found is None:
+        match = self._here.matches(_TIMES)
+        if match is None:
             if self._here.is_at("{"):
                 raise self._here.wrong("'{m}', '{m,}' or '{m,n}'")
             return ""
-        least, comma, most = found.groups()
+        least, comma, most = match.groups()
         if max(int(least), int(most or 0)) > REPEATED_AT_MOST:
-            raise GbnfError(f"line {self._here.line()}: at most {REPEATED_AT_MOST} times")
+            raise GbnfError(
+                f"line {self._here.line()}: an element can repeat at most {REPEATED_AT_MOST} times"
+            )
         if most and (not comma or int(most) < int(least)):
             raise self._here.wrong("'{m}', '{m,}' or '{m,n}'")
-        self._here.at = found.end()
+        self._here.at = match.end()
         return f"{{{least},{most if comma else least}}}"
 
     def _lexeme(self, pattern: str) -> str:
-        """Return the name of a class of characters, which is to stand here."""
+        """Return the name of a character class."""
         self._lexemes += 1
         if self._lexemes > LEXEMES_AT_MOST:
-            raise GbnfError(f"there are more than {LEXEMES_AT_MOST} characters and classes")
+            raise GbnfError(f"too many characters and classes: the limit is {LEXEMES_AT_MOST}")
         return self._classes.setdefault(pattern, f"C{len(self._classes)}")
 
     def _named(self, name: str) -> str:
-        """Return the name that a rule of the text has here."""
+        """Return the new name of a rule."""
         return self._names.setdefault(name, f"r{len(self._names)}")
 
 

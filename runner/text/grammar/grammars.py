@@ -1,11 +1,11 @@
-"""Grammars that hold a choice's output to a form: JSON, a rule of the client's, or tool calls.
+"""Make the grammar of a choice's output: JSON, a client's rule, or tool calls.
 
-Pure. Written in llguidance's Lark dialect and checked by building them against the model's
-vocabulary, off the engine's thread, within stated limits of size, depth and work; what cannot
-be enforced exactly is refused, never weakened. With thinking on, a thinking block may come first.
-What a client wrote is a grammar of its own inside of ours, so that neither can change the other.
-A `GrammarSpec.compiled` is opened with `open_matcher` alone, so that checker and engine share
-one set of limits.
+Pure. Grammars are written in llguidance's Lark dialect and checked by building them against the
+model's vocabulary, off the engine's thread, within limits of size, depth and work. What cannot be
+enforced exactly is refused, never weakened. With thinking on, a thinking block may come first. A
+client's rule is a grammar of its own inside ours, so that neither can change the other.
+`GrammarSpec.compiled` is only opened with `open_matcher`, so that checker and engine share one set
+of limits.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from runner.text.prepared import SpanState
 
 KEPT_GRAMMARS = 128
 PROBED_TOKENS = 24
-"""How far a new grammar is tried out: what is too complex to run usually shows at once."""
+"""Tokens by which a new grammar is tried: a grammar too complex to run usually fails at once."""
 
 _LAYOUT = r"/[ \t\n]{0,8}/"
 _LINES = r"/\n{0,8}/"
-"""What may come between thinking and the answer; readers take lines away, blanks are the text's."""
+"""Allowed text between thinking and the answer; readers strip newlines, spaces belong to the
+text."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _TEXT = "TEXT: /(?s:.+)/"
 
 _IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*?) \d+ \| ")
-"""What llguidance finds wrong with a schema, before it shows the grammar around it: ours."""
+"""llguidance's error about a schema, before it shows the surrounding grammar, which is ours."""
 _SAID = (
     (
         re.compile(r"^Unimplemented keys: \[(.*)\]$"),
@@ -47,25 +48,25 @@ _SAID = (
     ),
     (
         re.compile(r"^patternProperty regexes (/.*/) and (/.*/) are not disjoint$"),
-        r"patternProperties: \1 and \2 may both match one name, which cannot be held to",
+        r"patternProperties: \1 and \2 may both match one name, which cannot be enforced",
     ),
-    (re.compile(r"^Unsatisfiable schema: "), "no JSON keeps to the schema: "),
+    (re.compile(r"^Unsatisfiable schema: "), "no JSON matches the schema: "),
     (re.compile(r"^Expected f64 for '(\w+)', got (.*)$"), r"'\1' must be a number, not \2"),
-    (re.compile(r'^failed to parse "%json": (.*) at line .*$'), r"the schema is no JSON: \1"),
-    (re.compile(r"^Pointer '(.*)' does not exist$"), r"$ref: there is nothing at '#\1'"),
+    (re.compile(r'^failed to parse "%json": (.*) at line .*$'), r"the schema is not JSON: \1"),
+    (re.compile(r"^Pointer '(.*)' does not exist$"), r"$ref: '#\1' does not exist"),
     (
         re.compile(r"^Failed to generate regex for (\w+) range: .*$"),
-        r"its bounds for \1 are too far",
+        r"its bounds for \1 are too large",
     ),
 )
-"""Its words, and ours."""
+"""Its messages, and ours."""
 _PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkFirst:
-    """A thinking block may come before the constrained text. `opening` "reasoning": the prompt
-    has opened it, and it must be closed."""
+    """A thinking block may come before the constrained text. `opening` "reasoning": the prompt has
+    opened it, and it must be closed."""
 
     marks: Marks
     opening: SpanState
@@ -73,7 +74,7 @@ class ThinkFirst:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A grammar in Lark. `form` is the client's own, which it may name as `@form`."""
+    """A grammar in Lark. `form` is the client's own, referenced as `@form`."""
 
     lark: str
     form: str | None = None
@@ -88,15 +89,15 @@ class _Written:
 
 
 def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
-    """Return a matcher at the beginning of the grammar. It never raises: ask `is_error`."""
+    """Return a matcher at the beginning of the grammar. Never raises: check `is_error`."""
     return LLMatcher(guide, spec.compiled, log_level=0, limits=_limits())
 
 
 class Grammars:
-    """Makes and checks grammars for one vocabulary, and keeps the last few hundred."""
+    """Makes and checks grammars for one vocabulary; caches the last few hundred."""
 
     def __init__(self, guide: LLTokenizer, token_ids: Mapping[str, int]) -> None:
-        """`token_ids`: added tokens by their text, those of markers at least."""
+        """`token_ids`: added tokens by their text, at least those of markers."""
         self._guide = guide
         self._token_ids = token_ids
         self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
@@ -104,12 +105,11 @@ class Grammars:
     def output(
         self, form: OutputFormat, *, think: ThinkFirst | None, calls: Calls | None
     ) -> GrammarSpec | None:
-        """Return the grammar for `form` and the calls that must or may be made; None if all is
-        free.
+        """Return the grammar for `form` and the calls that must or may be made; None if nothing is
+        constrained.
 
-        Free text stays free around calls; a strict tool among those that may be called, or `held`,
-        holds the calls in it to their form. Raises BadRequest, naming the form's field or the tool
-        at fault.
+        Free text stays free around calls. A strict tool among those that may be called, or `held`,
+        makes the calls follow their format. Raises BadRequest, naming the form's field or the tool.
         """
         must = calls is not None and calls.need == "must"
         turns = None if calls is None else calls.form.turns
@@ -143,18 +143,18 @@ class Grammars:
         return self._checked(_Written("\n".join(start + rules), rule), field)
 
     def _schema_of(self, form: OutputFormat) -> Mapping[str, Any]:
-        """Return the schema that `form` holds JSON to. Raises BadRequest."""
+        """Return the JSON schema of `form`. Raises BadRequest."""
         if form.kind == "json_object":
             return _ANY_OBJECT
         if form.json_schema is None:
-            raise BadRequest("there is no schema to keep to", field=form.field)
+            raise BadRequest("response_format requires a schema", field=form.field)
         self._check_schema(form.json_schema, form.field)
         return form.json_schema
 
     def _free(self, calls: Calls) -> GrammarSpec | None:
-        """Return a grammar of any text with calls in it that keep to their schemas. None where
-        calls are not held and no tool is strict, or what opens a call is no token: it cannot be
-        told there from text that looks like one."""
+        """Return a grammar of any text with calls that follow their schemas. None if no tool is
+        strict and calls are not held, or if a call does not begin with a token: then it cannot be
+        distinguished from text."""
         form = calls.form
         if form.mark not in self._token_ids:
             return None
@@ -171,14 +171,14 @@ class Grammars:
     def _in_turns(
         self, turns: Turns, bodies: Sequence[str], rules: Sequence[str], think: ThinkFirst | None
     ) -> str:
-        """Return a grammar of messages: thoughts, where there may be some, and what comes last."""
+        """Return a grammar of messages: optional thoughts, then the last message."""
         pieces = CallRules(self._mark, lambda _: False, self._check_schema).pieces
         between = pieces(turns.between)
         thoughts = " | ".join(f"{pieces(opens)} TEXT?" for opens in turns.thoughts)
         before = "" if think is None else f"(thought {between})* "
         if think is not None and think.opening == "reasoning":
             before = f"TEXT? {between} {before}"
-        last = [one if one == "calls" else f"{pieces(turns.answer)} {one}" for one in bodies]
+        last = [body if body == "calls" else f"{pieces(turns.answer)} {body}" for body in bodies]
         start = f"start: {before}({' | '.join(last)})"
         return "\n".join([start, f"thought: {thoughts}", _TEXT, *rules])
 
@@ -203,8 +203,8 @@ class Grammars:
         return f"({self._mark(think.marks.start)} {closes})? "
 
     def _mark(self, text: str) -> str:
-        """Write a marker as its own token where it has one, else as text; one that is made of
-        several (`<|end|><|start|>`) piece by piece."""
+        """Write a marker as its own token if it has one, else as text; one made of several
+        (`<|end|><|start|>`) piece by piece."""
         token = self._token_ids.get(text)
         if token is not None:
             return f"<[{token}]>"
@@ -214,11 +214,11 @@ class Grammars:
         return " ".join(self._mark(piece) for piece in pieces)
 
     def _checked(self, written: _Written, field: str) -> GrammarSpec:
-        """Return the compiled grammar, from those kept or new. Raises BadRequest."""
-        found = self._compiled(written)
-        if isinstance(found, str):
-            raise BadRequest(f"this format cannot be enforced: {found}", field=field)
-        return found
+        """Return the compiled grammar, cached or new. Raises BadRequest."""
+        compiled = self._compiled(written)
+        if isinstance(compiled, str):
+            raise BadRequest(f"this format cannot be enforced: {compiled}", field=field)
+        return compiled
 
     def _compile(self, written: _Written) -> GrammarSpec | str:
         try:
@@ -233,7 +233,7 @@ class Grammars:
 
 
 def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
-    """Take a few tokens, a different corner of the vocabulary each time."""
+    """Consume a few tokens, from a different part of the vocabulary each time."""
     for turn in range(PROBED_TOKENS):
         if matcher.is_stopped():
             return
@@ -253,17 +253,17 @@ def _plain(error: str) -> str:
     """Return llguidance's message in one line, without its parser's state."""
     words = " ".join(error.split("<state>")[0].split("<non-verbose/>")[0].split())
     if words.startswith("NoExtension"):
-        return "no text keeps to it"
+        return "no text matches it"
     in_schema = _IN_SCHEMA.search(words)
     if in_schema is not None:
         words = in_schema[1]
-    for pattern, said in _SAID:
-        words = pattern.sub(said, words)
+    for pattern, message in _SAID:
+        words = pattern.sub(message, words)
     return words[:400]
 
 
 def _limits() -> LLParserLimits:
-    """Return limits: a hostile pattern costs some 50 ms in all, and a large honest schema
+    """Return limits: a hostile pattern costs some 50 ms in total, and a large honest schema
     passes."""
     return LLParserLimits(
         initial_lexer_fuel=100_000,

@@ -1,6 +1,6 @@
-"""Markup that a caller's text spells stays text: the template alone writes control tokens.
+"""Keep markup in a caller's text as text: only the template writes control tokens.
 
-Pure, but for the library of tokenizers. Knows messages, added tokens and rendered prompts; no
+Pure, except the library of tokenizers. Knows messages, added tokens and rendered prompts, but no
 template and no family (decision 0076).
 """
 

@@ -1,8 +1,8 @@
-"""Marks in the messages that a template gets, by which its prompt shows which markup is theirs.
+"""Mark a caller's markup in messages, so that the rendered prompt shows which markup is theirs.
 
-Pure. A spelling is broken by a mark behind its first character, so that the template takes it for
-text as well: it neither splits nor counts there. A mark is one printable letter that stands
-nowhere in the request, which no template trims, quotes or changes.
+Pure. A mark after the first character breaks a spelling, so that the template too sees text and
+neither splits nor counts there. A mark is one printable letter that occurs nowhere in the request,
+and that templates do not trim, quote or change.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from runner.text.families import object_of
 from runner.text.markup.spellings import Markup, Span, Spellings
 
 _LETTERS = range(0x13000, 0x13430)
-"""Egyptian hieroglyphs: letters without case that JSON and Python write as they are."""
+"""Egyptian hieroglyphs: letters without case that JSON and Python write unchanged."""
 
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """Messages and tools in which each spelling is broken by `mark`; "": there is none."""
+    """Messages and tools with each spelling broken by `mark`; "": there is none."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -34,10 +34,10 @@ class Marking:
 def marking_of(
     messages: Sequence[Message], tools: Sequence[Message], markup: Markup, template: str = ""
 ) -> Marking:
-    """Return what a template is to get. Messages that spell no markup are given as they are.
-    All texts in `tools` come from the request. `template` is the client's own."""
+    """Return what the template gets. Messages without markup are unchanged. All texts in `tools`
+    come from the request. `template` is the client's own."""
     if not _spell(messages, tools, markup):
-        return Marking([dict(one) for one in messages], [dict(one) for one in tools])
+        return Marking([dict(item) for item in messages], [dict(item) for item in tools])
     written = "".join([markup.written, template, *_strings(messages), *_strings(tools)])
     mark = next(chr(code) for code in _LETTERS if chr(code) not in written)
 
@@ -46,14 +46,14 @@ def marking_of(
         return spellings.broken_by(mark, text)
 
     return Marking(
-        [_message(one, markup, broken) for one in messages],
-        [_changed(one, lambda text: broken(text, markup.all)) for one in tools],
+        [_message(item, markup, broken) for item in messages],
+        [_changed(item, lambda text: broken(text, markup.all)) for item in tools],
         mark,
     )
 
 
 def spans_in(text: str, mark: str, markup: Markup) -> tuple[str, tuple[Span, ...]]:
-    """Return a prompt without its marks, and where the callers' texts spell markup in it."""
+    """Return a prompt without its marks, and where the caller's texts spell markup in it."""
     if not mark:
         return text, ()
     pieces = text.split(mark)
@@ -71,7 +71,7 @@ def spans_in(text: str, mark: str, markup: Markup) -> tuple[str, tuple[Span, ...
 
 
 def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> bool:
-    """Return whether any text of the caller's spells markup that would become tokens."""
+    """Return whether any of the caller's texts spells markup that would become tokens."""
     if not markup.control and not markup.tags:
         return False
     return markup.all.occur_in(_strings(tools)) or any(
@@ -82,7 +82,7 @@ def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup
 
 
 def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
-    """Return what is no token in a field of a message."""
+    """Return the spellings that are not tokens in a field of a message."""
     if field != "content" or message.get("role") == "tool":
         return markup.all
     return markup.in_answers if message.get("role") == "assistant" else markup.in_texts
@@ -90,27 +90,27 @@ def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
 
 def _field_texts(field: str, value: object) -> list[str]:
     """Return the texts in a field of a message."""
-    found = _strings(value)
+    texts = _strings(value)
     if field == "tool_calls":
         # JSON text, in which an escape may stand for a sign of a spelling
-        found += [one for text in found if "\\" in text for one in _strings(object_of(text))]
-    return found
+        texts += [inner for text in texts if "\\" in text for inner in _strings(object_of(text))]
+    return texts
 
 
 def _strings(value: object) -> list[str]:
-    found: list[str] = []
+    strings: list[str] = []
     left: list[Any] = [value]
     while left:
-        one = left.pop()
-        if isinstance(one, str):
-            found.append(one)
-        elif isinstance(one, Mapping):
-            known = cast(Mapping[str, Any], one)
-            found += known
-            left += known.values()
-        elif isinstance(one, list | tuple):
-            left += cast(Sequence[Any], one)
-    return found
+        value_left = left.pop()
+        if isinstance(value_left, str):
+            strings.append(value_left)
+        elif isinstance(value_left, Mapping):
+            mapping = cast(Mapping[str, Any], value_left)
+            strings += mapping
+            left += mapping.values()
+        elif isinstance(value_left, list | tuple):
+            left += cast(Sequence[Any], value_left)
+    return strings
 
 
 def _message(
@@ -130,27 +130,27 @@ def _message(
 
 
 def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[str], str]:
-    """Return a change of texts that may be JSON: where an escape hides a spelling, the JSON is
-    written anew."""
+    """Return a change of texts that may be JSON: if an escape hides a spelling, the JSON is
+    rewritten."""
 
     def changed(text: str) -> str:
-        """Return a text with its spellings broken, in its JSON as well."""
+        """Return a text with its spellings broken, inside its JSON too."""
         made = change(text)
-        found = object_of(made) if "\\" in made else None
-        if found is None or not spellings.occur_in(_strings(found)):
+        parsed = object_of(made) if "\\" in made else None
+        if parsed is None or not spellings.occur_in(_strings(parsed)):
             return made
-        return json.dumps(_changed(found, change), ensure_ascii=False)
+        return json.dumps(_changed(parsed, change), ensure_ascii=False)
 
     return changed
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return data with every text changed, names in it as well."""
+    """Return data with every text changed, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        known = cast(Mapping[str, Any], value)
-        return {change(name): _changed(one, change) for name, one in known.items()}
+        mapping = cast(Mapping[str, Any], value)
+        return {change(name): _changed(item, change) for name, item in mapping.items()}
     if isinstance(value, list | tuple):
-        return [_changed(one, change) for one in cast(Sequence[Any], value)]
+        return [_changed(item, change) for item in cast(Sequence[Any], value)]
     return value

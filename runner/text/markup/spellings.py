@@ -1,8 +1,8 @@
-"""Which added tokens give a conversation its form, and where a text spells them. Pure.
+"""Find the added tokens that structure a conversation, and where a text spells them. Pure.
 
 Control tokens end turns, open roles and wrap results. A tag (`<think>`, `</tool_response>`) is one
-that the model's makers left as text: `special` is false, and it reads as XML. Agents write tags by
-hand in system and user texts, so they are tokens there, and text in what is data alone.
+that the model's makers left as text: `special` is false, and it looks like XML. Agents write tags
+by hand in system and user texts, so they are tokens there, and text in pure data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 Span = tuple[int, int]
-"""Where a spelling begins in a text, and where it ends."""
+"""Beginning and end of a spelling in a text."""
 SPELLING_CHARACTERS = range(2, 201)
 _TAG = re.compile(r"</?[a-z][a-z0-9_:.-]*>")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -23,7 +23,7 @@ _END = ""
 
 @dataclass(frozen=True, slots=True)
 class AddedText:
-    """An added token of a tokenizer. `stands_alone`: it is one only as a word of its own."""
+    """An added token of a tokenizer. `stands_alone`: it matches only as a whole word."""
 
     text: str
     is_special: bool
@@ -31,7 +31,7 @@ class AddedText:
 
 
 class Spellings:
-    """Finds the spellings of some tokens: the leftmost first, and the longest there."""
+    """Finds the spellings of some tokens: leftmost first, then longest."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._tokens = frozenset(tokens)
@@ -43,11 +43,11 @@ class Spellings:
         """Return where the tokens are spelled."""
         if not any(first in text for first in self._firsts):
             return []
-        return [found.span() for found in self._pattern.finditer(text)]
+        return [match.span() for match in self._pattern.finditer(text)]
 
     def occur_in(self, texts: Iterable[str]) -> bool:
-        """Return whether a token is spelled in one of the texts, or begun at the end of one: what
-        stands behind that in a prompt could complete it."""
+        """Return whether a text spells a token, or ends with the beginning of one, which the next
+        text of the prompt could complete."""
         search, firsts, longest = self._pattern.search, tuple(self._firsts), self._longest
         for text in texts:
             for first in firsts:
@@ -59,7 +59,7 @@ class Spellings:
         return False
 
     def broken_by(self, mark: str, text: str) -> str:
-        """Return the text with a mark behind the first character of each spelling."""
+        """Return the text with a mark after the first character of each spelling."""
         places = [start for start, _ in self.find(text)]
         begun = self._begun_at(text)
         if begun is not None and begun not in places:
@@ -71,7 +71,7 @@ class Spellings:
         return "".join([*pieces, text[at:]])
 
     def _begun_at(self, text: str) -> int | None:
-        """Return where a spelling begins that breaks off at the text's end, blanks apart."""
+        """Return where an incomplete spelling at the text's end begins, ignoring spaces."""
         end = len(text.rstrip())
         for start in range(max(0, end - self._longest), end):
             if text[start] in self._firsts and text[start:end] in self._beginnings:
@@ -91,8 +91,8 @@ class Spellings:
 
 @dataclass(frozen=True)
 class Markup:
-    """The tokens that give conversations of one model their form. `own` are the marks of thinking
-    and of calls, which the model writes itself. `written` is the text of its templates."""
+    """The tokens that structure a model's conversations. `own` are the marks of thinking and of
+    calls, which the model writes itself. `written` is the text of its templates."""
 
     control: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
@@ -106,49 +106,52 @@ class Markup:
 
     @cached_property
     def in_texts(self) -> Spellings:
-        """Return the spellings that are no tokens in system and user texts."""
+        """Return the spellings that are not tokens in system and user texts."""
         return Spellings(self.control)
 
     @cached_property
     def in_answers(self) -> Spellings:
-        """Return the spellings that are no tokens in the model's own turns."""
+        """Return the spellings that are not tokens in the model's own turns."""
         return Spellings(self.control - self.own)
 
 
 def find_markup(added: Iterable[AddedText], written: str, marks: Sequence[str]) -> Markup:
-    """Return the markup of a model with these added tokens, whose templates are `written` and whose
-    thinking and calls stand between `marks`. Blank tokens and bytes give no form, nor do tokens
-    that are not special and that neither templates nor marks know: HTML of Gemma's, spare ones."""
+    """Return the markup of a model with these added tokens. Its templates are `written`; its
+    thinking and calls are between `marks`. Excludes blank and byte tokens, and tokens that are not
+    special and occur in neither templates nor marks, such as Gemma's HTML and spare ones."""
     usable = [
-        one
-        for one in added
-        if len(one.text) in SPELLING_CHARACTERS
-        and not one.stands_alone
-        and one.text.strip() == one.text
-        and not _BYTE.fullmatch(one.text)
+        token
+        for token in added
+        if len(token.text) in SPELLING_CHARACTERS
+        and not token.stands_alone
+        and token.text.strip() == token.text
+        and not _BYTE.fullmatch(token.text)
     ]
-    known = {
-        one.text
-        for one in usable
-        if one.is_special
-        or (_is_bracketed(one.text) and (one.text in written or one.text in marks))
+    texts = {
+        token.text
+        for token in usable
+        if token.is_special
+        or (_is_bracketed(token.text) and (token.text in written or token.text in marks))
     }
-    tags = {one.text for one in usable if not one.is_special and _TAG.fullmatch(one.text)} & known
+    tags = {
+        token.text for token in usable if not token.is_special and _TAG.fullmatch(token.text)
+    } & texts
     return Markup(
-        control=frozenset(known - tags),
+        control=frozenset(texts - tags),
         tags=frozenset(tags),
-        own=frozenset(marks) & known,
+        own=frozenset(marks) & texts,
         written=written,
     )
 
 
 def _is_bracketed(text: str) -> bool:
-    """Return whether a token reads as markup: words between signs."""
+    """Return whether a token looks like markup: words between signs."""
     return not text[0].isalnum() and not text[-1].isalnum() and any(map(str.isalpha, text))
 
 
 def _expression(node: dict[str, Any]) -> str:
-    """Return an expression for the rest of all tokens in a tree of letters, the longest first."""
+    """Return a regular expression for the rest of all tokens in a tree of letters, longest
+    first."""
     choices: list[str] = []
     for letter, child in sorted(node.items()):
         if letter == _END:

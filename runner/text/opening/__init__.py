@@ -1,4 +1,4 @@
-"""Talks to the disk: the files of a tokenizer, by the cheaper of two readers that will do."""
+"""Talks to the disk: opens a tokenizer's files with the cheaper of two readers that suffices."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ __all__ = [
 ]
 
 
-def open_tokenizer(path: Path, told: dict[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
-    """Return what the files in `path` say: read with `tokenizers` alone where that is certain to be
-    what transformers says, else by transformers, which is imported only then. `told` goes before
-    what they say of mlx-lm's parsers. Raises TokenizerError."""
+def open_tokenizer(
+    path: Path, overrides: dict[str, str], end_ids: Sequence[int]
+) -> OpenedTokenizer:
+    """Return the content of the files in `path`. Uses `tokenizers` alone if it certainly gives the
+    same result as transformers, else transformers, which is imported only then. `overrides` take
+    precedence over what the files say about mlx-lm's parsers. Raises TokenizerError."""
     check_file(path / "tokenizer.json")
     with panics_told():
         try:
-            opened = open_alone(path, told, end_ids)
+            opened = open_alone(path, overrides, end_ids)
         except Exception:  # unsure, or broken: transformers says what is wrong, in its own words
             from runner.text.opening.by_library import open_by_library
 
-            opened = open_by_library(path, told, end_ids)
+            opened = open_by_library(path, overrides, end_ids)
 
     def encoded(text: str, special: bool) -> list[int]:
-        """Return the ids of a text. Raises TokenizerError where the library panics."""
+        """Return the ids of a text. Raises TokenizerError if the library panics."""
         with panics_told():
             return opened.encode(text, special)
 

@@ -3,8 +3,8 @@
 # (the arguments of some functions of tokenizers' and mlx-lm's are untyped)
 """Talks to the disk: reads a tokenizer's files with `tokenizers` alone, as transformers would.
 
-Where it is not certain that transformers would come to the same, nothing is read (`settings`).
-What mlx-lm finds out about a tokenizer is found out by its own functions.
+If the result might differ from transformers', nothing is read (`settings`). mlx-lm's own functions
+derive its facts about the tokenizer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from runner.text.opening.settings import (
 from runner.text.opening.sidecar import sidecar_template
 
 OTHER_FILES = ("tekken.json",)
-"""Files with which transformers may take another class."""
+"""Files for which transformers may use another class."""
 WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
-"""Files that transformers reads where `tokenizer_config.json` does not list the added tokens."""
+"""Files that transformers reads if `tokenizer_config.json` does not list the added tokens."""
 
 
-def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
-    """Return what the files in `path` say. `told` goes before what they say of mlx-lm's parsers.
-    Raises Unsure where transformers might say something else, and any error of broken files."""
+def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
+    """Return the content of the files in `path`. `overrides` take precedence over what they say
+    about mlx-lm's parsers. Raises Unsure if transformers might read them differently, and errors of
+    broken files."""
     raw = _object(path / "tokenizer_config.json")
     config = _object(path / "config.json")
     rebuilding = rebuilding_of(config, raw)
@@ -48,9 +49,9 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
     settings = read_settings(raw if rebuilding is None else {**ENDS, **raw})
     others = OTHER_FILES if settings.added is not None else OTHER_FILES + WITHOUT_ADDED
     if other := next((name for name in others if (path / name).exists()), None):
-        raise Unsure(f"there is {other}")
+        raise Unsure(f"its folder contains {other}")
     if tokenizer_defaults(path):
-        raise Unsure("mlx-lm has settings of its own for this family")
+        raise Unsure("mlx-lm has special settings for this family")
     backend, special = _backend(path / "tokenizer.json", settings)
     if rebuilding is not None:
         check_parts(backend, rebuilding, raw, settings)
@@ -59,7 +60,7 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
         texts = dict.fromkeys(map(str, (*special.values(), *settings.extra)))
         backend.add_tokens([AddedToken(text, special=True) for text in texts])
     if settings.cleans_spaces and type(backend.model).__name__ != "BPE":
-        raise Unsure("spaces are taken out of its text")
+        raise Unsure("it removes spaces from its text")
     plain = _Plain(backend, _templates(path, settings))
     ends = {*end_ids, *([plain.token_id(special["eos_token"])] if "eos_token" in special else [])}
     return OpenedTokenizer(
@@ -70,14 +71,14 @@ def open_alone(path: Path, told: Mapping[str, str], end_ids: Sequence[int]) -> O
         end_ids=frozenset(ends),
         templates=plain.chat_template,
         has_template=plain.chat_template is not None,
-        marks=library_marks(plain, told.get("tool_parser_type", settings.parser)),
+        marks=library_marks(plain, overrides.get("tool_parser_type", settings.parser)),
         streaming=lambda: tokenizer_utils.NaiveStreamingDetokenizer(plain),
     )
 
 
 def library_marks(plain: Any, form: str | None) -> LibraryMarks:
-    """Return what mlx-lm finds out about a tokenizer's output: `plain` has `chat_template` and
-    `get_vocab`. `form` names the form of calls."""
+    """Return mlx-lm's facts about a tokenizer's output: `plain` has `chat_template` and
+    `get_vocab`. `form` names the tool call format."""
     start, end, *_ = tokenizer_utils._infer_thinking(plain)
     form = tokenizer_utils._infer_tool_parser(plain) if form is None else form
     if form is None:
@@ -92,7 +93,7 @@ def library_marks(plain: Any, form: str | None) -> LibraryMarks:
 
 
 class _Plain:
-    """A tokenizer with the methods of transformers' that mlx-lm's functions call."""
+    """A tokenizer with the transformers methods that mlx-lm's functions call."""
 
     def __init__(self, backend: Tokenizer, chat_template: Templates) -> None:
         self._backend = backend
@@ -100,11 +101,11 @@ class _Plain:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text. Other threads run meanwhile."""
-        found = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return found[0].ids
+        encodings = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encodings[0].ids
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of token ids, special tokens by their names."""
+        """Return the text of token ids, special tokens by name."""
         return self._backend.decode(tokens, skip_special_tokens=False)
 
     def get_vocab(self) -> dict[str, int]:
@@ -112,29 +113,29 @@ class _Plain:
         return self._backend.get_vocab(with_added_tokens=True)
 
     def token_id(self, token: str | AddedToken) -> int:
-        """Return the id of a special token. Raises Unsure where it has none."""
-        found = self._backend.token_to_id(str(token))
-        if found is None:
+        """Return the id of a special token. Raises Unsure if it has none."""
+        index = self._backend.token_to_id(str(token))
+        if index is None:
             raise Unsure(f"{token} has no id")
-        return found
+        return index
 
 
 def _object(path: Path) -> dict[str, Any]:
     """Return the object in a file. Raises OSError, ValueError and Unsure."""
-    found: object = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise Unsure(f"{path.name} is no object")
-    return cast(dict[str, Any], found)
+    content: object = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise Unsure(f"{path.name} is not an object")
+    return cast(dict[str, Any], content)
 
 
 def _backend(
     path: Path, settings: TokenizerSettings
 ) -> tuple[Tokenizer, dict[str, str | AddedToken]]:
-    """Return the tokenizer in a file, and the special tokens by their names, as the settings or the
-    file describe them."""
+    """Return the tokenizer in a file, and the special tokens by name, as the settings or the file
+    describe them."""
     backend = Tokenizer.from_file(str(path))
     if backend.padding is not None:
-        raise Unsure("tokenizer.json fills up what is short, and names a token for that")
+        raise Unsure("tokenizer.json pads short inputs and names a token for that")
     backend.no_truncation()
     present = backend.get_added_tokens_decoder()
     described = present if settings.added is None else settings.added
@@ -146,7 +147,7 @@ def _backend(
 def _add(
     backend: Tokenizer, settings: TokenizerSettings, special: Mapping[str, str | AddedToken]
 ) -> None:
-    """Add to a tokenizer what the settings add."""
+    """Add the tokens of the settings to a tokenizer."""
     added = tokens_to_add(settings, special, backend.get_added_tokens_decoder())
     if added:
         backend.add_tokens(added)
@@ -156,7 +157,7 @@ def _add(
 
 
 def _templates(path: Path, settings: TokenizerSettings) -> Templates:
-    """Return the chat templates: those in files of their own go before the settings'."""
+    """Return the chat templates; separate files override the settings."""
     files: dict[str, Path] = {}
     if (path / "chat_template.jinja").is_file():
         files["default"] = path / "chat_template.jinja"

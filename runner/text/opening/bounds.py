@@ -1,9 +1,9 @@
-"""Talks to the disk: looks at a `tokenizer.json` before a library opens it. Its parts are what a
-model's folder says, and twenty of them that each double a text make a megabyte of every
-character, of the added tokens already while it is opened.
+"""Talks to the disk: checks a `tokenizer.json` before a library opens it. A model's folder chooses
+its parts; twenty parts that each double a text would turn one character into a megabyte, for added
+tokens already on opening.
 
-Lengths are of characters. A part's factor is the most that one of it can do; those of a sequence
-are multiplied. What is added to a text once, a prefix, is left out: it is no longer than the file.
+Lengths are in characters. A part's factor is its largest possible growth; the factors of a sequence
+are multiplied. A prefix that is added once is ignored: it is no longer than the file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import msgspec
 from runner.text.opening.opened import TokenizerError
 
 MOST_BYTES = 256 << 20
-"""Several times the largest known."""
+"""Several times the largest known file."""
 MOST_GROWTH = 1_000.0
-"""NFKC makes 18 characters of one, and bytes as characters 4; no known tokenizer has more than one
-of each."""
+"""NFKC makes up to 18 characters from one, and bytes as characters 4; no known tokenizer has more
+than one of each."""
 FACTORS: Mapping[str, float] = {
     "NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Precompiled": 18, "Nmt": 1, "Prepend": 1,
     "Lowercase": 3, "BertNormalizer": 9, "Strip": 1, "StripAccents": 1, "ByteLevel": 4,
@@ -31,14 +31,14 @@ FACTORS: Mapping[str, float] = {
     "FixedLength": 1, "RandomChunk": 1, "WordPiece": 1, "BPEDecoder": 1, "CTC": 1, "Fuse": 1,
     "ByteFallback": 1,
 }  # fmt: skip
-"""By the type of a part. Of bytes that stand as characters, each character has up to four."""
+"""By the type of a part. In byte-level text, each character becomes up to four."""
 UNKNOWN = 18.0
 _MAY_BE_EMPTY = re.compile(r"[*?^$]|\{[0,]|\\[bBAzZGKyY]|\(\)|\(\||\|\)|\|\||^\||\|$|^$")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
 
 
 class _Parts(msgspec.Struct):
-    """What of a `tokenizer.json` changes texts; the rest, nearly all of it, is passed over."""
+    """The parts of a `tokenizer.json` that change texts; the rest, nearly all of it, is skipped."""
 
     normalizer: Any = None
     pre_tokenizer: Any = None
@@ -46,12 +46,14 @@ class _Parts(msgspec.Struct):
 
 
 def check_file(path: Path) -> None:
-    """Raise TokenizerError for a `tokenizer.json` that is no JSON, is too large or too deep, or
-    makes too much of a text. One that cannot be read is left to who opens it."""
+    """Raise TokenizerError for a `tokenizer.json` that is not JSON, is too large or too deep, or
+    enlarges texts too much. An unreadable file is left to its reader."""
     where = f"{path.parent.name}: {path.name}"
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise TokenizerError(f"{where}: larger than any known tokenizer ({MOST_BYTES:,} bytes)")
+            raise TokenizerError(
+                f"{where}: larger than any supported tokenizer ({MOST_BYTES:,} bytes)"
+            )
         data = path.read_bytes()
     except OSError:
         return
@@ -60,21 +62,21 @@ def check_file(path: Path) -> None:
         reads = growth_of(parts.normalizer) * growth_of(parts.pre_tokenizer)
         grows = max(reads, growth_of(parts.decoder))
     except RecursionError as error:
-        raise TokenizerError(f"{where}: its parts are nested too deep") from error
+        raise TokenizerError(f"{where}: its parts are nested too deeply") from error
     except msgspec.MsgspecError as error:
         raise TokenizerError(f"{where}: {error}") from error
     except (LookupError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}: a part of it is of no known form") from error
+        raise TokenizerError(f"{where}: one of its parts has an unknown form") from error
     if grows > MOST_GROWTH:
         raise TokenizerError(
-            f"{where}: its parts together may make a text {grows:,.0f} times as long; "
-            f"at most {MOST_GROWTH:,.0f} times is taken"
+            f"{where}: its parts may make a text {grows:,.0f} times as long; the "
+            f"limit is {MOST_GROWTH:,.0f} times"
         )
 
 
 def growth_of(part: Mapping[str, Any] | None) -> float:
-    """Return how many characters a part of a `tokenizer.json` may make of one: a normaliser, a
-    pre-tokenizer or a decoder. Raises LookupError, TypeError or AttributeError for what is none,
+    """Return how many characters a part of a `tokenizer.json` (normaliser, pre-tokenizer or
+    decoder) may make from one. Raises LookupError, TypeError or AttributeError for an invalid part,
     and RecursionError."""
     return 1.0 if part is None else _growth(part)
 

@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (transformers and mlx-lm's wrapper are untyped)
-"""Talks to transformers and mlx-lm: reads any tokenizer's files, with classes for each kind.
+"""Talks to transformers and mlx-lm: reads any tokenizer's files, with their own classes.
 
-Nothing is fetched, and no code from the model directory is run.
+Downloads nothing and runs no code from the model directory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from runner.text.opening.opened import OpenedTokenizer, TokenizerError, marks
 from runner.text.opening.sidecar import sidecar_template
 
 
-def open_by_library(path: Path, told: dict[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
-    """Return what the files in `path` say. `told` goes before what they say of mlx-lm's parsers.
-    Raises TokenizerError."""
+def open_by_library(
+    path: Path, overrides: dict[str, str], end_ids: Sequence[int]
+) -> OpenedTokenizer:
+    """Return the content of the files in `path`. `overrides` take precedence over what they
+    say about mlx-lm's parsers. Raises TokenizerError."""
     try:
         sidecar = sidecar_template(path)
         if sidecar is not None:
-            told = {**told, "chat_template": sidecar}
+            overrides = {**overrides, "chat_template": sidecar}
         base = load_transformers().PreTrainedTokenizerBase
         wrapper: Any = load_tokenizer(
             path,
-            {"trust_remote_code": False, "local_files_only": True, **told},
+            {"trust_remote_code": False, "local_files_only": True, **overrides},
             eos_token_ids=[*end_ids] or None,
         )
     except Exception as problem:  # foreign code, any of whose errors mean the same here
@@ -60,5 +62,5 @@ def open_by_library(path: Path, told: dict[str, str], end_ids: Sequence[int]) ->
 
 
 def _plain(value: Any) -> Any:
-    """Return a special token, or a list of such, without the types of its library."""
+    """Return a special token, or a list of them, without the types of its library."""
     return [str(item) for item in value] if isinstance(value, list | tuple) else str(value)

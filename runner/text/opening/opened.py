@@ -1,7 +1,7 @@
-"""What the files of one tokenizer say. Pure.
+"""The content of one tokenizer's files. Pure.
 
-Two read them, and are held to the same answers: `alone` with the `tokenizers` library, `by_library`
-with transformers and mlx-lm.
+Two readers produce it, and must give the same answers: `alone` with the `tokenizers` library,
+`by_library` with transformers and mlx-lm.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from runner.text.detokenise import StreamingDecoder
 from runner.text.families import LibraryMarks, Marks
 
 Templates = str | Mapping[str, str] | None
-"""A chat template, or several by their names; None where there is none."""
+"""A chat template, or several by name; None if there is none."""
 
 
 class TokenizerError(ShoalError):
-    """The model directory holds no tokenizer that can be used here; the text says what is wrong."""
+    """The model directory has no usable tokenizer; the text says why."""
 
 
 @contextmanager
 def panics_told() -> Generator[None]:
-    """Raise TokenizerError where the library of tokenizers panics, as it does for some expressions
-    that match no character: what it raises then is no Exception, and would end a thread."""
+    """Raise TokenizerError if the library of tokenizers panics, as it does for some expressions
+    that match no character. Its panic is not an Exception and would end a thread."""
     try:
         yield
     except BaseException as problem:
@@ -37,13 +37,14 @@ def panics_told() -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OpenedTokenizer:
-    """A tokenizer's files, read. `backend` is a `tokenizers.Tokenizer`.
+    """The content of a tokenizer's files. `backend` is a `tokenizers.Tokenizer`.
 
-    `encode` takes a text, and whether special tokens are put around it. `decode` returns the text
-    of token ids, special tokens by their names. `special_tokens` are the texts of special tokens by
-    what templates call them; `end_ids` the ids that end an output. `thinking_variable` is what
-    templates call the wish to think. `own_prompt` is a library's code that writes prompts in the
-    place of a template."""
+    `encode` takes a text, and whether to add special tokens around it. `decode` returns the text of
+    token ids, special tokens by name. `special_tokens` are the texts of special tokens by their
+    template names; `end_ids` are the ids that end an output. `thinking_variable` is the template's
+    variable for thinking. `own_prompt` is a library's code that writes prompts instead of a
+    template.
+    """
 
     backend: Any
     encode: Callable[[str, bool], list[int]]
@@ -59,17 +60,17 @@ class OpenedTokenizer:
 
 
 def template_for(templates: Templates, *, tools: bool) -> str:
-    """Return the chat template for a conversation with `tools`, or without. Raises ValueError."""
+    """Return the chat template for a conversation with or without `tools`. Raises ValueError."""
     if templates is None:
         raise ValueError("the model has no chat template")
     if isinstance(templates, str):
         return templates
     name = "tool_use" if tools and "tool_use" in templates else "default"
     if name not in templates:
-        raise ValueError(f"none of its chat templates is the default one: {sorted(templates)}")
+        raise ValueError(f"none of its chat templates is named default: {sorted(templates)}")
     return templates[name]
 
 
 def marks(start: str | None, end: str | None) -> Marks | None:
-    """Return the marks around a span; None where nothing marks its beginning."""
+    """Return the marks around a span; None if there is no opening mark."""
     return None if start is None else Marks(start, end or "")

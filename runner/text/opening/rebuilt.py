@@ -1,9 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (some attributes of tokenizers' classes are untyped)
-"""Which tokenizers transformers makes anew from parts of `tokenizer.json`, and comes to the same.
+"""Tokenizers that transformers rebuilds from parts of `tokenizer.json` with an unchanged result.
 
-Pure. Its classes for Qwen's families take vocabulary, merges and post-processor from the file, all
-else they write themselves. Where the file has what they would write, it is read as it is.
+Pure. Its classes for Qwen's families take vocabulary, merges and post-processor from the file and
+write everything else themselves. If the file has exactly what they would write, it is read as it
+is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer
 from runner.text.opening.settings import PLAIN, TokenizerSettings, Unsure
 
 ENDS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-"""Special tokens of these classes, where the settings are silent."""
+"""Default special tokens of these classes."""
 _SPLITS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}| ?[^\s%s\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -27,8 +28,8 @@ _SPLITS = (
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """A class that writes a tokenizer anew. `splits` is how it cuts text; `marks_special`: it ends
-    by adding all special tokens once more, as such."""
+    """A class that rebuilds a tokenizer. `splits` is its text splitting; `marks_special`: it
+    finally adds all special tokens again, as special."""
 
     name: str
     splits: str
@@ -45,37 +46,41 @@ FORCED: Mapping[str, Rebuilding] = {
     "qwen3_5_moe": QWEN_3_5,
     "qwen3_5_moe_text": QWEN_3_5,
 }
-"""By families for which transformers takes this class, whatever class is named."""
+"""By families for which transformers always uses this class, whatever class is named."""
 NAMED_SO: Mapping[str, Rebuilding] = dict.fromkeys(
     ("qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN_2
 )
-"""By families for which it takes this class where it is named."""
+"""By families for which it uses this class if it is named."""
 
 
 def rebuilding_of(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Rebuilding | None:
-    """Return the class that writes this model's tokenizer anew; None where none of these does."""
+    """Return the class that rebuilds this model's tokenizer; None if there is none."""
     family, named = str(config.get("model_type")), settings.get("tokenizer_class")
     if not isinstance(named, str) or "_name_or_path" in config or "model_name" in config:
         return None
     names = PLAIN | {QWEN_2.name, QWEN_3_5.name, f"{QWEN_2.name}Fast", f"{QWEN_3_5.name}Fast"}
     if family in FORCED:
         return FORCED[family] if named in names else None
-    found = NAMED_SO.get(family)
-    return found if found is not None and named.removesuffix("Fast") == found.name else None
+    rebuilding = NAMED_SO.get(family)
+    return (
+        rebuilding
+        if rebuilding is not None and named.removesuffix("Fast") == rebuilding.name
+        else None
+    )
 
 
 def check_parts(
     backend: Tokenizer, rebuilding: Rebuilding, raw: Mapping[str, Any], settings: TokenizerSettings
 ) -> None:
-    """Raise Unsure where a file has not the parts that transformers would write. `raw` are the
-    tokenizer's settings as they stand."""
+    """Raise Unsure if a file lacks the parts that transformers would write. `raw` are the
+    tokenizer's unprocessed settings."""
     model: Any = backend.model
     if type(model).__name__ != "BPE":
         raise Unsure("its model is not BPE")
     if any((model.dropout, model.unk_token, model.continuing_subword_prefix)):
-        raise Unsure("its model is not as Qwen's")
+        raise Unsure("its BPE settings are not those of Qwen")
     if any((model.end_of_word_suffix, model.fuse_unk, model.byte_fallback, model.ignore_merges)):
-        raise Unsure("its model is not as Qwen's")
+        raise Unsure("its BPE settings are not those of Qwen")
     cuts = [
         {"type": "Split", "pattern": {"Regex": rebuilding.splits}, "behavior": "Isolated",
          "invert": False},
@@ -83,20 +88,20 @@ def check_parts(
          "use_regex": False},
     ]  # fmt: skip
     if _part(backend.pre_tokenizer) != {"type": "Sequence", "pretokenizers": cuts}:
-        raise Unsure("it cuts text in another way than Qwen's")
+        raise Unsure("it splits text differently from Qwen")
     if _part(backend.normalizer) != {"type": "NFC"}:
-        raise Unsure("it normalises text in another way than Qwen's")
+        raise Unsure("it normalises text differently from Qwen")
     if _part(backend.decoder).get("type") != "ByteLevel":
-        raise Unsure("its decoder is not as Qwen's")
+        raise Unsure("its decoder is not that of Qwen")
     _check_added(backend, settings)
 
 
 def _check_added(backend: Tokenizer, settings: TokenizerSettings) -> None:
-    """Raise Unsure where tokens that are added one by one would not get the ids of the file, or
-    where the settings add others."""
+    """Raise Unsure if tokens added one by one would not get the ids of the file, or if the settings
+    add others."""
     present: dict[int, AddedToken] = backend.get_added_tokens_decoder()
     if settings.added is not None and _shown(settings.added) != _shown(present):
-        raise Unsure("the settings and tokenizer.json add different tokens")
+        raise Unsure("its settings and tokenizer.json list different added tokens")
     vocabulary = backend.get_vocab(with_added_tokens=False)
     following = len(vocabulary)
     for index, token in sorted(present.items()):
@@ -110,11 +115,10 @@ def _shown(added: Mapping[int, AddedToken]) -> dict[int, str]:
 
 
 def _part(part: Any) -> dict[str, Any]:
-    """Return a part of a tokenizer as its file has it, without what matters to places in a text
-    alone."""
+    """Return a part of a tokenizer as in its file, without keys that only affect text offsets."""
     if part is None:
         return {}
     return json.loads(
         part.__getstate__(),
-        object_hook=lambda found: {k: v for k, v in found.items() if k != "trim_offsets"},
+        object_hook=lambda entry: {k: v for k, v in entry.items() if k != "trim_offsets"},
     )

@@ -1,10 +1,11 @@
-"""Which tokenizers the `tokenizers` library alone reads as transformers would, and their settings.
+"""Decide which tokenizers the `tokenizers` library alone reads as transformers would, and read
+their settings.
 
-Pure. transformers chooses a class by `tokenizer_config.json` and by the model's family, and the
-class may read `tokenizer.json` as it is, change it, or make a tokenizer of its own from parts of
-it. Only what is known to end at the first is taken here: a class of the plain ones, and settings
-that are all known to do nothing, or what is done here too (decision 0071; a test compares both
-readers). Anything else is `Unsure`, and transformers reads it.
+Pure. transformers chooses a class by `tokenizer_config.json` and by the model's family. The class
+may use `tokenizer.json` as it is, change it, or rebuild a tokenizer from parts of it. Only the
+first case is accepted here: a plain class, with settings that all do nothing or are applied here
+too (decision 0071; a test compares both readers). Anything else is `Unsure`, and transformers reads
+it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, cast
 from tokenizers import AddedToken
 
 PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-"""Classes that read `tokenizer.json` as it is."""
+"""Classes that use `tokenizer.json` as it is."""
 NOT_PLAIN = {
     "hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp",
     "siglip2",
 }  # fmt: skip
-"""Families for which transformers takes a class of their own, whatever class is named."""
+"""Families for which transformers uses a special class, whatever class is named."""
 MENDED = {"ministral", "mistral", "mistral3", "pixtral", "voxtral"}
-"""Families whose tokenizers transformers may mend."""
+"""Families whose tokenizers transformers may patch."""
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens by the names that any template may use."""
 IGNORED = {
@@ -34,15 +35,15 @@ IGNORED = {
     "stride", "strip_accents", "tokenize_chinese_chars", "tokenizer_class", "trim_offsets",
     "truncation_strategy", "use_default_system_prompt", "use_fast",
 }  # fmt: skip
-"""Settings that change nothing of what is asked of a tokenizer here, where it has a
-`tokenizer.json` and a plain class."""
+"""Settings without effect on our use of a tokenizer that has a `tokenizer.json` and a plain
+class."""
 FIXED: Mapping[str, tuple[object, ...]] = {
     "backend": ("tokenizers",),
     "padding_side": ("left", "right"),
     "split_special_tokens": (False,),
     "truncation_side": ("left", "right"),
 }
-"""Settings that have to be one of these."""
+"""Settings that must have one of these values."""
 READ = {
     "added_tokens_decoder", "additional_special_tokens", "chat_template",
     "extra_special_tokens", "tool_parser_type", *NAMED,
@@ -50,13 +51,13 @@ READ = {
 
 
 class Unsure(Exception):
-    """Whether transformers would read it in the same way is not known; the text says why."""
+    """Transformers might read it differently; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What `tokenizer_config.json` says. `added` are tokens by their ids, None where it says
-    nothing of them; `special` are special tokens by their names, `extra` those without one."""
+    """The content of `tokenizer_config.json`. `added` are tokens by id, None if it lists none;
+    `special` are special tokens by name, `extra` those without a name."""
 
     added: Mapping[int, AddedToken] | None
     special: Mapping[str, str | AddedToken]
@@ -67,25 +68,25 @@ class TokenizerSettings:
 
 
 def check_family(config: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise Unsure where transformers takes another class than a plain one, by the model's
+    """Raise Unsure if transformers uses a class other than a plain one, by the model's
     `config.json` and the tokenizer's settings."""
     family = config.get("model_type")
     if not isinstance(family, str) or not family:
-        raise Unsure("config.json names no family")
+        raise Unsure("config.json has no model_type")
     if settings.get("tokenizer_class") not in PLAIN:
-        raise Unsure("its class is not a plain one")
+        raise Unsure("its tokenizer class is not a plain one")
     if family in NOT_PLAIN or family in MENDED or "model_name" in config:
-        raise Unsure(f"the tokenizers of {family} have a class of their own")
+        raise Unsure(f"the family {family} has tokenizer classes of its own")
 
 
 def read_settings(settings: Mapping[str, Any]) -> TokenizerSettings:
-    """Return what a `tokenizer_config.json` says. Raises Unsure, and what `tokenizers` raises for
-    tokens that are none."""
+    """Return the content of a `tokenizer_config.json`. Raises Unsure, and errors of `tokenizers`
+    for invalid tokens."""
     for name, value in settings.items():
         _check_setting(name, value)
     added = settings.get("added_tokens_decoder")
     if added is not None and not isinstance(added, dict):
-        raise Unsure("added_tokens_decoder is no object")
+        raise Unsure("added_tokens_decoder is not an object")
     tokens = cast("dict[str, dict[str, Any]] | None", added)
     by_id = None if tokens is None else {int(key): AddedToken(**tokens[key]) for key in tokens}
     more: Any = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
@@ -107,48 +108,49 @@ def tokens_to_add(
     special: Mapping[str, str | AddedToken],
     present: Mapping[int, AddedToken],
 ) -> list[AddedToken]:
-    """Return what is added to the tokens that `tokenizer.json` has `present`. `special` are those
-    of the settings as `tokenizer.json` or the settings describe them.
+    """Return the tokens to add to those `present` in `tokenizer.json`. `special` are those of the
+    settings, as `tokenizer.json` or the settings describe them.
 
-    Those that are there already are added once more, for special tokens become so by it."""
+    Present tokens are added again, which makes them special.
+    """
     described = present if settings.added is None else settings.added
-    found: list[str | AddedToken] = [token for _, token in sorted(described.items())]
-    contents = {token.content for token in present.values()} | {str(token) for token in found}
+    tokens: list[str | AddedToken] = [token for _, token in sorted(described.items())]
+    contents = {token.content for token in present.values()} | {str(token) for token in tokens}
     for token in (*special.values(), *settings.extra):
-        if str(token) not in contents and token not in found:
-            found.append(token)
+        if str(token) not in contents and token not in tokens:
+            tokens.append(token)
     names = {str(token) for token in special.values()}
-    return [_as_added(token, names) for token in found]
+    return [_as_added(token, names) for token in tokens]
 
 
-def templates_of(found: object) -> str | dict[str, str] | None:
-    """Return the chat templates that a setting holds. Raises Unsure."""
-    if isinstance(found, list):
-        rows = cast(list[Any], found)
+def templates_of(setting: object) -> str | dict[str, str] | None:
+    """Return the chat templates of a setting. Raises Unsure."""
+    if isinstance(setting, list):
+        rows = cast(list[Any], setting)
         if not all(isinstance(row, dict) for row in rows):
-            raise Unsure("chat_template is a list of something else")
-        found = {row.get("name"): row.get("template") for row in rows}
-    if isinstance(found, dict):
-        known = cast(dict[object, object], found)
-        if not all(isinstance(part, str) for row in known.items() for part in row):
-            raise Unsure("a chat template is no text")
-        return cast(dict[str, str], found)
-    if found is None or isinstance(found, str):
-        return found
-    raise Unsure("chat_template is no text")
+            raise Unsure("chat_template is a list with invalid items")
+        setting = {row.get("name"): row.get("template") for row in rows}
+    if isinstance(setting, dict):
+        mapping = cast(dict[object, object], setting)
+        if not all(isinstance(part, str) for row in mapping.items() for part in row):
+            raise Unsure("a chat template is not a string")
+        return cast(dict[str, str], setting)
+    if setting is None or isinstance(setting, str):
+        return setting
+    raise Unsure("chat_template is not a string")
 
 
 def _check_setting(name: str, value: object) -> None:
     if name in FIXED and value not in FIXED[name]:
         raise Unsure(f"{name} is {value}")
     if _is_own_name(name) and not isinstance(value, str):
-        raise Unsure(f"{name} is no text")
+        raise Unsure(f"{name} is not a string")
     if name not in IGNORED | READ | FIXED.keys() and not _is_own_name(name):
-        raise Unsure(f"{name} is not known")
+        raise Unsure(f"{name} is not supported")
 
 
 def _is_own_name(name: str) -> bool:
-    """Return whether a setting is a special token with a name of the model's own."""
+    """Return whether a setting is a special token with a model-specific name."""
     return name.endswith("_token") and name not in NAMED and name not in IGNORED
 
 
@@ -156,10 +158,10 @@ def _token(value: object) -> str | AddedToken:
     if isinstance(value, dict):
         fields = dict(cast(dict[str, Any], value))
         if fields.pop("__type", None) != "AddedToken":
-            raise Unsure("a special token is an object of another kind")
+            raise Unsure("a special token is an object of an unknown type")
         value = AddedToken(**fields)
     if not isinstance(value, str | AddedToken) or not str(value):
-        raise Unsure("a special token is no text")
+        raise Unsure("a special token is not a string")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Talks to the disk: the chat template in a file of its own, as image processors keep it."""
+"""Talks to the disk: reads the chat template in a separate file, as image processors store it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ SIDECAR = "chat_template.json"
 
 
 def sidecar_template(path: Path) -> str | None:
-    """Return the chat template in the folder's `chat_template.json`; None where there is none, or
-    the folder has one where tokenizers keep theirs."""
+    """Return the chat template in the folder's `chat_template.json`; None if there is none, or if
+    the folder has one at the tokenizer's place."""
     if (path / "chat_template.jinja").is_file() or _told(
         path / "tokenizer_config.json"
     ) is not None:
         return None
-    found = _told(path / SIDECAR)
-    return found if isinstance(found, str) else None
+    template = _told(path / SIDECAR)
+    return template if isinstance(template, str) else None
 
 
 def _told(file: Path) -> object:
     if not file.is_file():
         return None
-    found: Any = json.loads(file.read_text(encoding="utf-8"))
-    return cast(dict[str, object], found).get("chat_template") if isinstance(found, dict) else None
+    content: Any = json.loads(file.read_text(encoding="utf-8"))
+    return (
+        cast(dict[str, object], content).get("chat_template") if isinstance(content, dict) else None
+    )

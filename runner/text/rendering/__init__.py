@@ -1,6 +1,6 @@
-"""Chat templates are a stranger's code: they run in a process of their own, within limits.
+"""Chat templates are untrusted code: they run in a process of their own, within limits.
 
-Knows no tokenizer and no message; a template, plain data and limits in, text out.
+Knows no tokenizer and no messages: a template, plain data and limits in, text out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["RenderLimits", "Renderer", "RendererNotReady", "TemplateError", "TemplateStopped"]
 
 _HOMES = {"Renderer": "runner.text.rendering.renderer"}
-"""What is no pure module."""
+"""Names from modules that are not pure, loaded on first use."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""What one render of a chat template may take, and how it may fail. Pure."""
+"""The limits of one render of a chat template, and its errors. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from bus.wire.errors import ShoalError
 
 
 class TemplateError(ShoalError):
-    """The template itself refuses; the text is its own."""
+    """The template itself raised; the text is its own."""
 
 
 class TemplateStopped(ShoalError):
-    """The template went beyond a limit; the text says beyond which."""
+    """The template exceeded a limit; the text says which."""
 
 
 class RendererNotReady(ShoalError):
-    """The process that renders did not start in time: no template is to blame, but the machine."""
+    """The rendering process did not start in time: the machine is at fault, not a template."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one render may take. Memory and text grow with the question, by so much a byte."""
+    """The limits of one render. Memory and text grow by a fixed amount per byte of the question."""
 
     processor_s: float = 2.0
     wall_s: float = 3.0
@@ -30,10 +30,10 @@ class RenderLimits:
     text_bytes: int = 8 << 20
     text_per_byte: int = 4
 
-    def memory(self, asked: int) -> int:
-        """Return the bytes of memory for a question of `asked` bytes."""
-        return self.memory_bytes + self.memory_per_byte * asked
+    def memory(self, question_bytes: int) -> int:
+        """Return the memory limit in bytes for a question of `question_bytes` bytes."""
+        return self.memory_bytes + self.memory_per_byte * question_bytes
 
-    def text(self, asked: int) -> int:
-        """Return the most bytes of text for a question of `asked` bytes."""
-        return self.text_bytes + self.text_per_byte * asked
+    def text(self, question_bytes: int) -> int:
+        """Return the text limit in bytes for a question of `question_bytes` bytes."""
+        return self.text_bytes + self.text_per_byte * question_bytes

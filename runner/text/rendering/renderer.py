@@ -1,9 +1,9 @@
-"""Talks to the process that renders templates (`sandbox`): starts it, asks it, ends it.
+"""Talks to the process that renders templates (`sandbox`): starts it, sends questions, ends it.
 
-It is started when first asked, and stays for the next. One that breaks a limit is killed, and the
-next question starts another. Time is the processor's, and the wall's at the latest, less what the
-process waited for a core: a busy machine stops no honest template. Where one was just stopped there
-is less of both for the next, until one ends well: those who wait behind it shall not wait for ever.
+It is started on first use and reused. A process that exceeds a limit is killed, and the next
+question starts another. Limits are CPU time and, as a backstop, wall time less what the process
+waited for a core, so a busy machine stops no honest template. After a template was stopped, the
+next ones have smaller limits until one succeeds, so that waiting requests do not wait too long.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from runner.text.rendering.sandbox import QUESTION
 
 STARTS_S = 10.0
 NOT_READY = (
-    "shoal's own process that renders chat templates was not ready in time ({why}, not counting "
-    "time without a core): the model is not to blame; try again when the machine is less busy"
+    "the process that renders chat templates was not ready in time ({why}, not "
+    "counting time without CPU); this is not the model's fault; retry when the "
+    "machine is less busy"
 )
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
-"""Of the time that a render has at most, when the ones before it were stopped."""
+"""Share of the time limit that a render has at least, after others were stopped."""
 Language = Literal["jinja", "go"]
 ALARM_S = 1.0
-"""How much more processor time than its whole deadline a process has before it ends by itself."""
+"""CPU time beyond its whole deadline after which a process ends by itself."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
-"""Of the environment: no keys, and no libraries to be loaded first."""
+"""Environment variables that are passed on: no secrets, and no libraries to preload."""
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
-"""For glibc: a prompt of a megabyte costs no page faults, and what a larger one took goes back."""
+"""For glibc: a prompt of a megabyte costs no page faults, and the memory of a larger one is
+returned."""
 
 
 class _Sandbox:
-    """One process, held to what `begin` gave it last."""
+    """One process, with the limits that `begin` set last."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -71,7 +73,7 @@ class _Sandbox:
         self._began_at = now()
 
     def begin(self, processor_s: float, wall_s: float, memory_bytes: int) -> None:
-        """Hold it to so much from now on."""
+        """Set the limits from now on."""
         self._processor_s, self._wall_s = processor_s, wall_s
         self._memory_bytes = memory_bytes
         self._began_at = now()
@@ -89,24 +91,24 @@ class _Sandbox:
                 raise self._ended() from None
 
     def answer(self, text_bytes: int) -> tuple[bytes, bytearray]:
-        """Return what the answer is, and its text of so many bytes at most. Raises
+        """Return the kind of the answer, and its text of at most `text_bytes`. Raises
         TemplateStopped."""
         kind, self._used_s, size = sandbox.ANSWER.unpack(self._receive(sandbox.ANSWER.size))
         if kind == sandbox.NO_MEMORY:
-            raise TemplateStopped(f"it wanted more than {self._memory_bytes >> 20} MiB of memory")
+            raise TemplateStopped(f"it needed more than {self._memory_bytes >> 20} MiB of memory")
         if kind == sandbox.TOO_LONG or size > text_bytes:
-            raise TemplateStopped(f"its text has more than {text_bytes >> 20} MiB")
+            raise TemplateStopped(f"its text is larger than {text_bytes >> 20} MiB")
         return kind, self._receive(size)
 
     def end(self) -> None:
-        """Kill it, and wait until it is gone."""
+        """Kill it and wait for its end."""
         self._link.close()
         self.process.kill()
         self.process.wait()
 
     def _receive(self, size: int) -> bytearray:
-        found = bytearray(size)
-        left = memoryview(found)
+        data = bytearray(size)
+        left = memoryview(data)
         while left:
             try:
                 count = self._link.recv_into(left)
@@ -118,30 +120,30 @@ class _Sandbox:
             if not count:
                 raise self._ended()
             left = left[count:]
-        return found
+        return data
 
     def _look(self) -> None:
-        """Raise TemplateStopped where it has used more than it may."""
+        """Raise TemplateStopped if it has exceeded a limit."""
         try:
-            found = psutil.Process(self.process.pid)
-            times, resident = found.cpu_times(), found.memory_info().rss
+            process = psutil.Process(self.process.pid)
+            times, resident = process.cpu_times(), process.memory_info().rss
         except psutil.Error:
             raise self._ended() from None
         if times.user + times.system - self._used_s > self._processor_s:
-            raise TemplateStopped(f"it took more than {self._processor_s:g} s of processor time")
+            raise TemplateStopped(f"it took more than {self._processor_s:g} s of CPU time")
         at = now()
         self._began_at = min(at, self._began_at + self._lost.look(at))
         if at - self._began_at > self._wall_s:
             raise TemplateStopped(f"it took more than {self._wall_s:g} s")
         if resident > self._memory_bytes:
-            raise TemplateStopped(f"it took more than {self._memory_bytes >> 20} MiB of memory")
+            raise TemplateStopped(f"it used more than {self._memory_bytes >> 20} MiB of memory")
 
     def _ended(self) -> TemplateStopped:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(ALARM_S)
         code = self.process.returncode
         why = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-        return TemplateStopped(f"the process that renders it ended ({why})")
+        return TemplateStopped(f"the rendering process ended ({why})")
 
 
 class Renderer:
@@ -155,11 +157,10 @@ class Renderer:
 
     @property
     def pid(self) -> int | None:
-        """Return the process that renders; None while there is none."""
+        """Return the rendering process's id; None if there is none."""
         return None if self._sandbox is None else self._sandbox.process.pid
 
     def close(self) -> None:
-        """End the process."""
         if self._end is not None:
             self._end()
         self._sandbox = self._end = None
@@ -169,20 +170,20 @@ class Renderer:
     ) -> str:
         """Return the template's text; `variables` are plain data.
 
-        Raises TemplateError in the template's words, TemplateStopped when it took too much,
-        RendererNotReady where its process did not start.
+        Raises TemplateError with the template's words, TemplateStopped if it exceeded a limit,
+        RendererNotReady if its process did not start.
         """
-        asked = marshal.dumps((language, template, dict(variables)))
+        request = marshal.dumps((language, template, dict(variables)))
         limits, share = self._limits, self._share
-        memory_bytes, text_bytes = limits.memory(len(asked)), limits.text(len(asked))
+        memory_bytes, text_bytes = limits.memory(len(request)), limits.text(len(request))
         alarm_s = limits.processor_s * share + ALARM_S
-        question = QUESTION.pack(len(asked), memory_bytes, text_bytes, alarm_s)
+        question = QUESTION.pack(len(request), memory_bytes, text_bytes, alarm_s)
         try:
             process = self._opened()
             process.begin(limits.processor_s * share, limits.wall_s * share, memory_bytes)
             process.send(question)
-            process.send(asked)
-            kind, said = process.answer(text_bytes)
+            process.send(request)
+            kind, data = process.answer(text_bytes)
         except RendererNotReady:
             self.close()
             raise
@@ -191,13 +192,13 @@ class Renderer:
             self._share = max(LEAST_SHARE, share / 2)
             raise
         self._share = 1.0
-        text = said.decode("utf-8", "surrogatepass")
+        text = data.decode("utf-8", "surrogatepass")
         if kind == sandbox.RAISED:
             raise TemplateError(text)
         return text
 
     def _opened(self) -> _Sandbox:
-        """Return a process that waits for a question: a new one where there is none."""
+        """Return a process that waits for a question; starts one if there is none."""
         if self._sandbox is None or self._sandbox.process.poll() is not None:
             self.close()
             self._sandbox = made = _Sandbox()

@@ -1,6 +1,6 @@
-"""What one chat template wants: found out at load with marked messages, kept to for each request.
+"""What a chat template needs: found at load with marked messages, applied to each request.
 
-Pure, given what renders. Knows messages and shapes; no tokenizer, no family.
+Pure, given a renderer. Knows messages and shapes, but no tokenizer and no family.
 """
 
 from __future__ import annotations

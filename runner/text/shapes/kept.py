@@ -1,8 +1,8 @@
-"""Whether all that a conversation says stands in the prompt that a template made of it. Pure.
+"""Check that the prompt made by a template contains everything in the conversation. Pure.
 
-Texts are sought as they are, which is cheap. One that is not there may have been trimmed, quoted
-or taken apart by the template: then the conversation is rendered once more with a mark in its
-place, and only where the mark does not show is the text lost.
+Texts are first sought unchanged, which is cheap. The template may have trimmed, quoted or split a
+missing one. So the conversation is rendered again with a mark in its place; only if the mark is
+missing too, the text is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WORDS = {"system": "the system text", "user": "a user's text", "assistant": "an
 
 @dataclass(frozen=True, slots=True)
 class LostPart:
-    """A part of a conversation that the template does not show: message `place`, and of its calls
-    the one at `call`; None: its text. `is_beside`: the text of a message that has calls as well."""
+    """A part of a conversation that the template does not show: message `place`, and its call
+    number `call`; None: its text. `is_beside`: the text of a message that also has calls."""
 
     place: int
     call: int | None
@@ -39,12 +39,12 @@ class LostPart:
 
     @property
     def is_beside(self) -> bool:
-        """Return whether it is the text of a message that has calls as well."""
+        """Return whether it is the text of a message that also has calls."""
         return self.call is None and bool(self.message.tool_calls)
 
     @property
     def words(self) -> str:
-        """Return what it is, for people, with how it begins."""
+        """Return a description for people, with the part's beginning."""
         if self.call is not None:
             return f"a call of the tool {self.message.tool_calls[self.call].name!r}"
         text = " ".join(_text(self.message).split())
@@ -58,8 +58,8 @@ def lost_parts(
     shape: TemplateShape,
     render: Callable[[ChatPrompt], str | None],
 ) -> tuple[LostPart, ...]:
-    """Return what of `prompt` does not stand in `text`, which a template of this shape made of it.
-    `render` returns what it makes of another prompt, None where it refuses that one."""
+    """Return the parts of `prompt` that are not in `text`, which a template of this shape rendered.
+    `render` returns the rendering of another prompt, None if the template refuses it."""
     unseen = [*_unseen(prompt, text, shape)]
     if not unseen:
         return ()
@@ -70,8 +70,8 @@ def lost_parts(
 
 
 def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[LostPart]:
-    """Yield the parts of a prompt that do not stand in its text as they are, and those of kinds
-    that a template of this shape does not show: their words may stand there for another reason."""
+    """Yield the parts of a prompt that are not in its text unchanged, and parts of kinds that a
+    template of this shape does not show: their words may be there for another reason."""
     sought = _Sought(text)
     for place, message in enumerate(prompt.messages):
         content = _text(message).strip()
@@ -85,7 +85,7 @@ def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[Los
 
 
 class _Sought:
-    """A prompt's text in which those of its messages are sought, one after the other."""
+    """A prompt's text, in which the messages' texts are sought in order."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -93,14 +93,13 @@ class _Sought:
         self._counts: Counter[str] = Counter()
 
     def has(self, part: str) -> bool:
-        """Return whether a part stands behind the last one, or elsewhere once for each time that
-        it was sought."""
+        """Return whether a part follows the last one, or occurs elsewhere, once per search."""
         if not part:
             return True
         self._counts[part] += 1
-        found = self._text.find(part, self._from)
-        if found >= 0:
-            self._from = found + len(part)
+        at = self._text.find(part, self._from)
+        if at >= 0:
+            self._from = at + len(part)
             return True
         quoted = _quoted(part)
         count = self._counts[part]
@@ -109,7 +108,7 @@ class _Sought:
         )
 
     def has_somewhere(self, part: str) -> bool:
-        """Return whether a part stands anywhere, as it is or within JSON."""
+        """Return whether a part occurs anywhere, unchanged or within JSON."""
         return part in self._text or _quoted(part) in self._text
 
 
@@ -132,9 +131,9 @@ def _texts_of(call: ToolCall) -> Iterator[str]:
     while left:
         value = left.pop()
         if isinstance(value, Mapping):
-            known = cast(Mapping[str, Any], value)
-            yield from known
-            left += known.values()
+            mapping = cast(Mapping[str, Any], value)
+            yield from mapping
+            left += mapping.values()
         elif isinstance(value, list):
             left += cast(list[Any], value)
         elif isinstance(value, str):
@@ -146,7 +145,7 @@ def _mark(number: int) -> str:
 
 
 def _marked(prompt: ChatPrompt, unseen: list[LostPart]) -> ChatPrompt:
-    """Return the prompt with a mark in the place of each part that is not seen."""
+    """Return the prompt with a mark in place of each unseen part."""
     messages = list(prompt.messages)
     for number, lost in enumerate(unseen):
         message, mark = messages[lost.place], _mark(number)

@@ -1,7 +1,7 @@
-"""A conversation as the messages that one chat template shows whole. Pure.
+"""Write a conversation as the messages that a chat template shows completely. Pure.
 
 Hugging Face templates know `content`, `reasoning_content`, `tool_calls`, and on results
-`tool_call_id` and the tool's `name`. Where templates differ, a `TemplateShape` says how.
+`tool_call_id` and the tool's `name`. A `TemplateShape` describes how templates differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.text.families import object_of
 from runner.text.shapes.shape import PLAIN, TemplateShape
 
 JOINED_BY = "\n\n"
-"""Stands between texts that become one message."""
+"""Separator of texts that are joined into one message."""
 NINE = 9
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -28,11 +28,11 @@ Message = dict[str, Any]
 def chat_messages(
     prompt: ChatPrompt, shape: TemplateShape = PLAIN, tools: Sequence[ToolSpec] = ()
 ) -> list[Message]:
-    """Return the messages in the shape that a template wants, the results of calls made together
-    in the order of those calls: most templates show no ids, and tell results apart by order.
+    """Return the messages in the shape that a template needs. Results of parallel calls are in the
+    order of the calls, because most templates show no ids and rely on order.
 
-    `tools` go into a system message where the template looks for them there. Raises BadRequest,
-    naming the field.
+    `tools` go into a system message if the template expects them there. Raises BadRequest, naming
+    the field.
     """
     names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
     made: list[Message] = []
@@ -50,13 +50,13 @@ def chat_messages(
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return the content of a message as one text, whichever shape it has."""
+    """Return the content of a message as one text, whatever its form."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Return the tools as templates and tool parsers know them."""
+    """Return the tools as templates and tool parsers expect them."""
     return [
         {
             "type": "function",
@@ -71,20 +71,20 @@ def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def _places(messages: Sequence[ChatMessage]) -> list[int]:
-    """Return the places of all messages, results of one turn's calls as these were made; results
-    among which one answers no call of that turn stay as they came."""
-    found: list[int] = []
+    """Return the order of all messages, with the results of one turn in the order of its calls. If
+    one of the results answers no call of that turn, they keep their order."""
+    order: list[int] = []
     results: list[int] = []
     calls: dict[str | None, int] = {}
     for place, message in enumerate(messages):
         if message.role == "tool":
             results.append(place)
             continue
-        found += _as_called(results, messages, calls)
-        found.append(place)
+        order += _as_called(results, messages, calls)
+        order.append(place)
         results = []
         calls = {call.call_id: number for number, call in enumerate(message.tool_calls)}
-    return found + _as_called(results, messages, calls)
+    return order + _as_called(results, messages, calls)
 
 
 def _as_called(
@@ -129,12 +129,12 @@ def _content(message: ChatMessage, field: str) -> str:
 
 
 def _tool_call(call: ToolCall, shape: TemplateShape) -> dict[str, Any]:
-    """Return the call as templates know it. Arguments that break off, as the limit leaves them, are
-    closed; those that are no object stay text: what a model once said must not end its
+    """Return the call as templates expect it. Arguments cut off at a token limit are closed;
+    arguments that are not an object stay text, so that a model's earlier output cannot block its
     conversation."""
-    found = object_of(call.arguments)
-    arguments: Any = call.arguments if found is None else found
-    if shape.arguments == "text" and found is not None:
+    parsed = object_of(call.arguments)
+    arguments: Any = call.arguments if parsed is None else parsed
+    if shape.arguments == "text" and parsed is not None:
         arguments = call.arguments if call.arguments.strip() else "{}"
     return {
         "id": _call_id(call.call_id, shape),
@@ -143,11 +143,11 @@ def _tool_call(call: ToolCall, shape: TemplateShape) -> dict[str, Any]:
     }
 
 
-def _call_id(known: str, shape: TemplateShape) -> str:
-    """Return a call's id, or nine letters and digits that stand for it."""
-    if shape.ids == "any" or (len(known) == NINE and known.isascii() and known.isalnum()):
-        return known
-    number = int.from_bytes(hashlib.sha256(known.encode("utf-8", "replace")).digest())
+def _call_id(call_id: str, shape: TemplateShape) -> str:
+    """Return a call's id, or nine letters and digits that replace it."""
+    if shape.ids == "any" or (len(call_id) == NINE and call_id.isascii() and call_id.isalnum()):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "replace")).digest())
     letters = ""
     for _ in range(NINE):
         number, place = divmod(number, len(_ALPHABET))
@@ -156,7 +156,7 @@ def _call_id(known: str, shape: TemplateShape) -> str:
 
 
 def _apart(message: Message, shape: TemplateShape) -> list[Message]:
-    """Return the message, or its text and its calls as two."""
+    """Return the message, or its text and its calls as two messages."""
     calls, text = message.get("tool_calls"), message.get("content")
     if not calls or not text or shape.beside != "apart":
         return [message]
@@ -167,31 +167,31 @@ def _apart(message: Message, shape: TemplateShape) -> list[Message]:
 
 
 def _single_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return messages of one call each, each followed by the results of its call."""
-    found: list[Message] = []
+    """Return messages with one call each, each followed by the results of its call."""
+    separated: list[Message] = []
     place = 0
     while place < len(messages):
         message = messages[place]
         place += 1
         calls: list[dict[str, Any]] = message.get("tool_calls") or []
         if len(calls) < 2:
-            found.append(message)
+            separated.append(message)
             continue
         results: list[Message] = []
         while place < len(messages) and messages[place]["role"] == "tool":
             results.append(messages[place])
             place += 1
         for number, call in enumerate(calls):
-            mine = [one for one in results if one.get("tool_call_id") == call["id"]]
-            results = [one for one in results if one not in mine]
-            found.append(_with_call(message, call, is_first=number == 0))
-            found += mine
-        found += results
-    return found
+            mine = [result for result in results if result.get("tool_call_id") == call["id"]]
+            results = [result for result in results if result not in mine]
+            separated.append(_with_call(message, call, is_first=number == 0))
+            separated += mine
+        separated += results
+    return separated
 
 
 def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> Message:
-    """Return a message with one of its calls; its text and thinking stand in the first alone."""
+    """Return a message with one of its calls; only the first has its text and thinking."""
     made = {**message, "tool_calls": [call]}
     if not is_first:
         made.pop("reasoning_content", None)
@@ -201,7 +201,7 @@ def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> 
 
 
 def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Message]:
-    """Return messages whose system texts stand where the template shows them."""
+    """Return messages with the system texts where the template shows them."""
     if shape.system == "anywhere":
         return list(messages)
     leading = 0
@@ -209,7 +209,11 @@ def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Mess
         leading += 1
     if shape.system == "none":
         leading = 0
-    first = [one["content"] for one in messages[:leading] if one["content"]]
+    first = [
+        system_message["content"]
+        for system_message in messages[:leading]
+        if system_message["content"]
+    ]
     made: list[Message] = [{"role": "system", "content": JOINED_BY.join(first)}] if first else []
     for message in messages[leading:]:
         is_system = message["role"] == "system"
@@ -218,25 +222,25 @@ def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Mess
 
 
 def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
-    """Return messages of which the first, a system message, has the tools as JSON text."""
-    told = json.dumps([one["function"] for one in tool_objects(tools)], ensure_ascii=False)
+    """Return messages with the tools as JSON text in the first, a system message."""
+    tools_json = json.dumps([tool["function"] for tool in tool_objects(tools)], ensure_ascii=False)
     if messages and messages[0]["role"] == "system":
-        return [{**messages[0], "tools": told}, *messages[1:]]
-    return [{"role": "system", "content": "", "tools": told}, *messages]
+        return [{**messages[0], "tools": tools_json}, *messages[1:]]
+    return [{"role": "system", "content": "", "tools": tools_json}, *messages]
 
 
 def _joined_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return messages of which no two texts of one role stand in a row."""
-    found: list[Message] = []
+    """Return messages without consecutive texts of one role."""
+    joined: list[Message] = []
     for message in messages:
-        last = found[-1] if found else {}
+        last = joined[-1] if joined else {}
         is_text = message["role"] != "tool" and not message.get("tool_calls")
         if is_text and last.get("role") == message["role"] and not last.get("tool_calls"):
-            texts = [one for one in (last["content"], message["content"]) if one]
-            found[-1] = {**last, **message, "content": JOINED_BY.join(texts)}
+            texts = [text for text in (last["content"], message["content"]) if text]
+            joined[-1] = {**last, **message, "content": JOINED_BY.join(texts)}
         else:
-            found.append(message)
-    return found
+            joined.append(message)
+    return joined
 
 
 def _in_parts(message: Message) -> Message:

@@ -1,8 +1,8 @@
-"""Finds the shape that a chat template wants, by what becomes of marked messages.
+"""Find the message shape that a chat template needs, by rendering marked messages.
 
-Pure, given what renders. Each question is one conversation with a mark in every text; the first
-shape that shows all marks is taken, the plainest first. Where none does, the shape says what is
-not shown, so that a request which needs it can be refused. Most templates take 8 renders.
+Pure, given a renderer. Each question is one conversation with a mark in every text. The first shape
+that shows all marks is used; plain shapes are tried first. If no shape works, the result says what
+is not shown, so that a request which needs it can be refused. Most templates take 8 renders.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCa
 from runner.text.shapes.shape import PLAIN, TemplateShape
 
 RenderAs = Callable[[ChatPrompt, TemplateShape, Sequence[ToolSpec]], str | None]
-"""A prompt's text in a shape; None where the template refuses it. May raise TemplateStopped."""
+"""Returns a prompt's text in a shape; None if the template refuses it. May raise
+TemplateStopped."""
 
 
 def probe_template(render: RenderAs, *, makes_calls: bool) -> TemplateShape:
-    """Return the shape that the template wants. `makes_calls`: the model has a form of calls, else
-    nothing is asked about tools. Raises what `render` raises."""
+    """Return the shape that the template needs. `makes_calls`: the model has a tool call format;
+    otherwise tools are not probed. Raises `render`'s errors."""
     shape = _first(render, _variants(PLAIN, content=("text", "parts")), _TALK) or PLAIN
     turns = _variants(shape, turns=("free", "alternating"))
     shape = _first(render, turns, _IN_A_ROW) or shape
@@ -35,52 +36,52 @@ def probe_template(render: RenderAs, *, makes_calls: bool) -> TemplateShape:
 
 
 def _find_calls(render: RenderAs, shape: TemplateShape) -> TemplateShape:
-    found = _cleanest(render, shape, _CALLED)
-    if found is None:
-        found = _cleanest(render, shape, _CALL_ALONE)
-        if found is None:
+    best = _cleanest(render, shape, _CALLED)
+    if best is None:
+        best = _cleanest(render, shape, _CALL_ALONE)
+        if best is None:
             is_seen = _shows(render, shape, _RESULT_ALONE)
             results = "seen" if is_seen else "unseen"
             return replace(shape, calls="unseen", beside="unseen", results=results)
-        found = replace(found, results="unseen")
-    twice = _CALLED_TWICE if found.results == "seen" else _CALLS_ALONE
-    several = _variants(found, calls=("several", "single"))
-    found = _first(render, several, twice) or replace(found, calls="single")
-    if _shows(render, found, _BESIDE_TEXT):
-        return found
-    apart = replace(found, beside="apart")
+        best = replace(best, results="unseen")
+    twice = _CALLED_TWICE if best.results == "seen" else _CALLS_ALONE
+    several = _variants(best, calls=("several", "single"))
+    best = _first(render, several, twice) or replace(best, calls="single")
+    if _shows(render, best, _BESIDE_TEXT):
+        return best
+    apart = replace(best, beside="apart")
     is_shown = _shows(render, apart, _BESIDE_TEXT_EARLIER)
-    return apart if is_shown else replace(found, beside="unseen")
+    return apart if is_shown else replace(best, beside="unseen")
 
 
 def _find_tools(render: RenderAs, shape: TemplateShape) -> TemplateShape:
-    for found in _variants(shape, tools=("variable", "system")):
+    for candidate in _variants(shape, tools=("variable", "system")):
         for prompt in (_TALK, _SYSTEM):
-            if _TOOL.name in (render(prompt, found, (_TOOL,)) or ""):
-                return found
+            if _TOOL.name in (render(prompt, candidate, (_TOOL,)) or ""):
+                return candidate
     return replace(shape, tools="unseen")
 
 
 def _cleanest(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> TemplateShape | None:
-    """Return the shape in which a call is shown with the fewest flaws; None if it is in none."""
+    """Return the shape that shows a call with the fewest flaws; None if none shows it."""
     for ids in ("any", "nine"):
-        found: list[tuple[int, TemplateShape]] = []
-        kept = {"arguments": ("object", "text"), "empty": ("text", "null", "absent")}
-        for variant in _variants(replace(shape, ids=ids), **kept):
+        rated: list[tuple[int, TemplateShape]] = []
+        options = {"arguments": ("object", "text"), "empty": ("text", "null", "absent")}
+        for variant in _variants(replace(shape, ids=ids), **options):
             text = render(prompt, variant, (_TOOL,))
             if text is not None and _is_whole(text, prompt):
-                found.append((_flaws(text), variant))
-                if not found[-1][0]:
+                rated.append((_flaws(text), variant))
+                if not rated[-1][0]:
                     return variant
-        if found:
-            return min(found, key=lambda one: one[0])[1]
+        if rated:
+            return min(rated, key=lambda entry: entry[0])[1]
     return None
 
 
 def _first(
     render: RenderAs, shapes: Iterator[TemplateShape], prompt: ChatPrompt
 ) -> TemplateShape | None:
-    """Return the first shape in which the prompt is shown whole."""
+    """Return the first shape that shows the whole prompt."""
     return next((shape for shape in shapes if _shows(render, shape, prompt)), None)
 
 
@@ -91,7 +92,7 @@ def _shows(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> bool:
 
 
 def _variants(shape: TemplateShape, **values: Sequence[str]) -> Iterator[TemplateShape]:
-    """Yield the shape with each combination of values, the first ones first."""
+    """Yield the shape with each combination of values, in order of preference."""
     for chosen in product(*values.values()):
         fields: dict[str, Any] = dict(zip(values, chosen, strict=True))
         yield replace(shape, **fields)
@@ -103,8 +104,8 @@ def _is_whole(text: str, prompt: ChatPrompt) -> bool:
 
 
 def _flaws(text: str) -> int:
-    """Return how oddly a call is shown: as Python writes objects, as JSON in JSON, or with the
-    word for no value."""
+    """Return how oddly a call is shown: in Python's notation, as JSON in JSON, or with a word for
+    None."""
     is_python, is_twice = f"'{_KEY}': '{_VALUE}'" in text, f'\\"{_KEY}\\"' in text
     return is_python + is_twice + bool(re.search(r"\bNone\b", text))
 
@@ -132,11 +133,11 @@ def _talk(*messages: ChatMessage) -> ChatPrompt:
 
 
 def _called(*calls: ToolCall, text: str = "", results: Sequence[str]) -> ChatPrompt:
-    told = zip(calls, results, strict=True)
+    pairs = zip(calls, results, strict=True)
     return _talk(
         _said("user", "qvxfirstx"),
         _said("assistant", text, tool_calls=calls),
-        *(_said("tool", result, tool_call_id=call.call_id) for call, result in told),
+        *(_said("tool", result, tool_call_id=call.call_id) for call, result in pairs),
         _said("assistant", "qvxanswerx"),
         _said("user", "qvxlastx"),
     )

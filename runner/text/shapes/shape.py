@@ -1,4 +1,4 @@
-"""The shape of messages that one chat template shows whole. Pure."""
+"""The message shape that a chat template shows completely. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class TemplateShape:
-    """How messages are written for one template; the defaults are what most templates take.
+    """How to write messages for one template; the defaults suit most templates.
 
-    `content`: one string, or a list of text parts. `system`: messages of that role are shown
-    anywhere, at the beginning only, or nowhere (the rest becomes the user's text). `turns`: two
-    messages of one role in a row are shown, or must be joined. `empty`: the content of a message
-    with calls and no text. `arguments`: an object, or its JSON text. `ids`: a call's id as it is,
-    or nine letters and digits. `calls`: several in one message, one in each, or not shown.
-    `beside`: text beside calls is shown, only in a message of its own, or not at all. `results`
-    and `tools`: whether they are shown; tools by their variable, or as JSON in a system message.
+    `content`: one string, or a list of text parts. `system`: system messages are shown anywhere, at
+    the beginning only, or nowhere (the rest becomes the user's text). `turns`: consecutive messages
+    of one role are shown, or must be joined. `empty`: the content of a message with calls and no
+    text. `arguments`: an object, or its JSON text. `ids`: a call's id unchanged, or nine letters
+    and digits. `calls`: several per message, one per message, or not shown. `beside`: text next to
+    calls is shown, only in a message of its own, or not at all. `results` and `tools`: whether they
+    are shown; tools by their variable, or as JSON in a system message.
     """
 
     content: Literal["text", "parts"] = "text"
@@ -32,11 +32,11 @@ class TemplateShape:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what differs from most templates, for people; nothing where nothing does."""
-        told = (getattr(self, name) for name in _WORDS)
+        """Return in words how it differs from most templates; empty if it does not."""
+        values = (getattr(self, name) for name in _WORDS)
         return tuple(
             words[value]
-            for words, value in zip(_WORDS.values(), told, strict=True)
+            for words, value in zip(_WORDS.values(), values, strict=True)
             if value in words
         )
 
@@ -46,27 +46,27 @@ PLAIN = TemplateShape()
 _WORDS: dict[str, dict[str, str]] = {
     "content": {"parts": "content as a list of parts"},
     "system": {
-        "first": "system text at the beginning only; later system text goes into user messages",
+        "first": "system text only at the beginning; later system text goes into user messages",
         "none": "no system role; system text goes into user messages",
     },
-    "turns": {"alternating": "messages of one role in a row are joined"},
+    "turns": {"alternating": "consecutive messages of one role are joined"},
     "tools": {
         "system": "tools as JSON in the system message",
         "unseen": "tools are not shown",
     },
     "calls": {
-        "single": "one tool call in each message",
+        "single": "one tool call per message",
         "unseen": "tool calls of earlier turns are not shown",
     },
     "empty": {
-        "null": "content is null beside tool calls",
-        "absent": "no content beside tool calls",
+        "null": "content is null next to tool calls",
+        "absent": "no content next to tool calls",
     },
     "arguments": {"text": "arguments of tool calls as JSON text"},
     "ids": {"nine": "ids of tool calls have nine letters and digits"},
     "beside": {
-        "apart": "text beside tool calls in a message of its own",
-        "unseen": "text beside tool calls is not shown",
+        "apart": "text next to tool calls goes into a message of its own",
+        "unseen": "text next to tool calls is not shown",
     },
     "results": {"unseen": "tool results are not shown"},
 }

@@ -273,7 +273,7 @@ def test_values_of_any_type_are_held_where_tags_hold_json() -> None:
     ("family", "name"), [("mistral", "a.b"), ("kimi k2", "a b"), ("qwen3 coder", "a>b")]
 )
 def test_a_name_that_a_form_cannot_hold_is_refused(family: str, name: str) -> None:
-    with pytest.raises(BadRequest, match="cannot hold the name") as refused:
+    with pytest.raises(BadRequest, match="does not allow the name") as refused:
         spec_of(opened(family), tools=(ToolSpec(name=name),))
     assert refused.value.field == "tools[0].name"
 

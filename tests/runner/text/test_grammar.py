@@ -223,15 +223,15 @@ def test_thinking_may_come_first_and_must_be_closed_where_the_prompt_opened_it()
         ({"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}, "uniqueItems"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
         ({"$ref": "https://example.com/schema"}, "example.com"),
-        ({"$ref": "#/none"}, "there is nothing at '#/none'"),
+        ({"$ref": "#/none"}, "'#/none' does not exist"),
         ({"type": "integer", "minimum": "3"}, "must be a number"),
-        ({"type": "integer", "maximum": -(2**63)}, "too far"),
+        ({"type": "integer", "maximum": -(2**63)}, "are too large"),
         ({"patternProperties": {"^a": {}, "b$": {}}, "type": "object"}, "may both match"),
         ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
         ({"type": "string", "pattern": "^(a{1000}){1000}$"}, "too many"),
         ({"type": "string", "description": "x" * 70_000}, "too large"),
         ({"const": "\ud800"}, "cannot be enforced"),
-        (None, "no schema"),
+        (None, "requires a schema"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_by_name(

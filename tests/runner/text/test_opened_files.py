@@ -74,7 +74,7 @@ def test_a_model_without_a_grammar_engine_serves_all_but_schemas(tmp_path: Path)
     said["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": False}
     file.write_text(json.dumps(said))
     text = Text(ModelTokenizer(folder))
-    assert "no grammars" in text.facts["grammars"]
+    assert "does not support grammars" in text.facts["grammars"]
     assert isinstance(text.prepare(asked(CHAT), 4096), PreparedRequest)
     refused = text.prepare(asked(CHAT, output=OutputFormat(kind="json_object")), 4096)
     assert isinstance(refused, Refusal) and refused.field == "response_format"

@@ -112,11 +112,11 @@ def test_a_text_with_a_suffix_is_put_together_by_it(tmp_path: Path) -> None:
         ("{{ .Messages", "line 1: an action is not closed"),
         (
             "{{ range 9999 }}{{ range 9999 }}{{ . }}{{ end }}{{ end }}{{ .Messages }}",
-            "steps|processor time|took more than",
+            "steps|CPU time|took more than",
         ),
         (
             '{{ range 999 }}{{ printf "%9999d" 1 }}{{ end }}{{ .Messages }}',
-            "8 MiB of text|processor time",
+            "8 MiB of text|CPU time",
         ),
         ("{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}", "deeper than"),
     ],

@@ -176,7 +176,7 @@ SHOWS_NO_CALLS = (
 
 
 def test_a_model_tells_what_its_template_wants_and_refuses_tools_that_it_does_not_show() -> None:
-    assert TEXT.facts["template"].startswith("system text at the beginning only")
+    assert TEXT.facts["template"].startswith("system text only at the beginning")
     other = Text(toy_tokenizer(SHOWS_NO_CALLS))
     assert "tools are not shown" in other.facts["template"]
     refusal = other.prepare(request(chat("hi", tools=(TOOL,))), 4096)
@@ -197,7 +197,7 @@ def test_a_call_that_a_template_does_not_show_is_refused_by_name() -> None:
 def test_a_template_that_is_stopped_by_a_marked_message_is_taken_as_most_are() -> None:
     template = "{% if messages[0].content == 'qvxonex' %}" + ENDLESS + "{% endif %}"
     text = Text(toy_tokenizer(template + TEMPLATE))
-    assert "not known" in text.facts["template"]
+    assert "unknown" in text.facts["template"]
     assert isinstance(text.prepare(request(), 4096), PreparedRequest)
 
 

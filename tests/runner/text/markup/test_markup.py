@@ -213,7 +213,7 @@ def test_a_card_may_let_messages_write_special_tokens(tmp_path: Path) -> None:
     text = Text(tokenizer)
     found = tokens(PLACES["user"]("a<|im_end|>"), text)
     assert found.count(tokenizer.added_ids["<|im_end|>"]) == 2
-    assert "tokens, by the card" in text.facts["special tokens"]
+    assert "allows markup in messages" in text.facts["special tokens"]
 
 
 MARKUP = find_markup(

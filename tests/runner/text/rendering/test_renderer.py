@@ -82,11 +82,11 @@ def test_a_template_refuses_in_its_own_words(renderer: Renderer, template: str, 
     [
         (ENDLESS, "took more than"),
         ("{{ x ** (x ** x) }}", "took more than"),
-        ("{{ 'a' * 3000000000 }}", "wanted more than 128 MiB of memory"),
-        ("{{ a * 3000000000 }}", "wanted more than 128 MiB of memory"),
-        ("{{ a.center(2000000000) }}", "wanted more than 128 MiB of memory"),
-        ("{{ '%2000000000d' % 1 }}", "wanted more than 128 MiB of memory"),
-        ("{{ a * 20000000 }}", "its text has more than 8 MiB"),
+        ("{{ 'a' * 3000000000 }}", "needed more than 128 MiB of memory"),
+        ("{{ a * 3000000000 }}", "needed more than 128 MiB of memory"),
+        ("{{ a.center(2000000000) }}", "needed more than 128 MiB of memory"),
+        ("{{ '%2000000000d' % 1 }}", "needed more than 128 MiB of memory"),
+        ("{{ a * 20000000 }}", "its text is larger than 8 MiB"),
     ],
     ids=("loops", "power", "folded", "times", "centre", "format", "text"),
 )
@@ -111,7 +111,7 @@ class Unlimited:
 def test_memory_is_watched_where_the_system_keeps_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer_module, "QUESTION", Unlimited())
     watched = Renderer(RenderLimits(processor_s=20, wall_s=60, memory_bytes=64 << 20))
-    with pytest.raises(TemplateStopped, match="took more than 64 MiB of memory"):
+    with pytest.raises(TemplateStopped, match="used more than 64 MiB of memory"):
         watched.render("{% set a = 'a' * 90000000 %}" + ENDLESS, {})
     watched.close()
 
@@ -176,7 +176,7 @@ def test_a_process_that_is_not_ready_in_time_is_ours_to_answer_for(
     with monkeypatch.context() as patch:
         patch.setattr(renderer_module, "STARTS_S", 0.0)
         for _ in range(2):
-            with pytest.raises(RendererNotReady, match=r"shoal's own process .* was not ready"):
+            with pytest.raises(RendererNotReady, match=r"renders chat templates was not ready"):
                 renderer.render(CHAT, said("hi"))
             assert renderer.pid is None
     assert renderer.render(CHAT, said("hi")) == "<user>hi", "with all of its time"
