@@ -56,7 +56,7 @@ def get_both(first: Node, second: Node) -> None:
 
 def pulled(asked: Node, name: str, node: Node) -> None:
     """Pull the model to a node. Of one that was just deleted there it may be said, until the node
-    has looked at its disk again, that it is here already."""
+    has looked at its disk again, that it is already on this node."""
 
     def whole() -> bool:
         said = asked.shoal("pull", REPOSITORY, "--to", name)
@@ -100,9 +100,9 @@ def test_what_is_unloaded_goes_where_there_is_no_room_and_the_last_copy_stays(
     shown = eventually(lambda: _let_go(first), 30, "the page of models says so")
     assert "a model was unloaded, and store_bytes is 0" in shown
     logged = second.shoal("logs", "worker").stdout
-    assert "let a fetched model go" in logged and f"kept_by={first.node_id()}" in logged
+    assert "deleted a fetched model" in logged and f"kept_by={first.node_id()}" in logged
     (last,) = purged(first)["nodes"][0]["stays"]
-    assert last["why"] == "no other node that is here has the whole of it" and is_whole(first)
+    assert last["why"] == "no other connected node has all of its files" and is_whole(first)
 
 
 def _would_go(node: Node) -> list[str]:
@@ -126,7 +126,7 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     mine.write_text('aliases = ["mine"]\n')
     try:
         (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-        assert "first does not grant it: its copy has no card.toml" in kept["why"]
+        assert "first refused: its copy has no card.toml" in kept["why"]
         assert mine.exists()
     finally:
         mine.unlink()
@@ -134,7 +134,7 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     notes.write_text("mine")
     try:
         (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-        assert kept["why"] == "notes.txt in its folder was put there by a person"
+        assert kept["why"] == "notes.txt in its folder was added by a person"
     finally:
         notes.unlink()
     told = first.http.get("/store/storage").json()["nodes"]
@@ -162,7 +162,7 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(
     answered(both, lambda texts: texts == [ours.read_text()] * 2, "both copies have the card")
     (folders[1] / "card.toml").write_text('summary = "of the second alone"')
     (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-    assert "first does not grant it: its copy has another card.toml" in kept["why"]
+    assert "first refused: its copy has a different card.toml" in kept["why"]
     assert (folders[1] / "card.toml").exists()
     answered(both, lambda texts: texts == [ours.read_text()] * 2, "the card by hand gives way")
     went = purged(first, node="second")["nodes"][0]["let_go"]
@@ -189,7 +189,7 @@ def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None
     assert may_go in shown.stdout
     assert f"would delete {REPOSITORY}" in dry.stdout
     assert done.stdout.count(f"deleted {REPOSITORY}") == 1
-    assert "no other node that is here has the whole of it" in done.stdout
+    assert "no other connected node has all of its files" in done.stdout
     assert sorted(map(is_whole, nodes)) == [False, True]
 
 
@@ -234,7 +234,7 @@ def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
         assert [one["kept_by"] for one in told["first"]["let_go"]] == [third.node_id()]
         assert [one["kept_by"] for one in told["second"]["let_go"]] == [third.node_id()]
         (kept,) = told["third"]["stays"]
-        assert kept["why"] == "this node keeps everything (store = true)"
+        assert kept["why"] == "this node keeps all models (store = true)"
         assert [is_whole(node) for node in three] == [False, False, True]
     finally:
         third.close()

@@ -1,7 +1,6 @@
-"""Talks to the disk and the bus: what shoal fetched itself is let go where it takes too much room
-and can be had again. What goes is decided by pure modules; no node deletes a whole copy before
-another one has granted it, which keeps its own.
-"""
+"""Talks to the disk and the bus: deletes models that shoal fetched itself if they take too much
+space and can be fetched again. Pure modules decide what is deleted. A node deletes a complete copy
+only after another node has promised to keep its own."""
 
 from worker.eviction.choice import fetched_bytes, plan
 from worker.eviction.evictions import Evictions

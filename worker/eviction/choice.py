@@ -1,6 +1,6 @@
-"""What of a node's store goes: oldest last use first, until what was fetched fits.
+"""Choose the models to delete: least recently used first, until the fetched models fit.
 
-Pure. Nothing goes that has a reason to stay, and nothing once the rest fits.
+Pure. Never chooses a model that has a reason to stay, nor more than needed.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from worker.eviction.holdings import Holding
 
 
 def fetched_bytes(holdings: Iterable[Holding]) -> int:
-    """Return what the models that were fetched take on the disk, those in use included."""
-    return sum(one.size_bytes for one in holdings if one.what == "fetched")
+    """Return the bytes of fetched models on the disk, those in use included."""
+    return sum(holding.size_bytes for holding in holdings if holding.what == "fetched")
 
 
 def in_order(holdings: Iterable[Holding]) -> list[Holding]:
-    """Return what may go, that which was used longest ago first."""
-    may_go = (one for one in holdings if not one.why and one.what == "fetched")
-    return sorted(may_go, key=lambda one: (one.used_at_s, one.model, one.path))
+    """Return the models that may be deleted, least recently used first."""
+    may_go = (holding for holding in holdings if not holding.why and holding.what == "fetched")
+    return sorted(may_go, key=lambda holding: (holding.used_at_s, holding.model, holding.path))
 
 
 def plan(holdings: Iterable[Holding], limit_bytes: int) -> tuple[Holding, ...]:
-    """Return what is to go, in order, so that what was fetched takes `limit_bytes` at most; fewer
-    bytes go only where too much has to stay."""
-    known = tuple(holdings)
-    over_bytes = fetched_bytes(known) - limit_bytes
+    """Return the models to delete, in order, so that the fetched models take at most `limit_bytes`;
+    fewer if too many must stay."""
+    listed = tuple(holdings)
+    over_bytes = fetched_bytes(listed) - limit_bytes
     going: list[Holding] = []
-    for one in in_order(known):
+    for holding in in_order(listed):
         if over_bytes <= 0:
             break
-        if one.size_bytes:
-            going.append(one)
-            over_bytes -= one.size_bytes
+        if holding.size_bytes:
+            going.append(holding)
+            over_bytes -= holding.size_bytes
     return tuple(going)

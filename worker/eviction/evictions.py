@@ -1,8 +1,8 @@
-"""Talks to the bus and to a thread: what one node fetched is let go, one model after the other.
+"""Talks to the bus and to a thread: deletes models that this node fetched, one at a time.
 
-`tick` is called by the worker. Of a model that is to go another node is asked first, which keeps
-its copy (`grants`); then it is moved out of sight and looked at once more, as `shoal rm` does:
-where something has to do with it by then it is moved back. What lies here is published.
+The worker calls `tick`. For each model another node is first asked to keep its copy (`grants`).
+Then the folder is moved aside and checked again, as in `shoal rm`; if the model is in use by then,
+it is moved back. What is stored here is published.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 PUBLISH_S = 30.0
 PARTS_S = 60.0
-"""Layers of a model are no copy of it, and need no grant; they go within this, or stay."""
+"""Some layers of a model are no complete copy and need no grant; they are deleted within this time,
+or kept."""
 
 
 @dataclass(slots=True)
 class _Going:
-    """A model that is to go, for a round. `has_begun`: the thread has it. `content` is what another
-    node is asked to keep; None of some layers, which no node keeps for it."""
+    """A model to delete in a round. `has_begun`: the thread has it. `content` is what another node
+    is asked to keep; None for some layers, which other nodes need not keep."""
 
     holding: Holding
     round: Round
@@ -56,7 +57,7 @@ class _Going:
 
 
 class Evictions:
-    """What this node lets go."""
+    """The deletions of this node."""
 
     def __init__(self, client: BusClient, settings: StoreSettings, near: Near) -> None:
         self._client = client
@@ -78,7 +79,7 @@ class Evictions:
         client.hear(f"purge.asked.{node}", self._asked)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and take in what the thread has done."""
+        """Do what is due, and take results of the thread."""
         while not self._news.empty():
             self._news.get()()
         self._rounds.tick(now)
@@ -94,7 +95,7 @@ class Evictions:
                 self._look(now)
 
     def close(self) -> None:
-        """End the thread. What was put aside is deleted when a worker starts."""
+        """End the thread. Folders that were moved aside are deleted when a worker starts."""
         self._thread.close()
 
     def _asked(self, _topic: str, envelope: Envelope) -> None:
@@ -106,29 +107,31 @@ class Evictions:
         return None if card is None or self._gone.get(card.path) == card else card
 
     def _holdings(self) -> tuple[Holding, ...]:
-        """Return what lies here and why it stays, without what was just deleted."""
+        """Return what is stored here and why it stays, without what was just deleted."""
         here = self._lying_here()
-        self._gone = {path: one for path, one in self._gone.items() if here.get(path) == one}
-        left = [one for path, one in here.items() if path not in self._gone]
+        self._gone = {
+            path: stored for path, stored in self._gone.items() if here.get(path) == stored
+        }
+        left = [stored for path, stored in here.items() if path not in self._gone]
         return holdings_of(
-            [one for one in left if isinstance(one, ModelCard)],
-            [one for one in left if isinstance(one, PartialModel)],
+            [stored for stored in left if isinstance(stored, ModelCard)],
+            [stored for stored in left if isinstance(stored, PartialModel)],
             self._near.used,
             self._knowledge.around(),
         )
 
     def _lying_here(self) -> dict[str, ModelCard | PartialModel]:
-        """Return what the last look at the disk found, by folder."""
+        """Return the models and parts found by the last scan, by folder."""
         here = self._near.here
-        return {one.path: one for one in (*here.cards.values(), *here.parts.values())}
+        return {stored.path: stored for stored in (*here.cards.values(), *here.parts.values())}
 
     # --- what goes ---
 
     def _look(self, now: float) -> None:
-        """Begin with the next that is to go, and tell how the store is."""
+        """Start the next deletion, and publish the state of the store."""
         holdings, current = self._holdings(), self._rounds.current
         if current is not None:
-            holdings = tuple(_judged(one, current.refused) for one in holdings)
+            holdings = tuple(_judged(holding, current.refused) for holding in holdings)
             if self._going is None:
                 self._go_on(current, holdings, now)
         self._publish(holdings, now)
@@ -137,9 +140,9 @@ class Evictions:
         going = plan(holdings, current.limit_bytes)
         purge = self._rounds.purge
         if not going:
-            fetched = [one for one in holdings if one.what == "fetched"]
+            fetched = [holding for holding in holdings if holding.what == "fetched"]
             over = fetched_bytes(fetched) > current.limit_bytes
-            waits = over and any(one.path not in current.refused for one in fetched)
+            waits = over and any(holding.path not in current.refused for holding in fetched)
             self._rounds.exhausted(tuple(map(stored, fetched)), now, waits=waits)
         else:
             if purge is not None:
@@ -147,23 +150,23 @@ class Evictions:
             self._begin(_Going(going[0], current), now)
 
     def _begin(self, going: _Going, now: float) -> None:
-        self._going, one = going, going.holding
-        if one.in_part:
+        self._going, holding = going, going.holding
+        if holding.in_part:
             self._put_away(going, now + PARTS_S)
         else:
-            folder = Path(one.path)
+            folder = Path(holding.path)
             self._thread.add(lambda _stopped: content_of(folder), partial(self._wish, going))
 
     def _wish(self, going: _Going, content: Content | Exception) -> None:
-        one, now = going.holding, self._client.reactor.now()
+        holding, now = going.holding, self._client.reactor.now()
         if isinstance(content, Exception):
             self._keep(going, _words(content))
             return
         going.content = content
-        self._grants.wish(one.model, one.digest, one.keepers, now, content=content)
+        self._grants.wish(holding.model, holding.digest, holding.keepers, now, content=content)
 
     def _judge(self, going: _Going) -> None:
-        """Go by what other nodes said of it."""
+        """Act on the other nodes' answers."""
         match self._grants.verdict:
             case Granted(node=node, until_at=until_at):
                 going.kept_by = node
@@ -177,15 +180,15 @@ class Evictions:
         if why := self._in_use(going):
             self._keep(going, why)
             return
-        going.has_begun, one = True, going.holding
+        going.has_begun, holding = True, going.holding
         models, content = self._settings.models, going.content
         self._thread.add(
-            lambda _stopped: put_away(Path(one.path), models, until_at, content),
+            lambda _stopped: put_away(Path(holding.path), models, until_at, content),
             partial(self._look_again, going),
         )
 
     def _look_again(self, going: _Going, aside: tuple[Path, Path] | Exception) -> None:
-        """Delete what lies aside, unless something has to do with the model by now."""
+        """Delete the folder moved aside, unless the model is in use by now."""
         if isinstance(aside, Exception):
             self._keep(going, _words(aside))
             return
@@ -208,21 +211,25 @@ class Evictions:
         return self._knowledge.around().in_use(going.holding.model)
 
     def _went(self, going: _Going, failed: Exception | None) -> None:
-        one, log = going.holding, self._client.log
+        holding, log = going.holding, self._client.log
         if failed is not None:
-            log.warning("what was let go is not all deleted", model=one.model, why=_words(failed))
+            log.warning(
+                "an evicted model was not deleted completely",
+                model=holding.model,
+                why=_words(failed),
+            )
         gone = LetGo(
-            model=one.model,
-            size_bytes=one.size_bytes,
+            model=holding.model,
+            size_bytes=holding.size_bytes,
             at_s=wall(),
             why=self._reason(going.round),
             kept_by=going.kept_by or "",
         )
         log.info(
-            "let a fetched model go",
-            model=one.model,
-            bytes=one.size_bytes,
-            folder=one.path,
+            "deleted a fetched model",
+            model=holding.model,
+            bytes=holding.size_bytes,
+            folder=holding.path,
             why=gone.why,
             kept_by=gone.kept_by,
         )
@@ -234,19 +241,21 @@ class Evictions:
     def _reason(self, current: Round) -> str:
         limit_bytes = self._settings.limit_bytes
         if current.cause == "purged":
-            return "purged, for it can be had again"
+            return "purged: another node or the hub still has it"
         if limit_bytes == 0:
             return f"{current.cause}, and store_bytes is 0"
-        text = f"{current.cause}, and what was fetched takes more than store_bytes, {limit_bytes}"
-        return f"{text}; of what may go it was used longest ago"
+        text = f"{current.cause}, and the fetched models exceed store_bytes ({limit_bytes})"
+        return f"{text}; this model was used least recently of those that may be deleted"
 
     def _keep(self, going: _Going, why: str) -> None:
-        """Note that it is not let go in this round."""
-        one = going.holding
+        """Keep the model in this round."""
+        holding = going.holding
         for node, card in self._knowledge.around().others.items():
             why = why.replace(node, card.name)
-        self._client.log.info("a fetched model stays", model=one.model, folder=one.path, why=why)
-        going.round.refused[one.path] = why
+        self._client.log.info(
+            "kept a fetched model", model=holding.model, folder=holding.path, why=why
+        )
+        going.round.refused[holding.path] = why
         self._end()
 
     def _end(self) -> None:
@@ -256,9 +265,9 @@ class Evictions:
     # --- what is told ---
 
     def _publish(self, holdings: tuple[Holding, ...], now: float) -> None:
-        """Publish on change, and each half minute."""
+        """Publish on change, and every half minute."""
         self._told.disk_free_bytes = self._knowledge.free_bytes or 0
-        reading = reading_of(self._told, holdings, [one.state for one in self._rounds.purges])
+        reading = reading_of(self._told, holdings, [purge.state for purge in self._rounds.purges])
         free, last = {"disk_free_bytes": reading.disk_free_bytes}, self._published
         same = last is not None and last.model_copy(update=free) == reading
         if not same or now - self._published_at >= PUBLISH_S:
@@ -266,9 +275,13 @@ class Evictions:
             self._client.publish(reading_topic("storage", self._client.speaker.node), reading)
 
 
-def _judged(one: Holding, refused: Mapping[str, str]) -> Holding:
-    """Return it with why it was not let go a moment ago."""
-    return replace(one, why=refused[one.path]) if not one.why and one.path in refused else one
+def _judged(holding: Holding, refused: Mapping[str, str]) -> Holding:
+    """Return the holding with the reason of a recent refusal."""
+    return (
+        replace(holding, why=refused[holding.path])
+        if not holding.why and holding.path in refused
+        else holding
+    )
 
 
 def _words(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""Talks to the disk: what of a fetched model's folder was not fetched, and how it is put aside. A
-`card.toml` keeps no folder here: another node's copy has to have the same one.
+"""Talks to the disk: detects files that were added to a fetched model's folder, and moves folders
+aside. A `card.toml` does not protect a folder: another node's copy must have the same one.
 
-A folder goes by the steps of `bus.model_folders`, those of `shoal rm`; here is what has to be so
-besides when the machine decides that, not a person.
+A folder is deleted by the steps of `bus.model_folders`, as in `shoal rm`. This module has the
+additional conditions for deletions that no person requested.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from worker.models.files import ORIGIN_FILE, origin_of
 
 HASH_DIGITS = 64
 LATER_NS = 2_000_000_000
-"""A file that changed so much later than its model came was changed by a person."""
+"""A file that changed this much later than its model arrived was changed by a person."""
 OF_SYSTEMS = (ORIGIN_FILE, ".DS_Store")
 
 
 class NotLetGo(ShoalError):
-    """A folder that stays, and why."""
+    """The folder stays; the text says why."""
 
 
 def added_to(folder: Path) -> str:
-    """Return what in a fetched model's folder did not come with it, or was changed since, in words;
-    empty where there is nothing. Raises OSError."""
+    """Return which files of a fetched model's folder were added or changed since, in words; empty
+    if none. Raises OSError."""
     origin = origin_of(folder)
     if origin.how not in ("copied", "pulled") or not origin.files:
-        return "nothing says file by file that shoal fetched it"
+        return "no list of its files shows that shoal fetched it"
     came_ns = (folder / ORIGIN_FILE).stat().st_mtime_ns
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -44,14 +44,14 @@ def added_to(folder: Path) -> str:
         if name == CARD_FILE and not path.is_symlink():
             continue
         if name not in origin.files or path.is_symlink():
-            return f"{name} in its folder was put there by a person"
+            return f"{name} in its folder was added by a person"
         if path.stat().st_mtime_ns > came_ns + LATER_NS:
             return f"{name} in its folder was changed by a person"
     return ""
 
 
 def content_of(folder: Path) -> Content:
-    """Return what tells a copy from others of the same shape. Raises OSError."""
+    """Return the digests that distinguish a copy from others of the same shape. Raises OSError."""
     card, at_s = _card(folder)
     return Content(weights_of(folder), card, at_s)
 
@@ -65,8 +65,8 @@ def _card(folder: Path) -> tuple[str, float]:
 
 
 def weights_of(folder: Path) -> str:
-    """Return what tells the weights of a fetched model from others of the same shape, by the hashes
-    that they came with; empty where those are not known."""
+    """Return the digest of a fetched model's weights, by the hashes with which they arrived; empty
+    if unknown."""
     files = origin_of(folder).files
     weights = {name: value for name, value in files.items() if name.endswith(".safetensors")}
     if not weights or any(len(value) != HASH_DIGITS for value in weights.values()):
@@ -75,45 +75,45 @@ def weights_of(folder: Path) -> str:
 
 
 def is_whole(folder: Path, size_bytes: int) -> bool:
-    """Return whether a model of so many bytes of weights lies there now."""
+    """Return whether a model with this many bytes of weights is complete on the disk now."""
     try:
-        found = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
-        return (folder / "config.json").exists() and found >= size_bytes
+        present_bytes = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
+        return (folder / "config.json").exists() and present_bytes >= size_bytes
     except OSError:
         return False
 
 
-def lacking(folder: Path, size_bytes: int, asked: KeepAsked) -> str:
-    """Return why the copy in a folder is none that could be kept for another one. A card is kept
-    where the same lies here, no older: whichever of all is the newest stays so. Raises OSError."""
+def lacking(folder: Path, size_bytes: int, question: KeepAsked) -> str:
+    """Return why the copy in a folder cannot replace another one. The card must be the same and no
+    older, so that the newest copy of the card is kept. Raises OSError."""
     if not is_whole(folder, size_bytes):
-        return "its copy is not whole"
+        return "its files are incomplete"
     own = content_of(folder)
-    if asked.content and own.weights and own.weights != asked.content:
-        return "its copy has another content"
-    if asked.card and own.card != asked.card:
-        return f"its copy has {'another' if own.card else 'no'} {CARD_FILE}"
-    if asked.card and own.card_at_s < asked.card_at_s:
-        return f"its copy has an older {CARD_FILE}"
+    if question.content and own.weights and own.weights != question.content:
+        return "its files have different content"
+    if question.card and own.card != question.card:
+        return f"its copy has {'a different' if own.card else 'no'} {CARD_FILE}"
+    if question.card and own.card_at_s < question.card_at_s:
+        return f"its {CARD_FILE} is older"
     return ""
 
 
 def put_away(
     folder: Path, models: Path, until_at: float, content: Content | None
 ) -> tuple[Path, Path]:
-    """Move a folder out of sight before `until_at`, on `bus.process.clock`; returns it, resolved,
-    and where it is. `content` is what was granted; None: it is no whole copy. Raises NotLetGo,
-    FolderKept, OSError, with the folder in its place."""
+    """Move a folder aside before `until_at`, on `bus.process.clock`; return its resolved path and
+    its new path. `content` is what was granted; None: an incomplete copy. Raises NotLetGo,
+    FolderKept, OSError; the folder is then in its place."""
     real = own_folder(folder, models)
     if content is not None:
         if why := added_to(real):
             raise NotLetGo(why)
         if content_of(real) != content:
-            raise NotLetGo(f"its {CARD_FILE}, or what it is made of, was changed meanwhile")
+            raise NotLetGo(f"its {CARD_FILE} or its list of files changed meanwhile")
     if now() >= until_at:
-        raise NotLetGo("the disk was too slow: the word of another node is too old")
+        raise NotLetGo("the disk was too slow: the other node's confirmation expired")
     aside = put_aside(real, models)
     if now() >= until_at:  # this process stood still between the two
         put_back(aside, real)
-        raise NotLetGo("the disk was too slow: the word of another node is too old")
+        raise NotLetGo("the disk was too slow: the other node's confirmation expired")
     return real, aside

@@ -1,15 +1,15 @@
-"""How nodes that have copies of one model agree which of them may delete its own.
+"""The protocol by which nodes with copies of one model agree who may delete its own.
 
-Pure: time arrives as `now`. A node that wants to delete its copy asks one after the other of those
-that have the model, and deletes once one has granted it, within `window_s` of asking. A node grants
-only while it has a whole copy and wants not to delete that itself; of two that ask each other the
-one with the lesser id gives up, and grants.
+Pure: time arrives as `now`. A node that wants to delete its copy asks the other holders one by one.
+It deletes after the first grant, within `window_s` of asking. A node grants only while it has a
+complete copy and does not want to delete it itself; if two nodes ask each other, the one with the
+smaller id gives up and grants.
 
-So the last copy never goes. Of the last deletion on each node, take when it was granted: the node
-that granted it had a copy and no wish, so its own was wished, and granted, later. From node to node
-these moments only rise, and so no node is met twice: one has deleted nothing. It does not matter
-what is lost, late, repeated or reordered, nor what a node forgets when it starts anew, for then it
-has no wish. The window bounds how old the word of a node may be that is shut down meanwhile.
+So the last copy is never deleted. For the last deletion on each node, consider the moment of its
+grant. The granting node then had a copy and no wish, so its own wish and grant came later. From
+node to node these moments increase, so no node occurs twice, and one of them has deleted nothing.
+Lost, late, repeated or reordered messages do not matter, nor does a restart, because then the node
+has no wish. The window limits the age of a grant by a node that is shut down meanwhile.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class NotGranted:
-    """No node has granted it, and why."""
+    """No node granted the deletion; the text says why."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a copy is made of beside its shape: digests of the hashes that its `weights` came with,
-    and of its `card.toml`, written at `card_at_s`. Empty: not known, or none."""
+    """Digests of a copy: of the hashes with which its `weights` arrived, and of its `card.toml`,
+    written at `card_at_s`. Empty: unknown, or none."""
 
     weights: str = ""
     card: str = ""
@@ -54,7 +54,7 @@ NO_CONTENT = Content()
 
 @dataclass(slots=True)
 class _Wish:
-    """The copy that this node wants to delete. `node` is asked now, `left` are next."""
+    """The copy that this node wants to delete. `node` is being asked; `left` are next."""
 
     model: ModelId
     digest: str
@@ -69,8 +69,8 @@ class _Wish:
 
 
 class Grants:
-    """What one node grants, and the one deletion that it asks for. `new_question` names a question
-    that no other node and no other start of this one has asked."""
+    """The grants of one node, and the one deletion that it requests. `new_question` returns a
+    question id that is unique over nodes and restarts."""
 
     def __init__(self, me: NodeId, new_question: Callable[[], str]) -> None:
         self._me = me
@@ -88,13 +88,13 @@ class Grants:
         *,
         content: Content = NO_CONTENT,
     ) -> None:
-        """Want to delete the own copy of a model, of which `keepers` have others; they are asked in
-        that order. What was wanted before is forgotten."""
+        """Request to delete this node's copy of a model; `keepers` have others and are asked in
+        that order. Replaces an earlier request."""
         self._wish = wish = _Wish(model, digest, content, list(keepers))
         self._next(wish, now)
 
     def due(self, now: float) -> tuple[NodeId, KeepAsked] | None:
-        """Return what is to be asked now, and which node."""
+        """Return the question to send now, and to which node."""
         wish = self._wish
         if wish is None or wish.verdict is not None:
             return None
@@ -104,7 +104,7 @@ class Grants:
         if wish.node is None or now - wish.said_at < REPEAT_S:
             return None
         wish.said_at = now
-        asked = KeepAsked(
+        question = KeepAsked(
             question=wish.question,
             asker=self._me,
             model=wish.model,
@@ -113,10 +113,10 @@ class Grants:
             card=wish.content.card,
             card_at_s=wish.content.card_at_s,
         )
-        return wish.node, asked
+        return wish.node, question
 
     def answered(self, answer: KeepAnswered, now: float) -> None:
-        """Take in an answer; one that comes late, or to another question, changes nothing."""
+        """Take an answer; a late one, or one to another question, is ignored."""
         wish = self._wish
         if wish is None or wish.verdict is not None:
             return
@@ -126,37 +126,37 @@ class Grants:
         if answer.keeps and now < until_at:
             wish.verdict = Granted(answer.node, until_at)
         elif not answer.keeps:
-            wish.whys.append(f"{answer.node} does not grant it: {answer.why}")
+            wish.whys.append(f"{answer.node} refused: {answer.why}")
             self._next(wish, now)
 
     @property
     def verdict(self) -> Granted | NotGranted | None:
-        """Return what came of the wish; None while it is not known, or nothing is wanted."""
+        """Return the result of the request; None while it is open or there is none."""
         return None if self._wish is None else self._wish.verdict
 
     def forget(self) -> None:
-        """Take in that the copy is gone, or stays: nothing is wanted any more."""
+        """Drop the request: the copy is deleted, or stays."""
         self._wish = None
 
     # --- to keep ---
 
-    def asked(self, asked: KeepAsked, lacks: str) -> KeepAnswered:
-        """Return the answer to who wants to delete its copy. `lacks` says why this node's own copy
-        is none that could be kept; empty: it is whole, on the disk."""
+    def asked(self, question: KeepAsked, lacks: str) -> KeepAnswered:
+        """Return the answer to a node that wants to delete its copy. `lacks` says why this node's
+        own copy does not qualify; empty: it is complete, on the disk."""
         why, wish = lacks, self._wish
-        if not why and wish is not None and wish.model == asked.model:
+        if not why and wish is not None and wish.model == question.model:
             if isinstance(wish.verdict, Granted):
-                why = "it is deleting its own copy"
-            elif wish.verdict is None and self._me > asked.asker:
-                why = "it wants to delete its own copy, and has the greater id"
+                why = "it is deleting its own files"
+            elif wish.verdict is None and self._me > question.asker:
+                why = "it wants to delete its own files and has the greater id"
             elif wish.verdict is None:
                 wish.verdict = NotGranted(
-                    f"{asked.asker} wants to delete its own, and has asked here"
+                    f"{question.asker} wants to delete its own files and asked this node"
                 )
-        return KeepAnswered(question=asked.question, node=self._me, keeps=not why, why=why)
+        return KeepAnswered(question=question.question, node=self._me, keeps=not why, why=why)
 
     def _next(self, wish: _Wish, now: float) -> None:
-        """Turn to the next node that has it."""
+        """Ask the next node."""
         if not wish.left:
             wish.node = None
             wish.verdict = NotGranted("; ".join(wish.whys)[:400] or "no other node has it")

@@ -1,7 +1,7 @@
-"""What lies in a node's store, and for each model why it stays, or that it may go.
+"""The models in a node's store, and for each why it stays or that it may be deleted.
 
-Pure. May go what shoal fetched itself, nothing has to do with, another node has whole, and can be
-had again: from a node that gives it or, of what was pulled, from the hub.
+Pure. A model may be deleted if shoal fetched it, nothing uses it, another node has all of it, and
+it can be fetched again: from a node that offers it or, if it was pulled, from the hub.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from worker.transfer.sources import is_store_address
 
 FETCHED = ("copied", "pulled")
 STAYS: Mapping[str, tuple[StoredKind, str]] = {
-    "bundled": ("bundled", "it comes with shoal"),
-    "put": ("put", "a person put it there"),
-    "cache": ("put", "it lies in Hugging Face's cache, which is not shoal's"),
+    "bundled": ("bundled", "it is bundled with shoal"),
+    "put": ("put", "a person added it"),
+    "cache": ("put", "it is in Hugging Face's cache, which shoal does not manage"),
     "derived": ("made", "it was made here"),
 }
-"""What stays for where it came from."""
+"""Origins whose models always stay, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A model, or some layers of it (`in_part`), on this disk. `used_at_s` is its last use here, or
-    when it came. `why` it stays, empty where it may go. `keepers` are the nodes that have the whole
-    of it, in the order in which they are to be asked to keep theirs."""
+    """A model, or some of its layers (`in_part`), on this disk. `used_at_s` is its last use here,
+    or its arrival. `why` it stays; empty: it may be deleted. `keepers` are the nodes with all of
+    it, in the order in which they are asked."""
 
     model: ModelId
     path: str
@@ -47,11 +47,11 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known beside this disk, of this node's folder `models` and of the cluster.
+    """Everything relevant beside this disk: this node's folder `models` and the cluster.
 
     `others` are the cards of other nodes, `stores` those of them that keep everything. `seated` are
-    models whose runners are still there, `verifying` those that are being read. `kept` says by
-    folder why it is kept, as the disk has it.
+    models whose runners still exist, `verifying` those being read. `kept` maps folders to the
+    reason on the disk why they stay.
     """
 
     models: str
@@ -68,7 +68,7 @@ class Surroundings:
     offline: bool = False
 
     def in_use(self, model: ModelId) -> str:
-        """Return what has to do with a model now, for which it is not deleted; empty: nothing."""
+        """Return why the model must not be deleted now; empty if nothing uses it."""
         if model in self.pins:
             return "it is pinned"
         names = {str(node): card.name for node, card in self.others.items()}
@@ -76,7 +76,7 @@ class Surroundings:
         if held is not None:
             return held.message
         if model in self.seated:
-            return "a runner of this node that has it is not gone yet"
+            return "a runner of this node that uses it has not ended yet"
         if model in self.verifying:
             return "it is being verified"
         return ""
@@ -88,7 +88,7 @@ def holdings_of(
     used: Mapping[ModelId, int],
     around: Surroundings,
 ) -> tuple[Holding, ...]:
-    """Return what lies here, each with why it stays."""
+    """Return the models here, each with why it stays."""
     return (
         *(_whole(card, used.get(card.model, 0), around) for card in cards),
         *(_part(part, used.get(part.model, 0), around) for part in parts),
@@ -98,17 +98,17 @@ def holdings_of(
 def _whole(card: ModelCard, used_at_s: int, around: Surroundings) -> Holding:
     what, why = STAYS.get(card.origin, ("fetched", ""))
     if not why and not Path(card.path).is_relative_to(around.models):
-        what, why = "put", f"it lies outside of {around.models}"
+        what, why = "put", f"it is outside {around.models}"
     keepers = tuple(keepers_of(card.model, card.digest, around))
     why = why or around.kept.get(card.path, "") or _stays(card.model, keepers, around)
     if not why and card.origin != "pulled" and not _is_given(keepers, around):
-        why = "no other node gives it"
+        why = "no other node offers it"
     elif not why and around.offline and not _is_given(keepers, around):
-        why = "no other node gives it, and no hub is asked (offline = true)"
+        why = "no other node offers it, and offline = true forbids the hub"
     return Holding(
         model=card.model,
         path=card.path,
-        size_bytes=card.size_bytes + sum(one.size_bytes for one in card.adapters),
+        size_bytes=card.size_bytes + sum(adapter.size_bytes for adapter in card.adapters),
         what=what,
         used_at_s=max(used_at_s, card.modified_at_s),
         why=why,
@@ -121,9 +121,9 @@ def _part(part: PartialModel, used_at_s: int, around: Surroundings) -> Holding:
     keepers = tuple(keepers_of(part.model, "", around))
     why = _stays(part.model, keepers, around)
     if not why and not Path(part.path).is_relative_to(around.models):
-        why = f"it lies outside of {around.models}"
+        why = f"it is outside {around.models}"
     if not why and not _is_given(keepers, around):
-        why = "no other node gives it"
+        why = "no other node offers it"
     return Holding(
         model=part.model,
         path=part.path,
@@ -138,23 +138,23 @@ def _part(part: PartialModel, used_at_s: int, around: Surroundings) -> Holding:
 
 def _stays(model: ModelId, keepers: Collection[NodeId], around: Surroundings) -> str:
     if around.keeps_all:
-        return "this node keeps everything (store = true)"
+        return "this node keeps all models (store = true)"
     if using := around.in_use(model):
         return using
-    return "" if keepers else "no other node that is here has the whole of it"
+    return "" if keepers else "no other connected node has all of its files"
 
 
 def keepers_of(model: ModelId, digest: str, around: Surroundings) -> Iterator[NodeId]:
-    """Yield the nodes that have a whole copy of the same content: first those that keep everything,
-    then those where it was not fetched, then the others, by node id."""
-    found: list[tuple[bool, bool, NodeId]] = []
+    """Yield the nodes with a complete copy of the same content: first those that keep everything,
+    then those that did not fetch it, then the others, by node id."""
+    keepers: list[tuple[bool, bool, NodeId]] = []
     for node, card in around.others.items():
-        copy = next((one for one in card.models if one.model == model), None)
+        copy = next((card_there for card_there in card.models if card_there.model == model), None)
         if copy is not None and (not digest or not copy.digest or digest == copy.digest):
-            found.append((node not in around.stores, copy.origin in FETCHED, node))
-    yield from (node for _, _, node in sorted(found))
+            keepers.append((node not in around.stores, copy.origin in FETCHED, node))
+    yield from (node for _, _, node in sorted(keepers))
 
 
 def _is_given(keepers: Collection[NodeId], around: Surroundings) -> bool:
-    addresses = (one for node in keepers for one in around.others[node].weights_addresses)
+    addresses = (address for node in keepers for address in around.others[node].weights_addresses)
     return any(map(is_store_address, addresses))

@@ -1,7 +1,6 @@
-"""Talks to the bus and to a thread: asks other nodes whether a copy may go, and answers theirs.
+"""Talks to the bus and to a thread: asks other nodes to keep their copy, and answers them.
 
-What is decided is in `grants`; here it travels, and the own copy is looked at on the disk before
-another one is let go for it.
+`grants` decides. Before this node grants, its own copy is checked on the disk.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from bus.wire.ids import ModelId
 
 
-UNREADABLE = "its copy cannot be read"
+UNREADABLE = "its files cannot be read"
 
 
 class Keeping:
-    """One node's grants on the bus. `copy_of` returns the card of its whole copy of a model, None
-    without one."""
+    """One node's grants on the bus. `copy_of` returns the card of its complete copy of a model,
+    None without one."""
 
     def __init__(
         self,
@@ -46,30 +45,32 @@ class Keeping:
         client.hear(f"keep.answered.{self._node}", self._answered)
 
     def tick(self, now: float) -> None:
-        """Ask what is due."""
+        """Send the question that is due."""
         due = self.grants.due(now)
         if due is not None:
             self._client.publish(f"keep.asked.{due[0]}", due[1])
 
     def _asked(self, _topic: str, envelope: Envelope) -> None:
-        asked = envelope.message
-        if not isinstance(asked, KeepAsked) or asked.asker == self._node:
+        question = envelope.message
+        if not isinstance(question, KeepAsked) or question.asker == self._node:
             return
-        card = self._copy_of(asked.model)
+        card = self._copy_of(question.model)
         if card is None:
-            self._answer(asked, "it has no whole copy")
-        elif asked.digest and card.digest and card.digest != asked.digest:
-            self._answer(asked, "its copy has another content")
+            self._answer(question, "it does not have all of the files")
+        elif question.digest and card.digest and card.digest != question.digest:
+            self._answer(question, "its files have different content")
         else:
             folder, size_bytes = Path(card.path), card.size_bytes
             self._thread.add(
-                lambda _stopped: lacking(folder, size_bytes, asked),
-                lambda lacks: self._answer(asked, lacks if isinstance(lacks, str) else UNREADABLE),
+                lambda _stopped: lacking(folder, size_bytes, question),
+                lambda lacks: self._answer(
+                    question, lacks if isinstance(lacks, str) else UNREADABLE
+                ),
             )
 
-    def _answer(self, asked: KeepAsked, lacks: str) -> None:
-        answer = self.grants.asked(asked, lacks)
-        self._client.publish(f"keep.answered.{asked.asker}", answer)
+    def _answer(self, question: KeepAsked, lacks: str) -> None:
+        answer = self.grants.asked(question, lacks)
+        self._client.publish(f"keep.answered.{question.asker}", answer)
 
     def _answered(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, KeepAnswered):

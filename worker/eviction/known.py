@@ -1,7 +1,7 @@
-"""Talks to the bus and to a thread: what a node has to know before it lets a model go.
+"""Talks to the bus and to a thread: collects what a node must know before it deletes a model.
 
-Hears how models move between nodes, notices when one was unloaded, and has the thread look which
-folders hold what was not fetched.
+It receives how models move between nodes, notices unloaded models, and has the thread check which
+folders have files that were not fetched.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FRESH_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What was fetched may take `limit_bytes` in the folder `models`; below 0: as much as it takes.
-    `keeps_all`: nothing goes. `offline`: no hub is asked for anything."""
+    """Fetched models may take `limit_bytes` in the folder `models`; below 0: unlimited.
+    `keeps_all`: nothing is deleted. `offline`: no hub is contacted."""
 
     models: Path
     limit_bytes: int = -1
@@ -42,8 +42,8 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What else this node knows: what lies on its disk, and when it was `used`; other nodes' cards
-    (`downloads`); its slots, and what is `verifying`."""
+    """What this node knows otherwise: the models on its disk and when they were `used`; other
+    nodes' cards (`downloads`); its slots; and the models being verified (`verifying`)."""
 
     here: LocalModels
     used: Mapping[ModelId, int]
@@ -54,7 +54,7 @@ class Near:
 
 @dataclass(slots=True)
 class _Heard:
-    """What nodes told last, each with the time at which it was heard."""
+    """The last messages of nodes, each with its arrival."""
 
     weights: dict[NodeId, tuple[WeightsReading, float]] = field(
         default_factory=dict[NodeId, tuple[WeightsReading, float]]
@@ -65,8 +65,8 @@ class _Heard:
 
 
 class Knowledge:
-    """What one node knows. `free_bytes` are the disk's, and `kept` says why folders are kept; both
-    as of the last look at the disk, None before the first."""
+    """The knowledge of one node. `free_bytes` are the disk's, and `kept` says why folders stay;
+    both are of the last scan, None before the first."""
 
     def __init__(
         self, client: BusClient, settings: StoreSettings, near: Near, thread: DiskThread
@@ -90,26 +90,33 @@ class Knowledge:
         return elsewhere.has_heard and self._client.mirror.live and self.free_bytes is not None
 
     def unloaded(self) -> bool:
-        """Return whether a copy of a model, or work on one, is gone since this was asked last."""
+        """Return whether an instance of a model, or work on a model, has ended since the last
+        call."""
         seated = self._seated()
         instances = self._client.state.instances
-        known = {key: one.reads for key, one in instances.items() if one.test is None}
-        gone = self._reads.keys() - known.keys()
-        self._reads = known | {key: self._reads[key] for key in gone & seated}
+        reads = {
+            key: instance.reads for key, instance in instances.items() if instance.test is None
+        }
+        gone = self._reads.keys() - reads.keys()
+        self._reads = reads | {key: self._reads[key] for key in gone & seated}
         return bool(gone - seated)
 
     def around(self) -> Surroundings:
-        """Return what is known now."""
+        """Return the current surroundings."""
         state, near, now = self._client.state, self._near, self._client.reactor.now()
         return Surroundings(
             models=str(self._settings.models),
             instances=tuple(state.instances.values()),
             pins=state.pins,
-            weights=tuple(one for one, at in self._heard.weights.values() if now - at < FRESH_S),
-            pulls=tuple(one for one, at in self._heard.pulls.values() if now - at < FRESH_S),
+            weights=tuple(
+                reading for reading, at in self._heard.weights.values() if now - at < FRESH_S
+            ),
+            pulls=tuple(
+                reading for reading, at in self._heard.pulls.values() if now - at < FRESH_S
+            ),
             others=near.downloads.elsewhere(now).cards,
             stores=near.downloads.stores(now),
-            seated={self._reads[one] for one in self._seated() & self._reads.keys()},
+            seated={self._reads[instance] for instance in self._seated() & self._reads.keys()},
             verifying=near.verifying(),
             kept=self._kept,
             keeps_all=self._settings.keeps_all,
@@ -117,7 +124,7 @@ class Knowledge:
         )
 
     def look_at_disk(self) -> None:
-        """Have the disk looked at, where it is time."""
+        """Scan the disk, if that is due."""
         now = self._client.reactor.now()
         if self._disk_at is not None and now - self._disk_at < DISK_S:
             return
@@ -146,7 +153,7 @@ class Knowledge:
 
 
 def _kept_folders(folders: Iterable[Path]) -> Iterable[tuple[str, str]]:
-    """Yield the folders that hold what was not fetched, with what that is."""
+    """Yield the folders with files that were not fetched, with the reason."""
     for folder in folders:
         try:
             why = added_to(folder)

@@ -1,7 +1,7 @@
-"""What a node tells of its store: bytes by where they came from, what would go next, what went.
+"""A node's report about its store: bytes by origin, the next deletions, the past ones.
 
-Pure. Of very many models those are told that were fetched, in the order in which they would go, and
-how many there are besides.
+Pure. If there are very many models, it lists the fetched ones in the order of deletion, and counts
+the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHY_CHARACTERS = 400
 
 @dataclass(slots=True)
 class Told:
-    """What is told beside what lies there. `let_go` is the last that went, oldest first."""
+    """Further contents of the report. `let_go` are the last deletions, oldest first."""
 
     node: NodeId
     limit_bytes: int
@@ -37,7 +37,7 @@ class Told:
 
 
 def stored(holding: Holding) -> StoredModel:
-    """Return what is told of one."""
+    """Return the report's entry of a holding."""
     return StoredModel(
         model=holding.model,
         path=holding.path,
@@ -50,28 +50,28 @@ def stored(holding: Holding) -> StoredModel:
 
 
 def reading_of(
-    told: Told, holdings: Sequence[Holding], purges: Iterable[PurgeState]
+    report: Told, holdings: Sequence[Holding], purges: Iterable[PurgeState]
 ) -> StorageReading:
-    """Return what this node tells of its store."""
+    """Return this node's report about its store."""
     going = in_order(holdings)
-    stays = [one for one in holdings if one not in going]
-    stays.sort(key=lambda one: (one.what != "fetched", one.model, one.path))
-    models = [stored(one) for one in (*going, *stays)]
+    stays = [holding for holding in holdings if holding not in going]
+    stays.sort(key=lambda holding: (holding.what != "fetched", holding.model, holding.path))
+    models = [stored(holding) for holding in (*going, *stays)]
     return StorageReading(
-        node=told.node,
-        limit_bytes=told.limit_bytes,
-        keeps_all=told.keeps_all,
-        disk_free_bytes=told.disk_free_bytes,
+        node=report.node,
+        limit_bytes=report.limit_bytes,
+        keeps_all=report.keeps_all,
+        disk_free_bytes=report.disk_free_bytes,
         fetched_bytes=_bytes_of(holdings, "fetched"),
         put_bytes=_bytes_of(holdings, "put"),
         made_bytes=_bytes_of(holdings, "made"),
         bundled_bytes=_bytes_of(holdings, "bundled"),
         models=tuple(models[:MOST_TOLD]),
         more=max(0, len(models) - MOST_TOLD),
-        let_go=tuple(told.let_go),
+        let_go=tuple(report.let_go),
         purges=tuple(purges),
     )
 
 
 def _bytes_of(holdings: Iterable[Holding], what: StoredKind) -> int:
-    return sum(one.size_bytes for one in holdings if one.what == what)
+    return sum(holding.size_bytes for holding in holdings if holding.what == what)

@@ -1,8 +1,8 @@
-"""When a node's store is looked at, and for how long: rounds, and the purges that clients wait for.
+"""When and for how long a node's store is cleaned: rounds, and purges that clients wait for.
 
 Pure: time arrives as `now`. A round begins when a model was unloaded and when the worker starts. It
-goes on while something is too much and what is in use may yet come free. What was refused in a
-round is not tried again in it.
+lasts while the store is too large and a model in use may become free. A model refused in a round is
+not tried again in it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 from bus.wire.messages.weights import LetGo, PurgeAsked, PurgeState, StoredModel
 
 ROUND_S = 120.0
-"""After an unloading what is still held is waited for so long."""
+"""After an unload, models still in use are waited for this long."""
 LEASE_S = 10.0
-"""Who has not repeated a question for so long waits no longer."""
+"""A client that has not repeated its question for this long is gone."""
 ENDED_S = 30.0
-"""How a purge ended is told for so long."""
+"""The result of a purge is kept this long."""
 MOST_QUESTIONS = 64
 
 Cause = Literal["a model was unloaded", "the worker started", "purged"]
@@ -25,8 +25,8 @@ Cause = Literal["a model was unloaded", "the worker started", "purged"]
 
 @dataclass(slots=True)
 class Round:
-    """One look at the store, until what was fetched takes `limit_bytes` at most. `refused` says by
-    folder why it was not let go."""
+    """One cleaning of the store, until the fetched models take at most `limit_bytes`. `refused`
+    maps folders to why they were kept."""
 
     cause: Cause
     limit_bytes: int
@@ -36,7 +36,7 @@ class Round:
 
 @dataclass(slots=True)
 class Purge:
-    """A round that clients wait for. `heard` says when each question was repeated last."""
+    """A round that clients wait for. `heard` has the last repetition of each question."""
 
     round: Round
     heard: dict[str, float]
@@ -48,7 +48,7 @@ class Purge:
 
     @property
     def state(self) -> PurgeState:
-        """Return how far it is."""
+        """Return its progress."""
         return PurgeState(
             phase=self.phase,
             note=self.note,
@@ -68,29 +68,29 @@ class StoreRounds:
         self.begin("the worker started", now)
 
     def begin(self, cause: Cause, now: float) -> None:
-        """Begin a round, with nothing refused yet."""
+        """Begin a round without refusals."""
         if self._limit_bytes >= 0:
             self._own = Round(cause, self._limit_bytes, now + ROUND_S)
 
     @property
     def purge(self) -> Purge | None:
-        """Return the purge that goes on."""
-        return next((one for one in self.purges if one.ended_at is None), None)
+        """Return the running purge."""
+        return next((purge for purge in self.purges if purge.ended_at is None), None)
 
     @property
     def current(self) -> Round | None:
-        """Return the round that goes on: a purge before others."""
+        """Return the running round; a purge comes first."""
         return self._own if self.purge is None else self.purge.round
 
-    def asked(self, asked: PurgeAsked, now: float) -> None:
-        """Take in a client's question: begin a purge, join one, or leave it."""
-        known = next((one for one in self.purges if asked.question in one.heard), None)
-        if known is not None:
-            known.heard[asked.question] = now
-            if asked.leaves and known.ended_at is None:
-                del known.heard[asked.question]
-        elif not asked.leaves:
-            self._join(asked.question, now)
+    def asked(self, question: PurgeAsked, now: float) -> None:
+        """Take a client's question: begin a purge, join one, or leave it."""
+        joined = next((purge for purge in self.purges if question.question in purge.heard), None)
+        if joined is not None:
+            joined.heard[question.question] = now
+            if question.leaves and joined.ended_at is None:
+                del joined.heard[question.question]
+        elif not question.leaves:
+            self._join(question.question, now)
 
     def _join(self, question: str, now: float) -> None:
         if self.purge is None:
@@ -99,19 +99,19 @@ class StoreRounds:
             self.purge.heard[question] = now
 
     def tick(self, now: float) -> None:
-        """Forget purges that ended a while ago, and those that no client waits for."""
-        for one in self.purges:
-            if one.ended_at is None:
-                one.heard = {q: at for q, at in one.heard.items() if now - at < LEASE_S}
+        """Drop purges that ended a while ago, and those without clients."""
+        for purge in self.purges:
+            if purge.ended_at is None:
+                purge.heard = {q: at for q, at in purge.heard.items() if now - at < LEASE_S}
         self.purges = [
-            one
-            for one in self.purges
-            if (one.heard if one.ended_at is None else now - one.ended_at < ENDED_S)
+            purge
+            for purge in self.purges
+            if (purge.heard if purge.ended_at is None else now - purge.ended_at < ENDED_S)
         ]
 
     def exhausted(self, stays: tuple[StoredModel, ...], now: float, *, waits: bool) -> None:
-        """Take in that nothing more goes now. An own round goes on while something that is in use
-        is worth waiting for (`waits`); a purge is done."""
+        """Record that nothing more can be deleted now. A round continues while a model in use is
+        worth waiting for (`waits`); a purge ends."""
         purge = self.purge
         if purge is not None:
             purge.phase, purge.note, purge.stays, purge.ended_at = "done", "", stays, now

@@ -42,13 +42,19 @@ def later(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: (f / "card.toml").symlink_to("config.json"), "card.toml in its folder was put"),
-        (lambda f: (f / ".notes").write_text(""), ".notes in its folder was put there"),
-        (lambda f: (f / "more.json").symlink_to("config.json"), "more.json in its folder was put"),
+        (
+            lambda f: (f / "card.toml").symlink_to("config.json"),
+            "card.toml in its folder was added",
+        ),
+        (lambda f: (f / ".notes").write_text(""), ".notes in its folder was added"),
+        (
+            lambda f: (f / "more.json").symlink_to("config.json"),
+            "more.json in its folder was added",
+        ),
         (lambda f: later(f / "config.json"), "config.json in its folder was changed"),
-        (lambda f: (f / ORIGIN_FILE).unlink(), "nothing says file by file"),
-        (lambda f: note_origin(f, Origin("copied")), "nothing says file by file"),
-        (lambda f: note_origin(f, Origin("derived", files={"a": "b"})), "nothing says"),
+        (lambda f: (f / ORIGIN_FILE).unlink(), "no list of its files"),
+        (lambda f: note_origin(f, Origin("copied")), "no list of its files"),
+        (lambda f: note_origin(f, Origin("derived", files={"a": "b"})), "no list of its files"),
     ],
 )
 def test_what_a_person_did_to_a_folder_keeps_it(
@@ -89,11 +95,11 @@ def test_a_copy_is_kept_for_another_of_the_same_weights_alone(models: Path) -> N
     content = content_of(folder)
     assert content.weights and lacking(folder, 64, asking(content)) == ""
     assert lacking(folder, 64, asking(Content())) == ""
-    assert lacking(folder, 65, asking(content)) == "its copy is not whole"
+    assert lacking(folder, 65, asking(content)) == "its files are incomplete"
     hashes = {"model.safetensors": "0" * 64, "config.json": "1" * 40}
     note_origin(folder, Origin("pulled", ("o/m",), "c", hashes))
     assert content_of(folder).weights not in ("", content.weights)
-    assert lacking(folder, 64, asking(content)) == "its copy has another content"
+    assert lacking(folder, 64, asking(content)) == "its files have different content"
     note_origin(folder, Origin("put"))
     assert content_of(folder).weights == "" and lacking(folder, 64, asking(content)) == ""
 
@@ -107,11 +113,11 @@ def test_a_copy_is_kept_for_another_with_the_same_card_no_older(models: Path) ->
     assert mine.card and lacking(folder, 64, asking(mine)) == "", "the same one lies here"
     assert lacking(folder, 64, asking(none)) == "", "of a copy without a card nothing is lost"
     os.utime(card, (mine.card_at_s - 60, mine.card_at_s - 60))
-    assert lacking(folder, 64, asking(mine)) == "its copy has an older card.toml"
+    assert lacking(folder, 64, asking(mine)) == "its card.toml is older"
     os.utime(card, (mine.card_at_s + 60, mine.card_at_s + 60))
     assert lacking(folder, 64, asking(mine)) == ""
     card.write_text("pin = true")
-    assert lacking(folder, 64, asking(mine)) == "its copy has another card.toml"
+    assert lacking(folder, 64, asking(mine)) == "its copy has a different card.toml"
     card.unlink()
     assert lacking(folder, 64, asking(mine)) == "its copy has no card.toml"
 

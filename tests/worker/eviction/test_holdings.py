@@ -99,13 +99,16 @@ def test_what_lies_in_a_folder_that_the_settings_name_stays() -> None:
         ({"pins": {M}}, "it is pinned"),
         ({"weights": [fetch(M, "fetching")]}, "on its way"),
         ({"pulls": [pulls(M, "checking")]}, "on its way"),
-        ({"seated": {M}}, "is not gone yet"),
+        ({"seated": {M}}, "has not ended yet"),
         ({"verifying": {M}}, "is being verified"),
         ({"keeps_all": True}, "store = true"),
-        ({"kept": {CARD.path: "card.toml in its folder was put there by a person"}}, "card.toml"),
-        ({"others": {}}, "no other node"),
-        ({"others": {N2: node(N2)}}, "no other node"),
-        ({"others": {N2: node(N2, CARD.model_copy(update={"digest": "e"}))}}, "no other node"),
+        ({"kept": {CARD.path: "card.toml in its folder was added by a person"}}, "card.toml"),
+        ({"others": {}}, "no other connected node"),
+        ({"others": {N2: node(N2)}}, "no other connected node"),
+        (
+            {"others": {N2: node(N2, CARD.model_copy(update={"digest": "e"}))}},
+            "no other connected node",
+        ),
         ({"offline": True, "others": {N2: node(N2, CARD, gives=False)}}, "offline = true"),
     ],
 )
@@ -131,7 +134,7 @@ def test_what_concerns_others_keeps_nothing(changes: dict[str, Any]) -> None:
 
 def test_what_was_copied_needs_a_node_that_gives_it() -> None:
     around = replace(AROUND, others={N2: node(N2, CARD, gives=False)})
-    assert held(around, origin="copied").why == "no other node gives it"
+    assert held(around, origin="copied").why == "no other node offers it"
 
 
 def test_nodes_that_keep_everything_are_asked_first_then_those_where_it_was_put() -> None:
