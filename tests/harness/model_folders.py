@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "loose.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
     "loose.safetensors": (lambda path: path.write_bytes(weights()), "a model is a folder"),
     "packed.zip": (lambda path: path.write_bytes(b"PK"), "packed"),
-    "nowhere": (lambda path: path.symlink_to("/nowhere/at/all"), "leads nowhere"),
+    "nowhere": (lambda path: path.symlink_to("/nowhere/at/all"), "broken link"),
     "gguf": (only(**{"a.Q4_K_M.gguf": b"GGUF"}), "mlx_lm.convert"),
     "gguf-config": (files(**{"model.safetensors": None, "a.gguf": b"GGUF"}), "mlx_lm.convert"),
     "no-config": (files(**{"config.json": None}), "without a config.json"),
@@ -77,10 +77,10 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         files(**{"model.safetensors": None, "consolidated.safetensors": weights()}),
         "consolidated.safetensors",
     ),
-    "corrupt": (files(**{"model.safetensors": b"\xff" * 64}), "no safetensors file"),
-    "short-header": (files(**{"model.safetensors": weights()[:40]}), "cut short"),
-    "short-data": (files(**{"model.safetensors": weights()[:-1]}), "cut short"),
-    "nothing-in-file": (files(**{"model.safetensors": b""}), "cut short"),
+    "corrupt": (files(**{"model.safetensors": b"\xff" * 64}), "not a safetensors file"),
+    "short-header": (files(**{"model.safetensors": weights()[:40]}), "is truncated"),
+    "short-data": (files(**{"model.safetensors": weights()[:-1]}), "is truncated"),
+    "nothing-in-file": (files(**{"model.safetensors": b""}), "is truncated"),
     "pointer": (
         files(**{"model.safetensors": "version https://git-lfs.github.com/spec/v1\n"}),
         "git lfs pull",
@@ -91,7 +91,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "unfinished": (
         files(**{"model.safetensors": None, "model.safetensors.part": b"x"}),
-        "did not end",
+        "incomplete download",
     ),
     "lora": (
         only(**{"adapter_config.json": "{}", "adapters.safetensors": weights()}),
@@ -114,7 +114,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "linked": (linked, "/nowhere/at/all/blob"),
     "adapted": (files(**{"adapters.safetensors": weights(9_999)}), "adapters/NAME"),
     "empty": (lambda path: path.mkdir(), "empty folder"),
-    "shoal-tiny": (files(), "comes first"),
+    "shoal-tiny": (files(), "takes precedence"),
     "owner/deep/er": (files(), "too deep"),
     "owner/gguf": (only(**{"b.gguf": b"GGUF"}), "GGUF"),
 }

@@ -1,1 +1,1 @@
-"""What lies on this node's disk: models, their cards, layers, files and hashes."""
+"""The models on this node's disk: their cards, layers, files and hashes."""

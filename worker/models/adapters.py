@@ -1,8 +1,8 @@
-"""Talks to the disk: the adapters that lie in a model's folder, and those that cannot be applied.
+"""Talks to the disk: the adapters in a model's folder, and those that cannot be applied.
 
-An adapter is a folder in `adapters/` of the model's, as mlx-lm's trainer or PEFT leaves it, and
-its name is asked for behind the model's: `MODEL:NAME`. Its files are read by the rule that the
-runner reads them by; of the weights only the beginning is.
+An adapter is a folder in the model's `adapters/`, as mlx-lm's trainer or PEFT writes it. Requests
+name it after the model: `MODEL:NAME`. Its files are read by the runner's rules; only the beginning
+of the weights is read.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from worker.models.model_card import FoundAdapters
 from worker.models.passed_over import Unfit, bad_adapter, unreadable
 
 DIGESTED_BYTES = 1 << 20
-"""Bytes behind the header that tell adapters of like shapes apart."""
+"""Bytes after the header that distinguish adapters of equal shapes."""
 
 
 def adapters_in(
     folder: Path, *, float32: bool, embeds: bool = False, only: Collection[str] | None = None
 ) -> FoundAdapters:
-    """Return the adapters in a model's folder. `embeds`: it makes vectors, and has none. `only`:
-    those of these names, the others are not loaded; None: all."""
+    """Return the adapters in a model's folder. `embeds`: an embedding model, which has none.
+    `only`: just those of these names; None: all."""
     cards: list[AdapterCard] = []
     files: list[AdapterFiles] = []
     unfit: list[tuple[Path, Unfit]] = []
@@ -48,11 +48,13 @@ def adapters_in(
             continue
         try:
             if embeds:
-                raise BadAdapter("an embedding model has no adapters here")
+                raise BadAdapter("embedding models cannot have adapters")
             if not is_adapter_name(place.name):
-                raise BadAdapter("no request could say its name: letters, digits, '.', '_' and '-'")
+                raise BadAdapter(
+                    "its name cannot be used in a request; use letters, digits, '.', '_' and '-'"
+                )
             if len(cards) == MAX_ADAPTERS:
-                raise BadAdapter(f"a model has {MAX_ADAPTERS} adapters at most")
+                raise BadAdapter(f"a model has at most {MAX_ADAPTERS} adapters")
             card, read = _read(place)
         except BadAdapter as error:
             unfit.append((place, bad_adapter(str(error))))
@@ -65,40 +67,40 @@ def adapters_in(
 
 
 def adapter_marks(folder: Path) -> Iterable[tuple[object, ...]]:
-    """Give what tells the adapters of a folder from themselves after a change."""
+    """Yield marks that change when an adapter of the folder changes."""
     for place in _places(folder):
         yield (str(place),)
         for name in (CONFIG_FILE, *WEIGHTS_FILES):
             try:
-                found = os.stat(place / name)
+                stat = os.stat(place / name)
             except OSError:
                 continue
-            yield name, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+            yield name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
 
 
 def _places(folder: Path) -> list[Path]:
     try:
         inside = sorted((folder / FOLDER).iterdir())
-        return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+        return [path for path in inside if path.is_dir() and not path.name.startswith(".")]
     except OSError:
         return []
 
 
 def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
-    """Return an adapter's card, and what its files say. Raises BadAdapter, OSError."""
+    """Return an adapter's card and the facts in its files. Raises BadAdapter, OSError."""
     if not (folder / CONFIG_FILE).is_file():
-        raise BadAdapter(f"it has no {CONFIG_FILE}")
+        raise BadAdapter(f"{CONFIG_FILE} is missing")
     with open(folder / CONFIG_FILE, "rb") as file:
-        said = file.read(MAX_CONFIG_BYTES + 1)
-    config = config_in(said)
+        config_bytes = file.read(MAX_CONFIG_BYTES + 1)
+    config = config_in(config_bytes)
     path = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
     if path is None:
-        raise BadAdapter(f"it has neither {' nor '.join(WEIGHTS_FILES)}")
+        raise BadAdapter(f"neither {' nor '.join(WEIGHTS_FILES)} is in its folder")
     with open(path, "rb") as file:
         seen = os.fstat(file.fileno())
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
-        digest = sha256(said + head + file.read(DIGESTED_BYTES)).hexdigest()
+        digest = sha256(config_bytes + head + file.read(DIGESTED_BYTES)).hexdigest()
     files = adapter_files(config, shapes_in(head, seen.st_size))
     card = AdapterCard(
         name=folder.name,

@@ -1,7 +1,7 @@
-"""The card of an embedding model: that of its weights, with what embedding changes about it.
+"""The card of an embedding model: that of its weights, with what embedding changes.
 
-Pure. Such a model keeps nothing between inputs, cannot be split over ranks, and an input has as
-many tokens as its files say, or fewer where its notes do.
+Pure. Such a model keeps nothing between inputs and cannot be split over ranks. Its files limit the
+tokens of an input; its notes may lower the limit.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 from bus.wire.cards import ModelCard
 from bus.wire.embedding_models import EmbeddingModel
 
-WHOLE = "an embedding model runs on one rank alone"
+WHOLE = "an embedding model runs on a single rank"
 
 
-def embedding_card(card: ModelCard, found: EmbeddingModel) -> ModelCard:
-    """Return the card of a model that its files call an embedding model; `card` is what its
-    config.json and weights say of it."""
+def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
+    """Return the card of an embedding model; `card` is derived from its config.json and weights."""
     return card.model_copy(
         update={
             "makes": "embedding",
-            "dimensions": found.dimensions,
-            "dimension_choices": found.dimension_choices,
-            "dimensions_at_most": found.width if found.any_dimensions else 0,
-            "context_tokens": min(card.context_tokens, found.max_tokens),
+            "dimensions": settings.dimensions,
+            "dimension_choices": settings.dimension_choices,
+            "dimensions_at_most": settings.width if settings.any_dimensions else 0,
+            "context_tokens": min(card.context_tokens, settings.max_tokens),
             "capabilities": ("embedding",),
             "thinking": False,
             "kv_bytes_per_token": 0,

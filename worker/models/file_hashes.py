@@ -1,8 +1,8 @@
-"""Talks to the disk: which files make up a model here, and their hashes, computed once.
+"""Talks to the disk: the files of a model and their hashes, each computed once.
 
-Hashes are kept in the state folder by (path, size, time of change, inode); a file that any of
-these changed of is hashed anew. Links are followed only to files inside of the model's own
-folder, or, for a snapshot of the Hugging Face cache, of its repository's blobs.
+Hashes are stored in the state folder by (path, size, change time, inode); a file with any change is
+hashed again. Links are followed only to files inside the model's own folder, or, for a snapshot of
+the Hugging Face cache, to its repository's blobs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Stopped = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """The work was given up because its thread is to end."""
+    """The work was stopped because its thread must end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One file of a model as it lies here. `real` is where links lead to."""
+    """One file of a model on this disk. `real` is the path behind links."""
 
     path: str
     real: Path
@@ -43,14 +43,14 @@ class Held:
     inode: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return at most `length` bytes from `offset` on. Raises OSError; FileChanged when the file
-        is not the one that was looked at."""
+        """Return at most `length` bytes from `offset` on. Raises OSError; FileChanged if the file
+        is no longer the one listed."""
         with self.opened() as file:
             return os.pread(file, length, offset)
 
     @contextlib.contextmanager
     def opened(self) -> Generator[int]:
-        """Give a descriptor of this very file. Raises OSError, FileChanged."""
+        """Yield a descriptor of exactly this file. Raises OSError, FileChanged."""
         with opened(self.real, os.O_RDONLY | os.O_NOFOLLOW) as file:
             if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
                 raise FileChanged(f"{self.path} has changed on the disk")
@@ -58,17 +58,17 @@ class Held:
 
     @property
     def mark(self) -> list[str | int]:
-        """Return what its hashes are known by."""
+        """Return the key of its stored hashes."""
         return [str(self.real), self.size_bytes, self.changed_ns, self.inode]
 
 
 class FileChanged(Exception):
-    """A file is not what it was when its model was looked at."""
+    """A file changed since its model was scanned."""
 
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Generator[int]:
-    """Give a descriptor of a file or folder, and close it. Raises OSError."""
+    """Yield a descriptor of a file or folder, and close it. Raises OSError."""
     file = os.open(path, flags)
     try:
         yield file
@@ -79,19 +79,19 @@ def opened(path: Path, flags: int) -> Generator[int]:
 def held_files(folder: Path) -> tuple[Held, ...]:
     """Return the files of the model in `folder`, by path. Raises OSError."""
     roots = _roots(folder)
-    found: list[Held] = []
+    files: list[Held] = []
     for path in _paths(folder):
         real = (folder / path).resolve()
         if not any(real.is_relative_to(root) for root in roots):
             continue
         seen = real.stat()
         if stat.S_ISREG(seen.st_mode):
-            found.append(Held(path, real, *_mark(seen)))
-    return tuple(sorted(found, key=lambda held: held.path))
+            files.append(Held(path, real, *_mark(seen)))
+    return tuple(sorted(files, key=lambda held: held.path))
 
 
 class Hashes:
-    """The hashes of this node's files, kept in `folder`."""
+    """The hashes of this node's files, stored in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,10 +99,10 @@ class Hashes:
 
     def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
         """Return a file's entry. Raises OSError, FileChanged, Interrupted."""
-        known = self._known(held)
-        if known is not None:
+        stored = self._known(held)
+        if stored is not None:
             progress(held.size_bytes)
-            return known
+            return stored
         with held.opened() as file:
             whole, pieces = hash_pieces(file, held.size_bytes, progress, stopped)
         with held.opened():
@@ -111,21 +111,21 @@ class Hashes:
         return _entry(held, whole, pieces)
 
     def sweep(self) -> None:
-        """Forget files that are no more."""
-        for kept in self._folder.iterdir():
+        """Drop the hashes of files that no longer exist."""
+        for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
-                found = _unpacked(kept)
-                if found is None or not os.path.exists(found[0]):
-                    kept.unlink()
+                entry = _unpacked(path)
+                if entry is None or not os.path.exists(entry[0]):
+                    path.unlink()
 
     def _known(self, held: Held) -> FileEntry | None:
         try:
-            found = _unpacked(self._file(held))
+            entry = _unpacked(self._file(held))
         except OSError:
             return None
-        if found is None or found[:4] != held.mark:
+        if entry is None or entry[:4] != held.mark:
             return None
-        return _entry(held, found[4], found[5])
+        return _entry(held, entry[4], entry[5])
 
     def _keep(self, held: Held, whole: str, pieces: bytes) -> None:
         path = self._file(held)
@@ -141,7 +141,7 @@ def hash_pieces(
     file: int, size_bytes: int, progress: Progress, stopped: Stopped
 ) -> tuple[str, bytes]:
     """Return (SHA-256 of the whole in hexadecimal, SHA-256 of each piece) of an open file. Raises
-    OSError, FileChanged when it is shorter, Interrupted."""
+    OSError, FileChanged if it is shorter, Interrupted."""
     whole = hashlib.sha256()
     pieces = bytearray()
     for content in _contents(file, size_bytes, stopped):
@@ -152,7 +152,7 @@ def hash_pieces(
 
 
 def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
-    """Return SHA-256 of an open file in hexadecimal. Raises as `hash_pieces` does."""
+    """Return SHA-256 of an open file in hexadecimal. Raises like `hash_pieces`."""
     whole = hashlib.sha256()
     for content in _contents(file, size_bytes, stopped):
         whole.update(content)
@@ -200,11 +200,11 @@ def _paths(folder: Path) -> Iterator[str]:
 
 def _unpacked(path: Path) -> list[Any] | None:
     try:
-        found = unpack(path.read_bytes(), limit_bytes=MAX_ENTRY_BYTES)
+        entry = unpack(path.read_bytes(), limit_bytes=MAX_ENTRY_BYTES)
     except BadMessage:
         return None
-    match found:
+    match entry:
         case [str(), int(), int(), int(), str(), bytes()]:
-            return list(found)
+            return list(entry)
         case _:
             return None

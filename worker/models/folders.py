@@ -1,8 +1,8 @@
-"""Talks to the disk: what lies where models do, by name, without opening a file.
+"""Talks to the disk: lists the contents of model folders by name, without opening files.
 
-A folder is listed once a look. `<folder>/<name>` is a model, or `<name>` is an owner whose models
-lie one deeper; what is hidden is passed by. The Hugging Face cache keeps snapshots of all
-kinds: only those with weights are meant as models.
+A folder is listed once per scan. `<folder>/<name>` is a model, or `<name>` is an owner whose models
+are one level deeper; hidden entries are skipped. The Hugging Face cache has snapshots of all kinds:
+only those with weights count as models.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Entries = Mapping[str, "os.DirEntry[str]"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that lies where models do. `entries` are its files and folders; `unfit` says why
-    it is no model, as far as names tell. `cached`: it lies in a store of others."""
+    """An entry of a model folder. `entries` are its files and folders; `unfit` says why it is not a
+    model, judged by names. `cached`: it is in another tool's cache."""
 
     name: str
     path: Path
@@ -49,7 +49,7 @@ def folder_of(name: str, folder: Path, *, bundled: bool = False) -> Found:
 
 
 def lying_in(folder: Path) -> Iterator[Found]:
-    """Yield what lies in a folder of models, by name. A folder that is not there has nothing."""
+    """Yield the entries of a model folder, by name; nothing if it does not exist."""
     try:
         entries = listed(folder)
     except OSError:
@@ -66,7 +66,7 @@ def lying_in(folder: Path) -> Iterator[Found]:
 
 
 def _models_at(name: str, path: Path) -> Iterator[Found]:
-    """Yield the model in this folder, or those of the owner that it is."""
+    """Yield the model in this folder, or those of the owner."""
     try:
         entries = listed(path)
     except OSError as error:
@@ -100,14 +100,14 @@ def snapshots_in(hub: Path) -> Iterator[Found]:
         for repository in listed(hub):
             kind, _, rest = repository.partition("--")
             if kind == "models" and rest:
-                found = _snapshot(rest.replace("--", "/", 1), hub / repository)
-                if found is not None:
-                    yield found
+                snapshot = _snapshot(rest.replace("--", "/", 1), hub / repository)
+                if snapshot is not None:
+                    yield snapshot
 
 
 def _snapshot(name: str, repository: Path) -> Found | None:
-    """Return the snapshot that `refs/main` names, else the newest; one with a configuration goes
-    before one without. None where there is none with weights."""
+    """Return the snapshot in `refs/main`, else the newest; one with a configuration is preferred.
+    None if none has weights."""
     paths: list[Path] = []
     with contextlib.suppress(OSError, ValueError):
         paths = [Path(e.path) for e in listed(repository / "snapshots").values() if e.is_dir()]
@@ -124,6 +124,6 @@ def _snapshot(name: str, repository: Path) -> Found | None:
 
 
 def listed(folder: Path) -> Entries:
-    """Return what is in a folder, by name. Raises OSError."""
+    """Return the contents of a folder, by name. Raises OSError."""
     with os.scandir(folder) as entries:
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}

@@ -1,7 +1,7 @@
-"""Talks to the disk: when each model was used last on this node, over restarts.
+"""Talks to the disk: when each model was last used on this node, over restarts.
 
-Seconds since 1970, down to the minute, so that what is announced seldom changes. Beyond
-`MOST_MODELS` those used longest ago are forgotten: not by their age, for a clock that jumps ahead
+Seconds since 1970, rounded down to minutes, so that announcements seldom change. Beyond
+`MOST_MODELS` the least recently used are dropped, by order and not by age: a clock that jumps ahead
 would make all others old.
 """
 
@@ -20,21 +20,21 @@ MOST_MODELS = 1_000
 
 
 class LastUsed:
-    """What `file` has of it. `keep` may be called from one other thread than `read`."""
+    """The contents of `file`. `keep` may be called from another thread than `read`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._written: dict[ModelId, int] = {}
 
     def read(self) -> dict[ModelId, int]:
-        """Return when models were used, as it was kept."""
+        """Return the stored times."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            said = json_object(self._file)
-            self._written = {ModelId(m): at for m, at in said.items() if type(at) is int}
+            content = json_object(self._file)
+            self._written = {ModelId(m): at for m, at in content.items() if type(at) is int}
         return dict(self._written)
 
     def keep(self, used: Mapping[ModelId, int]) -> None:
-        """Write it, where it has changed. A disk that fails keeps nothing."""
+        """Write the times if they changed. Errors of the disk are ignored."""
         latest = sorted(used, key=lambda model: used[model])[-MOST_MODELS:]
         wanted = {model: used[model] for model in latest}
         if wanted != self._written:
@@ -46,5 +46,5 @@ class LastUsed:
 
 
 def minute_of(at_s: float) -> int:
-    """Return the minute of a moment, in seconds."""
+    """Return an instant rounded down to the minute, in seconds."""
     return int(at_s) // STEP_S * STEP_S

@@ -1,11 +1,11 @@
-"""Which bytes of a model's files one stage of a pipeline needs.
+"""Which bytes of a model's files a pipeline stage needs.
 
 Pure. A safetensors file begins with the length of its header (8 bytes), the header (JSON: each
-tensor's name and place) and then the tensors. A stage needs the headers, for the loader looks
-at all of them, and every tensor but those that belong to layers of others: the embedding where
-it is first, or last in a model without a projection of its own; the projection where it is last.
-What belongs to no layer is always needed. A header that does not lie within the first piece is
-not read: then the whole file is needed, as is that of an adapter, which ranks compare.
+tensor's name and place) and then the tensors. A stage needs all headers, because the loader reads
+them, and every tensor except those of other stages' layers. The first stage needs the embedding,
+and so does the last in a model without a projection of its own; the last needs the projection.
+Tensors of no layer are always needed. A header that exceeds the first piece is not read: then the
+whole file is needed, and so is that of an adapter, which ranks compare.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Layers:
 
 
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
-    """Return the layers to fetch of a model for a stage of a pipeline; None: the whole model."""
+    """Return the layers that a pipeline stage must fetch; None: the whole model."""
     whole = first <= 0 and last >= card.layers
     if whole or not card.fetched_in_parts:
         return None
@@ -47,32 +47,31 @@ def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
 def wanted_pieces(
     heads: Mapping[str, bytes], sizes: Mapping[str, int], layers: Layers
 ) -> dict[str, bytes]:
-    """Return for each file of `heads` (its first piece) one byte for each piece: 1 where it is
-    needed."""
+    """Return for each file of `heads` (its first piece) one byte per piece: 1 if it is needed."""
     tables = {path: tensor_ranges(head) for path, head in heads.items()}
     places: dict[str, dict[str, Place] | None] = {
         path: None if table is None else {n: place_of(n, layers.count) for n in table}
         for path, table in tables.items()
     }
-    known = [found for found in places.values() if found is not None]
-    projects = any("projection" in found.values() for found in known)
-    found: dict[str, bytes] = {}
+    readable = [by_name for by_name in places.values() if by_name is not None]
+    projects = any("projection" in by_name.values() for by_name in readable)
+    wanted: dict[str, bytes] = {}
     for path, table in tables.items():
         count, where = piece_count(sizes[path]), places[path]
         if table is None or where is None or path.startswith(f"{FOLDER}/"):
-            found[path] = b"\1" * count
+            wanted[path] = b"\1" * count
             continue
         ranges = [table[n] for n in table if needs(where[n], layers, projects=projects)]
         mask = bytearray(count)
         for first, last in [(0, 1), *ranges]:
             at, end = first // PIECE_BYTES, -(-last // PIECE_BYTES)
             mask[at:end] = b"\1" * (min(end, count) - at)
-        found[path] = bytes(mask)
-    return found
+        wanted[path] = bytes(mask)
+    return wanted
 
 
 def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
-    """Return whether a stage of these layers uses a tensor; `projects`: the files hold a
+    """Return whether a stage of these layers uses a tensor; `projects`: the files have a
     projection."""
     is_last = layers.last >= layers.count
     match place:
@@ -87,14 +86,14 @@ def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
 
 
 def tensor_ranges(head: bytes) -> dict[str, Range] | None:
-    """Return where each tensor lies in a file that begins so; None where its header is not
-    whole."""
+    """Return where each tensor is in a file with this beginning; None if its header is
+    incomplete."""
     try:
         (length,) = struct.unpack_from("<Q", head)
         base = LENGTH_BYTES + length
         if base > len(head):
             return None
-        found = tensors_in(head[LENGTH_BYTES:base])
+        tensors = tensors_in(head[LENGTH_BYTES:base])
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return {one.name: (base + one.first, base + one.last) for one in found}
+    return {tensor.name: (base + tensor.first, base + tensor.last) for tensor in tensors}

@@ -1,9 +1,9 @@
-"""A model's parts by layer, from its tensors' names and its configuration: what a split needs.
+"""A model's parts by layer, from its tensor names and its configuration, for splitting it.
 
-Pure. Layer i is what lies under `layers.i.` (or `h.i.`, `blocks.i.`) of the language part.
-Embeddings lie with the first layers; the output projection with the last, and is the
-embedding again where the files hold no projection of their own. What belongs to no layer (final
-norm, a vision tower, layers for multi-token prediction) counts with the head.
+Pure. Layer i is everything under `layers.i.` (or `h.i.`, `blocks.i.`) of the language part.
+Embeddings belong to the first layers; the output projection belongs to the last, and is the
+embedding again if the files have no projection. What belongs to no layer (final norm, a vision
+tower, layers for multi-token prediction) counts with the head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bus.wire.kv import GROUPS, group_of
 
 Kind = Literal["growing", "windowed", "recurrent"]
 Place = int | Literal["embedding", "projection", "rest"]
-"""Where a tensor belongs: to a layer, or else."""
+"""Where a tensor belongs: to a layer, or elsewhere."""
 
 TENSOR_FAMILIES = frozenset({
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41", "exaone_moe", "glm4_moe",
@@ -33,10 +33,10 @@ FETCHED_IN_PARTS = frozenset({
     "deepseek_v3", "gemma3_text", "llama", "mamba2", "mistral", "qwen2", "qwen3", "qwen3_moe",
     "qwen3_next",
 })  # fmt: skip
-"""Those of which it was shown that a stage of a pipeline computes from its own bytes alone what it
-computes from all; of others the whole model is fetched."""
+"""Families for which tests showed that a pipeline stage computes the same from its own bytes as
+from all; other families are fetched completely."""
 _SHARES_KV = "its layers share KV with each other"
-_PASSES_MORE = "its layers pass on more than hidden states"
+_PASSES_MORE = "its layers pass more than hidden states to each other"
 UNSPLIT: Mapping[str, str] = {
     "gemma3n": _SHARES_KV,
     "gemma3n_text": _SHARES_KV,
@@ -44,8 +44,8 @@ UNSPLIT: Mapping[str, str] = {
     "rwkv7": _PASSES_MORE,
     "iquestloopcoder": "its forward goes through its layers twice",
 }
-"""Families that the generic pipeline cannot split, and why. What is not known here is found out
-by the runner when it loads its stage, and refused with the reason."""
+"""Families that the generic pipeline cannot split, and why. The runner detects other such families
+when it loads its stage, and refuses with the reason."""
 STATES_ONLY = frozenset({"mamba", "mamba2", "rwkv7"})
 """Families without attention."""
 _DIVIDED_INPUTS = {
@@ -63,12 +63,12 @@ _MIXER_INPUTS = (
     ("linear_num_value_heads", "linear_value_head_dim"),
     ("mamba_num_heads", "mamba_head_dim"),
 )
-"""What the output projection of a state mixer takes in: heads, and how wide they are."""
+"""Inputs of a state mixer's output projection: heads and their width."""
 KEEPS_MORE = frozenset({
     "baichuan_m1", "deepseek_v32", "falcon_h1", "glm_moe_dsa", "longcat_flash",
     "longcat_flash_ngram", "minimax_m3_vl",
 })  # fmt: skip
-"""Families whose layers keep KV in one cache with something else."""
+"""Families whose layers keep KV and something else in one cache."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -89,10 +89,10 @@ class PlacedBytes:
 def placed_bytes(
     tensors: Iterable[tuple[str, int]], layers: int, expert_share: float
 ) -> PlacedBytes:
-    """Return where the bytes of tensors (each with its name) lie. `expert_share` (0..1] of a
-    mixture's experts are read for a token.
+    """Return where the bytes of tensors (each with its name) belong. `expert_share` (0..1] of a
+    mixture's experts are read per token.
 
-    Empty layers when the names say nothing of them: then it is unknown, and nothing is claimed.
+    Layers are empty if the names do not show them: then they are unknown, and nothing is claimed.
     """
     whole, active = [0.0] * layers, [0.0] * layers
     outside = Counter[Place]()
@@ -106,46 +106,45 @@ def placed_bytes(
     if not all(whole):
         return PlacedBytes((), (), 0, 0)
     return PlacedBytes(
-        tuple(int(one) for one in whole),
-        tuple(int(one) for one in active),
+        tuple(int(size) for size in whole),
+        tuple(int(size) for size in active),
         outside["embedding"],
         outside["rest"] + (outside["projection"] or outside["embedding"]),
     )
 
 
 def why_unsplit(family: str, text: Mapping[str, Any]) -> str:
-    """Return why no pipeline can run it, as far as that is known from its configuration; else
-    empty."""
+    """Return why no pipeline can run it, judged by its configuration; else empty."""
     if family in ("gemma4", "gemma4_text"):
         return _SHARES_KV if text.get("num_kv_shared_layers", 1) else ""
     return UNSPLIT.get(family, "")
 
 
 def place_of(name: str, layers: int) -> Place:
-    """Return where a tensor of this name belongs in a model of so many layers."""
+    """Return where a tensor of this name belongs in a model with this many layers."""
     if _ELSEWHERE.search(name):
         return "rest"
-    found = _LAYER.search(name)
-    if found is not None:
-        return int(found.group(1)) if int(found.group(1)) < layers else "rest"
+    match = _LAYER.search(name)
+    if match is not None:
+        return int(match.group(1)) if int(match.group(1)) < layers else "rest"
     if _EMBEDDING.search(name):
         return "embedding"
     return "projection" if _PROJECTION.search(name) else "rest"
 
 
 def expert_share(text: Mapping[str, Any]) -> float:
-    """Return the share of a mixture's experts that one token goes through; 1 without experts."""
+    """Return the share of a mixture's experts that one token uses; 1 without experts."""
     experts = first_of(text, "num_experts", "n_routed_experts", "num_local_experts")
     chosen = first_of(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
     return min(1.0, chosen / experts) if experts and chosen else 1.0
 
 
 def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
-    """Return how each layer remembers: KV that grows, a window of it, or a recurrent state."""
+    """Return the memory of each layer: growing KV, a window of it, or a recurrent state."""
     named = cast(Sequence[str], text.get("layer_types") or ())
     if named:
         kinds: dict[str, Kind] = {"full_attention": "growing", "sliding_attention": "windowed"}
-        return [kinds.get(one, "recurrent") for one in named]
+        return [kinds.get(name, "recurrent") for name in named]
     rests: Mapping[str, Kind] = {
         "full_attention_interval": "recurrent",
         "sliding_window_pattern": "windowed",
@@ -157,20 +156,20 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
 
 
 def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
-    """Return why KV can be held in no other way than the model's own, be it in fewer bits or a
-    window of it, in words to follow a colon; else empty."""
+    """Return why KV can only be stored as the model does, neither in reduced precision nor as a
+    window, as words after a colon; else empty."""
     if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
-        return "its layers keep windows or states, and no KV that grows"
+        return "its layers keep windows or states, not growing KV"
     if text.get("index_head_dim"):
         return "its attention keeps an index beside its KV"
     if family in KEEPS_MORE:
-        return "its layers keep KV in one cache with something else"
+        return "its layers keep KV and something else in one cache"
     return ""
 
 
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
-    """Return how many values of KV can share a scale, and "", or 0 and why it stays in full width,
-    in words to follow a colon. What is not known here is found out by the runner."""
+    """Return how many KV values can share a scale, and ""; or 0 and why KV stays in full precision,
+    as words after a colon. The runner detects further cases."""
     if why := why_whole(family, text, layers):
         return 0, why
     if text.get("kv_lora_rank"):
@@ -182,53 +181,53 @@ def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, st
     if group:
         return group, ""
     heads = " and ".join(str(width) for width in dict.fromkeys(widths))
-    return 0, f"its heads are {heads} wide, which {GROUPS[-1]} does not divide"
+    return 0, f"its head sizes ({heads}) are not divisible by {GROUPS[-1]}"
 
 
 def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tuple[int, int]]:
     """Return (bytes per token, fixed bytes per row) of each layer's cache. Multi-head latent
-    attention keeps (rank + rope) values a token."""
+    attention keeps (rank + rope) values per token."""
     if text.get("kv_lora_rank"):
         values = int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0)
         return [(values * value_bytes, 0)] * layers
     heads = int(text.get("num_attention_heads") or 1)
     kv_heads = int(text.get("num_key_value_heads") or heads)
-    one = 2 * kv_heads * _head_dim(text, heads) * value_bytes
+    growing_bytes = 2 * kv_heads * _head_dim(text, heads) * value_bytes
     state = int(text["hidden_size"]) * int(text.get("state_size") or 128) * value_bytes
     cost: dict[Kind, tuple[int, int]] = {
-        "growing": (one, 0),
-        "windowed": (0, int(text.get("sliding_window") or 0) * one),
+        "growing": (growing_bytes, 0),
+        "windowed": (0, int(text.get("sliding_window") or 0) * growing_bytes),
         "recurrent": (0, state),
     }
     return [cost[kind] for kind in layer_kinds(text, layers)]
 
 
 def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, int]:
-    """Return the counts that a tensor-parallel degree has to divide, by what they are; empty for a
-    family that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs
-    must be whole groups."""
+    """Return the counts that a tensor-parallel degree must divide, by meaning; empty for a family
+    that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs must
+    be whole groups."""
     if family not in TENSOR_FAMILIES:
         return {}
     heads = int(text.get("num_attention_heads") or 1)
-    found = {"heads": heads}
+    sizes = {"heads": heads}
     if not text.get("kv_lora_rank"):
-        found["KV heads"] = int(text.get("num_key_value_heads") or heads)
+        sizes["KV heads"] = int(text.get("num_key_value_heads") or heads)
     inputs = {"attention": heads * _head_dim(text, heads)}
     for field, name in _DIVIDED_INPUTS.items():
         if text.get(field):
             inputs[name] = int(text[field])
     for field, name in _DIVIDED_COUNTS.items():
         if text.get(field):
-            found[name] = int(text[field])
+            sizes[name] = int(text[field])
     for count, width in _MIXER_INPUTS:
         if text.get(count) and text.get(width):
             inputs["mixer"] = int(text[count]) * int(text[width])
     for name, size in inputs.items():
         if not group:
-            found[f"{name} inputs"] = size
+            sizes[f"{name} inputs"] = size
         else:
-            found[f"{name} quantization groups"] = size // group if size % group == 0 else 1
-    return found
+            sizes[f"{name} quantization groups"] = size // group if size % group == 0 else 1
+    return sizes
 
 
 def _head_dim(text: Mapping[str, Any], heads: int) -> int:
@@ -236,5 +235,5 @@ def _head_dim(text: Mapping[str, Any], heads: int) -> int:
 
 
 def first_of(text: Mapping[str, Any], *names: str) -> int:
-    """Return the first of these figures that a configuration has and is not 0; else 0."""
+    """Return the first nonzero value among these settings; else 0."""
     return next((int(text[name]) for name in names if text.get(name)), 0)

@@ -1,8 +1,8 @@
-"""Talks to the disk: the models that lie on this node, whole or in part.
+"""Talks to the disk: the models on this node, complete or in part.
 
-A model that was fetched in part stays in its stage, whose note (`stage.json`) lists the layers of
-which all that they need is there. Of several stages of one model the one that has most counts. A
-pull that did not end is told as what is not taken.
+A partly fetched model stays in its stage, whose note (`stage.json`) lists the complete layers. Of
+several stages of one model, the one with most layers counts. An incomplete pull is reported as not
+listed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from worker.models.passed_over import being_pulled, pulled_in_part, said_of
 from worker.models.weights import Weights
 
 PULLING = ".pulling"
-"""Below the folder of models: where pulls from a hub grow, as copies from other nodes do in
+"""Below the models folder: incomplete pulls from a hub; copies from other nodes are in
 `STAGING`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLook:
-    """What one look saw: whole models, parts of others, their cards, and what is not taken."""
+    """The result of one scan: complete models, parts of others, their cards, and what is not
+    listed."""
 
     cards: Mapping[ModelId, ModelCard]
     parts: Mapping[ModelId, PartialModel]
@@ -38,9 +39,9 @@ class DiskLook:
 
 
 class LocalModels:
-    """What lies here as of the last look that was taken in: `cards` of whole models, `parts` of
-    others. Both grow below `folder`. `load_s` says how long their last loads took, as it is then.
-    `scan` may run in another thread."""
+    """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
+    ones grow below `folder`. `load_s` returns how long their last loads took. `scan` may run in
+    another thread."""
 
     def __init__(
         self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None
@@ -54,17 +55,17 @@ class LocalModels:
         self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
 
     def card(self, model: ModelId) -> ModelCard:
-        """Return the card to load a model by, with the folder of what there is of it. Raises
-        KeyError when none of it lies here."""
+        """Return the card for loading a model, with its folder. Raises KeyError if nothing of it is
+        here."""
         return self.cards.get(model) or self._part_cards[model]
 
     def take(self, seen: DiskLook) -> None:
-        """Go by what a look saw from now on."""
+        """Accept the result of a scan."""
         self.cards, self.parts = seen.cards, seen.parts
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
     def scan(self) -> DiskLook:
-        """Return what lies on the disk now."""
+        """Scan the disk."""
         cards = {card.model: self._timed(card) for card in self._weights.look()}
         passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
         parts: dict[ModelId, PartialModel] = {}
@@ -82,18 +83,18 @@ class LocalModels:
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:
-    """Return the parts of models that lie in stages below `models`, by model."""
-    found: list[PartialModel] = []
+    """Return the parts of models in stages below `models`, by model."""
+    parts: list[PartialModel] = []
     for stage in stages_of(models):
         layers, name = held_layers(stage), staged_model(stage)
         if layers and is_model_id(name):
             with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
-                found.append(_part(stage, ModelId(name), layers))
-    return tuple(sorted(found, key=lambda part: (part.model, part.path)))
+                parts.append(_part(stage, ModelId(name), layers))
+    return tuple(sorted(parts, key=lambda part: (part.model, part.path)))
 
 
 def pulled_parts(models: Path) -> Iterator[PassedOver]:
-    """Yield what is said of each pull below `models` that did not end, or is under way."""
+    """Yield a notice for each incomplete or running pull below `models`."""
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((models / PULLING).iterdir()):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it went meanwhile
@@ -106,7 +107,7 @@ def pulled_parts(models: Path) -> Iterator[PassedOver]:
 
 
 def stages_of(models: Path) -> Iterator[Path]:
-    """Yield the folder of each stage below the folder of all models, in order."""
+    """Yield the folder of each stage below the models folder, in order."""
     with contextlib.suppress(FileNotFoundError):
         yield from sorted((models / STAGING).iterdir())
 
@@ -117,7 +118,7 @@ def files_of(stage: Path) -> Path:
 
 
 def staged_model(stage: Path) -> str:
-    """Return the name of the model in a stage; empty where its note cannot be read."""
+    """Return the name of the model in a stage; empty if its note cannot be read."""
     try:
         return str(_note(stage)["model"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -125,7 +126,7 @@ def staged_model(stage: Path) -> str:
 
 
 def held_layers(stage: Path) -> tuple[Range, ...]:
-    """Return the layers of which a stage has all that they need."""
+    """Return the complete layers of a stage."""
     try:
         return tuple((int(first), int(last)) for first, last in _note(stage)["layers"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,9 +1,9 @@
-"""What a model's folder is made of, file by file, and what another node may say of it.
+"""The list of a model's files, and the checks of a list from another node.
 
 Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
 template, card, adapters; never code. A path has at most two parts, three within `adapters/`, none
-hidden, so that no manifest can name anything outside of its model's folder. The digest covers
-names, sizes and contents.
+hidden, so that no manifest can name a file outside its model's folder. The digest covers names,
+sizes and contents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 
 def belongs(path: str) -> bool:
     """Return whether a file of this relative path is part of a model, and safe to write below a
-    folder of our own."""
+    folder of ours."""
     parts = path.split("/")
     if len(parts) == 3 and parts[0] == FOLDER:
         return parts[2] in ADAPTER_FILES and is_adapter_name(parts[1])
@@ -35,57 +35,56 @@ def belongs(path: str) -> bool:
 
 
 def piece_count(size_bytes: int) -> int:
-    """Return how many pieces a file of this size has."""
+    """Return the number of pieces of a file of this size."""
     return -(-size_bytes // PIECE_BYTES)
 
 
 def piece_length(size_bytes: int, index: int) -> int:
-    """Return the length of piece `index`: all are whole but the last."""
+    """Return the length of piece `index`: all are full except the last."""
     return min(PIECE_BYTES, size_bytes - index * PIECE_BYTES)
 
 
 def piece_hash(entry: FileEntry, index: int) -> bytes:
-    """Return the SHA-256 that piece `index` is to have."""
+    """Return the expected SHA-256 of piece `index`."""
     return entry.piece_hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
 
 
 def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
-    """Return the name of exactly this content under this model's name, 64 hexadecimal digits."""
-    found = hashlib.sha256(f"{model}\n".encode())
+    """Return the digest of this content under this model's name, 64 hexadecimal digits."""
+    digest = hashlib.sha256(f"{model}\n".encode())
     for entry in files:
         of_pieces = hashlib.sha256(entry.piece_hashes).hexdigest()
         line = f"{entry.path}\t{entry.size_bytes}\t{entry.sha256}\t{of_pieces}\n"
-        found.update(line.encode())
-    return found.hexdigest()
+        digest.update(line.encode())
+    return digest.hexdigest()
 
 
 def manifest_of(model: ModelId, files: Sequence[FileEntry]) -> Manifest:
-    """Return the manifest of these files."""
     ordered = tuple(sorted(files, key=lambda entry: entry.path))
     return Manifest(model=model, digest=digest_of(model, ordered), files=ordered)
 
 
 def problem_of(manifest: Manifest, model: ModelId) -> str | None:
-    """Return what is wrong with a manifest that another node sent for `model`; None when nothing
-    is."""
+    """Return what is wrong with a manifest that another node sent for `model`; None if it is
+    valid."""
     if manifest.model != model:
-        return f"it is of {manifest.model!r}"
+        return f"it belongs to {manifest.model!r}"
     if len(manifest.files) > MAX_FILES:
-        return f"it names {len(manifest.files)} files, at most {MAX_FILES} are taken"
+        return f"it lists {len(manifest.files)} files; the limit is {MAX_FILES}"
     paths = [entry.path for entry in manifest.files]
     for entry in manifest.files:
         if not belongs(entry.path):
-            return f"it names {entry.path[:80]!r}, which is no file of a model"
+            return f"it lists {entry.path[:80]!r}, which is not a model file"
         if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
-            return f"the hashes of {entry.path} do not fit its size"
+            return f"the hashes of {entry.path} do not match its size"
     if paths != sorted(paths):
-        return "its files are not in order"
+        return "its files are not sorted"
     folded = [path.casefold() for path in paths]
     folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
-        return "two of its files have one name"
+        return "it lists a file name twice"
     if "config.json" not in paths or not any(p.endswith(".safetensors") for p in paths):
         return "it lacks config.json or safetensors"
     if digest_of(model, manifest.files) != manifest.digest:
-        return "its digest is not that of its files"
+        return "its digest does not match its files"
     return None

@@ -1,9 +1,9 @@
-"""What a model's own files say about it, as the card that placement reads.
+"""Derive the card that placement reads from a model's own files.
 
-Pure. Field names are those of Hugging Face configurations; a multimodal model keeps its
-language part under `text_config`. KV bytes per token are layers x 2 x KV heads x head size x
-bytes per value, counting only layers whose KV grows; windows and recurrent states are fixed
-per row. What each layer has of it is in `worker.models.layers`.
+Pure. Field names are those of Hugging Face configurations; a multimodal model keeps its language
+part under `text_config`. KV bytes per token are layers x 2 x KV heads x head size x bytes per
+value, counting only layers whose KV grows; windows and recurrent states are fixed per row.
+`worker.models.layers` has the share of each layer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ THINKING_WORDS = (
     "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
-"""A template that has one of these is of a model that thinks."""
+"""A template with one of these belongs to a model that can think."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAdapters:
-    """The adapters of a model: `cards` of those that can be applied, `unfit` the folders of the
-    others with the reason, `layer_bytes` what all of them take in memory, by layer."""
+    """The adapters of a model: `cards` of usable ones, `unfit` the folders of others with the
+    reason, `layer_bytes` the memory of all of them, by layer."""
 
     cards: tuple[AdapterCard, ...] = ()
     unfit: tuple[tuple[Path, Unfit], ...] = ()
@@ -44,17 +44,17 @@ class FoundAdapters:
 
     @property
     def size_bytes(self) -> int:
-        """Return what their files take on disk."""
+        """Return the size of their files on disk."""
         return sum(card.size_bytes for card in self.cards)
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
-    """Return what is said of notes that would give a model more context than it was made for."""
+    """Return the notice if notes ask for more context than the model has; else None."""
     if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
     return Unfit(
-        "no_effect", why, f"it may lower the model's own {card.context_tokens}, never raise it"
+        "no_effect", why, f"it can lower the model's own {card.context_tokens}, but not raise it"
     )
 
 
@@ -74,20 +74,19 @@ def model_card(
     bundled: bool,
     kv: KvKind = "full",
 ) -> ModelCard:
-    """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
-    convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
-    to 32 bits when loaded. `adapters` lie beside it. `kv` is how KV is held where the notes say
-    nothing of it.
+    """Return the card. A model whose template can think does so by default, following Qwen3's
+    convention, unless its notes say otherwise. `float32`: floating-point weights are cast to 32
+    bits on loading. `adapters` are beside it. `kv` is the KV kind if the notes have none.
 
-    Raises KeyError or ValueError for a configuration that lacks what placement needs.
+    Raises KeyError or ValueError if the configuration lacks what placement needs.
     """
     text = cast(Mapping[str, Any], config.get("text_config") or config)
     stored = _stored_bytes(config, tensors)
     value_bytes = 4 if float32 else stored
     count = _layers(text)
     caches = layers.layer_kv(text, count, value_bytes)
-    grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
-    sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
+    grows, fixed = tuple(cost for cost, _ in caches), tuple(cost for _, cost in caches)
+    sizes = [(tensor.name, tensor.loaded_bytes(float32=float32)) for tensor in tensors]
     sizes += adapters.layer_bytes.items()
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config["model_type"])
@@ -146,22 +145,26 @@ def model_card(
     )
 
 
-def without_lacking(notes: Notes, found: FoundAdapters) -> tuple[Notes, Unfit | None]:
-    """Return the notes without a default adapter that does not lie there, and what is said of the
-    adapters that they name and that do not."""
-    there = {one.name for one in found.cards}
+def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:
+    """Return the notes without a missing default adapter, and the notice about adapters that they
+    name but that are missing."""
+    there = {adapter.name for adapter in adapters.cards}
     named = dict.fromkeys((*(notes.adapters or ()), *filter(None, (notes.adapter,))))
     lacking = [name for name in named if name not in there]
     if not lacking:
         return notes, None
     why = f"card.toml names adapters that cannot be loaded: {', '.join(lacking)}"
-    unfit = Unfit("no_effect", why, "put each into adapters/NAME of the model, or name it no more")
+    unfit = Unfit(
+        "no_effect",
+        why,
+        "put each one into adapters/NAME of the model, or remove it from card.toml",
+    )
     return (notes if notes.adapter in there else replace(notes, adapter="")), unfit
 
 
 def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
-    """Return what a card tells of Metal's fast synchronisation: the operator's word, else that of
-    the notes, else that it is off."""
+    """Return the card entries about Metal's fast synchronisation: the operator's setting, else that
+    of the notes, else off."""
     if operator is not None:
         return {"metal_fast_synch": operator, "metal_fast_synch_by": "node"}
     if notes.metal_fast_synch is not None:
@@ -170,12 +173,12 @@ def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
 
 
 def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
-    """Return what is said of a model whose KV stays in full width, though its notes or else its
-    node want it otherwise."""
+    """Return the notice if KV stays in full precision although the notes or the node's settings ask
+    otherwise."""
     if card.kv == (notes.kv or wanted):
         return None
     where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"
-    way_out = 'to have this said no more, write kv = "full" in its card.toml'
+    way_out = 'to hide this notice, set kv = "full" in its card.toml'
     return Unfit("no_effect", f"{where} has no effect: {card.kv_full_because}", way_out)
 
 
@@ -183,7 +186,7 @@ def _layers(text: Mapping[str, Any]) -> int:
     for name in ("num_hidden_layers", "n_layers", "n_layer", "num_layers"):
         if name in text:
             if not 0 < (count := int(text[name])) <= MAX_LAYERS:
-                raise ValueError(f"{name} is {count}, and 1 to {MAX_LAYERS} can be")
+                raise ValueError(f"{name} is {count}; it must be 1 to {MAX_LAYERS}")
             return count
     raise KeyError("num_hidden_layers")
 
@@ -194,7 +197,7 @@ def _context(text: Mapping[str, Any]) -> int:
 
 
 def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
-    """Return bytes per value as stored: of most floating-point tensors, else the config's word."""
+    """Return bytes per value as stored: of most floating-point tensors, else by the config."""
     counts = Counter[int]()
     for tensor in tensors:
         if tensor.dtype in DTYPE_BYTES:
@@ -210,10 +213,9 @@ def _quant(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def made_from(config: Mapping[str, Any]) -> str:
-    """Return the model that one in fewer bits was made of, as its configuration says; "" where it
-    says none."""
-    said = config.get(MADE_FROM)
-    return said if isinstance(said, str) and is_model_id(said) else ""
+    """Return the model that a quantised one was made from, by its configuration; "" if unknown."""
+    source = config.get(MADE_FROM)
+    return source if isinstance(source, str) and is_model_id(source) else ""
 
 
 def _quantization(config: Mapping[str, Any]) -> str:
@@ -223,7 +225,7 @@ def _quantization(config: Mapping[str, Any]) -> str:
 
 def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
     """Return the count of weights. A packed U32 holds 32/bits of them; scales and biases of the
-    quantization are none."""
+    quantization do not count."""
     bits = int(_quant(config).get("bits") or 0)
     total = 0
     for tensor in tensors:
@@ -239,10 +241,11 @@ def _thinks(template: str) -> bool:
 
 
 def _capabilities(template: str) -> tuple[str, ...]:
-    """Return Ollama's words for what a model can do here (text only, images are not read)."""
-    found = ["completion"]
+    """Return Ollama's names of the model's capabilities here (text only; images are not
+    supported)."""
+    capabilities = ["completion"]
     if "tools" in template:
-        found.append("tools")
+        capabilities.append("tools")
     if _thinks(template):
-        found.append("thinking")
-    return tuple(found)
+        capabilities.append("thinking")
+    return tuple(capabilities)

@@ -1,8 +1,7 @@
-"""Why something that lies where models do is not taken for a model, and what to do about it.
+"""The reasons why an entry of a model folder is not listed as a model, and what to do about it.
 
-Pure: names of files in, words out; the only home of these words. A model's folder holds
-`config.json`, a tokenizer, and weights that are named `model*.safetensors`, as MLX's loader looks
-for them.
+Pure: file names in, words out; the only place for these words. A model's folder has `config.json`,
+a tokenizer, and weights named `model*.safetensors`, as MLX's loader requires.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bus.wire.ids import ModelId
 
 CONFIG = "config.json"
 ADAPTERS = frozenset({"adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"})
-"""What LoRA training leaves, by mlx-lm or by PEFT."""
+"""Files of LoRA training, by mlx-lm or PEFT."""
 _WEIGHTS = re.compile(r"model.*\.safetensors")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 _UNFINISHED = re.compile(r".*\.(?:incomplete|part|partial|crdownload|download|aria2|!qb)", re.I)
@@ -42,14 +41,14 @@ _MEDIA = re.compile(
     r"(?i)whisper|wav2vec|hubert|bark|musicgen|encodec|parler|seamless|clip|vit|"
     r"florence|blip|llava|idefics|vision|audio|speech|_vl(_|$)|vlm|omni"
 )
-"""Families of models that read or make something else than text."""
+"""Families of models for other media than text."""
 CONVERT = "`mlx_lm.convert --hf-path OWNER/NAME --mlx-path FOLDER -q`"
-"""What makes a model for MLX of the original one; it comes with shoal."""
+"""Converts an original model for MLX; the tool is installed with shoal."""
 
 
 class Unfit(NamedTuple):
-    """Why it is not taken: in a word that programs know, in a sentence (what was seen is part of
-    that), and the way out. `aliases` are names that it would have given."""
+    """Why it is not listed: a code for programs, a sentence with the facts, and the remedy.
+    `aliases` are names that it would have had."""
 
     reason: PassedOverReason
     why: str
@@ -58,7 +57,7 @@ class Unfit(NamedTuple):
 
 
 class UnfitModel(ValueError):
-    """A folder that looks like a model's and cannot be taken; `unfit` says why."""
+    """A folder that looks like a model's but cannot be used; `unfit` says why."""
 
     def __init__(
         self, reason: PassedOverReason, why: str, remedy: str, aliases: tuple[ModelId, ...] = ()
@@ -73,27 +72,33 @@ def weights_among(names: Iterable[str]) -> list[str]:
 
 
 def has_weights(names: Iterable[str]) -> bool:
-    """Return whether there are weights among these files, of any kind."""
+    """Return whether these files include weights of any kind."""
     kinds = (_SAFETENSORS, _GGUF, _PICKLED, _UNFINISHED)
     return any(kind.fullmatch(name) for name in names for kind in kinds)
 
 
 def unfit_file(name: str) -> Unfit:
-    """Return why a file is no model by itself."""
+    """Return why a single file is not a model."""
     if _GGUF.fullmatch(name):
         return _gguf(name)
     if _UNFINISHED.fullmatch(name):
         return _unfinished(name)
     if _PACKED.fullmatch(name):
-        return Unfit("packed", f"{name} is packed", "unpack it: a model is a folder")
+        return Unfit(
+            "packed",
+            f"{name} is packed",
+            "unpack it: a model is a folder",
+        )
     if _SAFETENSORS.fullmatch(name) or _PICKLED.fullmatch(name):
-        remedy = f"put it into a folder with its {CONFIG} and its tokenizer's files"
-        return Unfit("alone", f"{name} lies alone, and a model is a folder", remedy)
-    return Unfit("stray", f"{name} is a file, and a model is a folder", "nothing, or move it away")
+        remedy = f"put it into a folder together with its {CONFIG} and tokenizer files"
+        return Unfit("alone", f"{name} is a single file; a model is a folder", remedy)
+    return Unfit(
+        "stray", f"{name} is a file; a model is a folder", "ignore it, or move it elsewhere"
+    )
 
 
 def unfit_folder(names: Collection[str]) -> Unfit | None:
-    """Return why a folder of these files is no model; None where it may be one."""
+    """Return why a folder with these files is not a model; None if it may be one."""
     weights = weights_among(names)
     if CONFIG in names and weights:
         return _missing_shards(weights) or _no_tokenizer(names)
@@ -102,148 +107,154 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         for kind in (_GGUF, _UNFINISHED, _SAFETENSORS, _PICKLED)
         if (first := next((name for name in sorted(names) if kind.fullmatch(name)), None))
     }
-    if not weights and (found := ADAPTERS & set(names)):
-        remedy = "move it into its model's folder as adapters/NAME, and ask for MODEL:NAME"
-        why = f"a LoRA adapter alone ({min(found)}), which is applied to no model"
+    if not weights and (adapter_files := ADAPTERS & set(names)):
+        remedy = "move it into its model's folder as adapters/NAME, and request MODEL:NAME"
+        why = f"a LoRA adapter ({min(adapter_files)}) without its model"
         return Unfit("adapter_alone", why, remedy)
     if not weights and _GGUF in by_kind:
         return _gguf(by_kind[_GGUF])
     if _UNFINISHED in by_kind:
         return _unfinished(by_kind[_UNFINISHED])
     if "model_index.json" in names:
-        why = "an image model (model_index.json is of diffusers)"
-        return Unfit("image_model", why, "shoal runs language models alone")
+        why = "an image model (it has a model_index.json, which diffusers writes)"
+        return Unfit("image_model", why, "shoal runs language models only")
     if weights:
         why = f"weights without a {CONFIG}"
-        return Unfit("no_config", why, "copy it from where the model came from")
+        return Unfit("no_config", why, "copy it from the source of the model")
     if _SAFETENSORS in by_kind:
-        why = f"{by_kind[_SAFETENSORS]} is not named model*.safetensors, as MLX's weights are"
-        remedy = f"fetch the model as MLX or transformers have it, or {CONVERT}"
+        why = f"{by_kind[_SAFETENSORS]} is not named model*.safetensors, as MLX requires"
+        remedy = f"download the model in the format of MLX or transformers, or {CONVERT}"
         return Unfit("other_weights", why, remedy)
     if _PICKLED in by_kind:
-        why = f"{by_kind[_PICKLED]} is not safetensors, and shoal loads nothing else"
+        why = f"{by_kind[_PICKLED]} is not safetensors, the only format that shoal loads"
         remedy = (
-            "fetch it as safetensors; where there is none, let transformers write it: "
+            "download it as safetensors, or convert it with transformers: "
             "`AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
         )
         return Unfit("pickled", why, remedy)
     if CONFIG in names:
         why = f"a {CONFIG} without weights"
-        return Unfit("no_weights", why, "copy its model*.safetensors beside it")
-    remedy = "put a model's files into it, or remove it"
+        return Unfit("no_weights", why, "copy its model*.safetensors into the folder")
+    remedy = "put a model's files into it, or delete it"
     if not names:
         return Unfit("empty", "an empty folder", remedy)
-    return Unfit("nothing_known", f"neither a {CONFIG} nor weights in it", remedy)
+    return Unfit("nothing_known", f"it has neither a {CONFIG} nor weights", remedy)
 
 
 def unfit_family(config: Mapping[str, Any], version: str) -> Unfit:
-    """Return why a model of a family that mlx-lm of this version lacks is not taken."""
+    """Return why a model of a family that mlx-lm of this version lacks is not listed."""
     family = str(config.get("model_type"))
     reads = next((what for key, what in _SENSES.items() if key in config), "")
     if reads or _MEDIA.search(family):
-        why = f"{family} is of models that read or make {reads or 'images or sound'}"
-        why += f", and mlx-lm {version} has no text model of that family"
-        return Unfit("media", why, "take a language model; shoal runs those alone")
-    why = f"mlx-lm {version}, which is installed here, does not know the family {family!r}"
-    remedy = "take a model of a family that it knows, or a later shoal"
+        why = f"{family} models read or make {reads or 'images or sound'}"
+        why += f", and mlx-lm {version} has no text model of this family"
+        return Unfit("media", why, "use a language model; shoal runs no other models")
+    why = f"mlx-lm {version} (installed) does not support the model family {family!r}"
+    remedy = "use a model of a supported family, or a later version of shoal"
     return Unfit("unknown_family", why, remedy)
 
 
 def dead_links(dead: Mapping[str, str]) -> Unfit | None:
-    """Return why a folder of these links, which lead to nothing, is not taken; None without any."""
+    """Return why a folder with these broken links is not listed; None without any."""
     if not dead:
         return None
     name, target = min(dead.items())
-    more = f", and so do {len(dead) - 1} more" if len(dead) > 1 else ""
-    why = f"{name} is a link to {target}, where nothing is{more}"
-    return Unfit("dead_link", why, "mount or fetch what it leads to, or put the file itself there")
+    more = f", and {len(dead) - 1} more links are broken" if len(dead) > 1 else ""
+    why = f"{name} is a link to {target}, which does not exist{more}"
+    return Unfit(
+        "dead_link", why, "mount or download the target, or replace the link with the file"
+    )
 
 
 def shards_lacking(index: str, lacking: Collection[str]) -> Unfit:
-    """Return why a folder is not taken whose index names files that are not there."""
+    """Return why a folder is not listed whose index names missing files."""
     more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-    why = f"{index} names {min(lacking)}{more}, missing here"
-    return Unfit("missing_shards", why, "fetch the rest of the model")
+    why = f"{index} lists {min(lacking)}{more}, missing here"
+    return Unfit("missing_shards", why, "download the rest of the model")
 
 
 def still_written(size_bytes: int) -> Unfit:
-    """Return why a folder is not taken yet whose weights have changed just now."""
+    """Return why a folder is not listed yet whose weights have just changed."""
     why = f"its files are still being written ({size_bytes / 1e6:,.0f} MB so far)"
-    return Unfit("still_written", why, "wait: it is taken once they are whole and stay as they are")
+    return Unfit(
+        "still_written", why, "wait: shoal loads it when the files are complete and unchanged"
+    )
 
 
 def pulled_in_part(model: str, have_bytes: int, size_bytes: int) -> Unfit:
-    """Return why a model is not taken whose pull did not end."""
-    why = f"its pull did not end: {have_bytes / 1e6:,.1f} of {size_bytes / 1e6:,.1f} MB came"
-    remedy = f"`shoal pull {model}` goes on with it, `shoal rm {model}` takes it away"
+    """Return why a model with an incomplete pull is not listed."""
+    why = f"its download is incomplete: {have_bytes / 1e6:,.1f} of {size_bytes / 1e6:,.1f} MB"
+    remedy = f"`shoal pull {model}` resumes it, `shoal rm {model}` deletes it"
     return Unfit("pulled_in_part", why, remedy)
 
 
 def being_pulled() -> Unfit:
-    """Return why a model is not taken yet that is being pulled."""
-    return Unfit("being_pulled", "it is being pulled", "wait: it is taken once it is whole")
+    """Return why a model that is being pulled is not listed yet."""
+    return Unfit(
+        "being_pulled", "it is being downloaded", "wait: it can be used when it is complete"
+    )
 
 
 def goes_by(name: str, model: str) -> Unfit:
-    """Return what is said of a model whose folder has a name that no request can say."""
-    why = f"no request could say '{name}', so the model goes by {model}"
-    return Unfit("odd_name", why, "nothing, or rename the folder: a to z, digits, '.', '_' and '-'")
+    """Return the notice about a model whose folder name cannot be used in requests."""
+    why = f"the name '{name}' cannot be used in a request; the model is listed as {model}"
+    return Unfit(
+        "odd_name", why, "ignore this, or rename the folder; use a to z, digits, '.', '_' and '-'"
+    )
 
 
 def too_many(most: int) -> Unfit:
-    """Return what is said of a folder that has more in it than is looked at."""
-    why = f"more than {most:,} folders and files lie here, and the rest is not looked at"
-    return Unfit("too_many", why, "move away what is no model")
+    """Return the notice about a folder with more entries than are scanned."""
+    why = f"more than {most:,} folders and files are here; shoal does not scan the rest"
+    return Unfit("too_many", why, "move away whatever is not a model")
 
 
 def too_deep(inner: str) -> Unfit:
-    """Return why a model that lies two folders down is not found; `inner` is the lower one."""
+    """Return why a model two folders down is not found; `inner` is the lower one."""
     return Unfit(
         "too_deep",
-        f"{inner} in it looks like a model, but lies too deep",
-        "move it up: models are <name> or <owner>/<name>",
+        f"{inner} in it looks like a model, but is nested too deep",
+        "move it up: models are in <name> or <owner>/<name>",
     )
 
 
 def name_taken(by: str) -> Unfit:
-    """Return why a second model of a name is not taken; `by` is the first one's folder."""
-    why = f"{by} has that name and comes first"
+    """Return why a second model of a name is not listed; `by` is the first one's folder."""
+    why = f"{by} has the same name and takes precedence"
     return Unfit("same_name", why, "rename one of the two folders")
 
 
 def no_folder() -> Unfit:
-    """Return why a link that leads nowhere is no model."""
-    return Unfit("dead_link", "a link that leads nowhere", "mount what it leads to, or remove it")
+    """Return why a broken link is not a model."""
+    return Unfit("dead_link", "a broken link", "mount its target, or delete the link")
 
 
 def unreadable(error: Exception) -> Unfit:
-    """Return why a folder whose files cannot be read is not taken."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    remedy = "let the user that runs shoal read it"
-    return Unfit("unreadable", f"it cannot be read: {said or type(error).__name__}", remedy)
+    """Return why a folder with unreadable files is not listed."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    remedy = "give the user that runs shoal read access"
+    return Unfit("unreadable", f"it cannot be read: {text or type(error).__name__}", remedy)
 
 
 def adapter_beside(names: Iterable[str]) -> Unfit | None:
-    """Return why a model is not taken whose folder holds an adapter's files beside the weights:
-    requests for it would get the model without."""
-    found = sorted(ADAPTERS.intersection(names))
-    if not found:
+    """Return why a model is not listed whose folder has an adapter's files beside the weights:
+    requests for it would get the model without the adapter."""
+    files = sorted(ADAPTERS.intersection(names))
+    if not files:
         return None
-    remedy = "move them into adapters/NAME in that folder, and ask for MODEL:NAME; or fuse them"
-    why = f"{', '.join(found)} beside the weights would not be applied"
+    remedy = "move them into adapters/NAME in that folder, and request MODEL:NAME; or fuse them"
+    why = f"{', '.join(files)} next to the weights would not be applied"
     return Unfit("adapter_beside", why, remedy)
 
 
 def bad_adapter(why: str) -> Unfit:
-    """Return why an adapter cannot be applied, and the way out."""
-    remedy = (
-        "mend it or take it away, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
-    )
+    """Return why an adapter cannot be applied, and the remedy."""
+    remedy = "fix or delete it, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
     return Unfit("bad_adapter", why, remedy)
 
 
 def said_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    """Return what is told of something that is not taken, or not wholly, within its bounds."""
+    """Return the notice about an entry that is not listed, or not completely, within its limits."""
     return PassedOver(
         name=printable(name, NAME_CHARACTERS),
         path=printable(path, PATH_CHARACTERS),
@@ -255,22 +266,22 @@ def said_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> Passe
     )
 
 
-def first_of(said: Iterable[PassedOver], most: int, characters: int) -> tuple[PassedOver, ...]:
-    """Return the first `most` of what is said, and no more than have `characters` together; what
-    looks like a model comes before files that lie about."""
-    found: list[PassedOver] = []
-    for one in sorted(said, key=lambda one: one.reason in ("stray", "packed")):
-        characters -= len(one.name) + len(one.path) + len(one.why) + len(one.remedy)
-        characters -= sum(map(len, one.aliases))
-        if len(found) >= most or characters < 0:
+def first_of(notices: Iterable[PassedOver], most: int, characters: int) -> tuple[PassedOver, ...]:
+    """Return the first `most` notices with at most `characters` in total; possible models come
+    before stray files."""
+    chosen: list[PassedOver] = []
+    for notice in sorted(notices, key=lambda notice: notice.reason in ("stray", "packed")):
+        characters -= len(notice.name) + len(notice.path) + len(notice.why) + len(notice.remedy)
+        characters -= sum(map(len, notice.aliases))
+        if len(chosen) >= most or characters < 0:
             break
-        found.append(one)
-    return tuple(found)
+        chosen.append(notice)
+    return tuple(chosen)
 
 
 def printable(text: str, most: int = 200) -> str:
-    """Return a text as it may be shown and sent: no control characters, no broken text, and with
-    its middle left out where it is longer than `most`."""
+    """Return a text that is safe to show and send: no control characters, no invalid text, and
+    shortened in the middle if it is longer than `most`."""
     plain = "".join(char if char.isprintable() else "?" for char in text[: 4 * most])
     if len(text) <= most:
         return plain
@@ -281,19 +292,19 @@ def printable(text: str, most: int = 200) -> str:
 
 def _gguf(name: str) -> Unfit:
     remedy = (
-        f"runners load MLX's safetensors: fetch the model from mlx-community, or convert what the "
-        f"GGUF was made from: {CONVERT}"
+        "download the model from mlx-community, or convert the original of the GGUF "
+        f"to MLX's safetensors: {CONVERT}"
     )
-    return Unfit("gguf", f"{name} is GGUF, llama.cpp's format", remedy)
+    return Unfit("gguf", f"{name} is in llama.cpp's GGUF format", remedy)
 
 
 def _unfinished(name: str) -> Unfit:
-    why = f"{name} is a download that did not end"
-    return Unfit("unfinished", why, "let it end, or start it again")
+    why = f"{name} is an incomplete download"
+    return Unfit("unfinished", why, "let it finish, or start it again")
 
 
 def _missing_shards(weights: Iterable[str]) -> Unfit | None:
-    """Return which of the files that the others' names count are not there; None when all are."""
+    """Return which files are missing of those that the others' names count; None if all exist."""
     here: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for stem, number, count in (m.groups() for m in map(_SHARD.fullmatch, weights) if m):
         here[stem, int(count)].add(int(number))
@@ -302,12 +313,12 @@ def _missing_shards(weights: Iterable[str]) -> Unfit | None:
             first = next(number for number in range(1, count + 1) if number not in numbers)
             more = f" and {lacking - 1} more" if lacking > 1 else ""
             why = f"{stem}-{first:05}-of-{count:05}.safetensors{more} is missing"
-            return Unfit("missing_shards", why, "fetch the rest of the model")
+            return Unfit("missing_shards", why, "download the rest of the model")
     return None
 
 
 def _no_tokenizer(names: Iterable[str]) -> Unfit | None:
     if any(_TOKENIZER.fullmatch(name) for name in names):
         return None
-    remedy = "copy tokenizer.json and tokenizer_config.json from where the model came from"
+    remedy = "copy tokenizer.json and tokenizer_config.json from the source of the model"
     return Unfit("no_tokenizer", "weights without a tokenizer", remedy)

@@ -1,11 +1,11 @@
-"""Talks to the disk: which models lie here, and what each is, read from its own files.
+"""Talks to the disk: finds the models here and reads each one's files.
 
-A model is a folder with `config.json` and safetensors. Folders are searched in this order, the
-first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
-from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
-lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
-more (`bus.wire.model_cards`). Nothing is fetched. What lies there and is not taken is
-kept with the reason; what has not changed since the last look, good or bad, is not read again.
+A model is a folder with `config.json` and safetensors. Folders are searched in this order, and the
+first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders from
+the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they are).
+Sizes are exact: they come from the safetensors headers. A `card.toml` beside them may add to that
+(`bus.wire.model_cards`). Downloads nothing. Entries that are not listed are kept with the reason.
+What has not changed since the last scan, good or bad, is not read again.
 """
 
 from __future__ import annotations
@@ -71,21 +71,19 @@ from worker.models.passed_over import (
 
 MAX_SETTINGS_BYTES = 16 << 20
 MOST_LYING = 5_000
-"""Folders and files that one look takes in."""
+"""Maximum folders and files of one scan."""
 TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
-NOT_EMBEDDED = "take an embedding model of another kind: BERT and RoBERTa run, and decoders"
-NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json anew"
+NOT_EMBEDDED = "use a supported embedding model: BERT, RoBERTa or a decoder"
+NOT_A_MODEL = "shoal runs language models; if this is one, download its config.json again"
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where to look. `bundled` maps names to folders; `float32` says that weights are cast to
-    32 bits when they are loaded (without Metal). `families` are those that can be loaded; None:
-    any. `kv` is how KV is held unless a card says it, `metal_fast_synch` what the operator says of
-    that (None: nothing). A folder that a person put there is taken
-    once its weights are as they were `still_s` ago.
-    """
+    """The places to search. `bundled` maps names to folders; `float32` says that weights are cast
+    to 32 bits on loading (without Metal). `families` are the supported ones; None: any. `kv` is the
+    KV kind unless a card says otherwise, `metal_fast_synch` the operator's setting (None: unset). A
+    folder that a person added is listed after its weights have not changed for `still_s`."""
 
     bundled: Mapping[str, Path]
     folders: tuple[Path, ...]
@@ -99,8 +97,8 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A folder as it was read last: its card, or why it has none, what is to be said of a model
-    that is taken, and which of its adapters cannot be applied."""
+    """A folder as last read: its card, or why it has none; the notices about a listed model; and
+    its adapters that cannot be applied."""
 
     mark: tuple[object, ...]
     card: ModelCard | None
@@ -109,7 +107,7 @@ class _Known:
 
 
 class Weights:
-    """The models on this disk. `passed_over` is what the last look saw and did not take."""
+    """The models on this disk. `passed_over` are the entries that the last scan did not list."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -122,65 +120,65 @@ class Weights:
         self._known = {path: self._known[path] for path in self._used & self._known.keys()}
         self._used = set()
         cards: dict[ModelId, ModelCard] = {}
-        said: list[PassedOver] = []
+        notices: list[PassedOver] = []
         lying = tuple(islice(self._lying(), MOST_LYING + 1))
         if len(lying) > MOST_LYING:
-            said.append(_passed_over(lying[-1], too_many(MOST_LYING)))
-        ids = ids_for(found.name for found in lying[:MOST_LYING])
-        for found in lying[:MOST_LYING]:
-            model = ids[found.name]
+            notices.append(_passed_over(lying[-1], too_many(MOST_LYING)))
+        ids = ids_for(entry.name for entry in lying[:MOST_LYING])
+        for entry in lying[:MOST_LYING]:
+            model = ids[entry.name]
             first = cards.get(model)
             if first is not None:
-                if not found.cached:
-                    said.append(_passed_over(found, name_taken(first.path)))
+                if not entry.cached:
+                    notices.append(_passed_over(entry, name_taken(first.path)))
                 continue
-            known = self._judged(found)
-            card, unfit = known.card, known.unfit
+            judged = self._judged(entry)
+            card, unfit = judged.card, judged.unfit
             taken = card is not None
             if card is not None:
-                cards[model] = _named(card, model, found)
-                unfit = (*unfit, goes_by(found.name, model)) if model != found.name else unfit
-            said += [_passed_over(found, one, taken=taken) for one in unfit]
-            said += [
-                _passed_over(replace(found, name=f"{model}:{path.name}", path=path), one)
-                for path, one in known.adapters.unfit
+                cards[model] = _named(card, model, entry)
+                unfit = (*unfit, goes_by(entry.name, model)) if model != entry.name else unfit
+            notices += [_passed_over(entry, problem, taken=taken) for problem in unfit]
+            notices += [
+                _passed_over(replace(entry, name=f"{model}:{path.name}", path=path), problem)
+                for path, problem in judged.adapters.unfit
             ]
         cards, more = reconciled(cards)
-        by_model = {ids[found.name]: found for found in reversed(lying[:MOST_LYING])}
-        said += [_passed_over(by_model[model], unfit, taken=True) for model, unfit in more]
-        self.passed_over = tuple(said)
+        by_model = {ids[entry.name]: entry for entry in reversed(lying[:MOST_LYING])}
+        notices += [_passed_over(by_model[model], unfit, taken=True) for model, unfit in more]
+        self.passed_over = tuple(notices)
         return tuple(cards[name] for name in sorted(cards))
 
-    def _judged(self, found: Found) -> _Known:
-        """Return the card of what was found, and what is to be said of it and of its adapters.
-        While its weights are being written a model that was known stays as it was."""
-        if found.unfit is not None:
-            return _Known((), None, (found.unfit,))
-        known = self._known.get(found.path)
-        if (writing := self._still_written(found)) is not None:
-            self._used.add(found.path)
-            card = known.card if known is not None else None
+    def _judged(self, entry: Found) -> _Known:
+        """Return the card of an entry, and the notices about it and its adapters. While its weights
+        are being written, a known model stays unchanged."""
+        if entry.unfit is not None:
+            return _Known((), None, (entry.unfit,))
+        before = self._known.get(entry.path)
+        if (writing := self._still_written(entry)) is not None:
+            self._used.add(entry.path)
+            card = before.card if before is not None else None
             return _Known((), card, () if card is not None else (writing,))
-        return self._read_or_known(found)
+        return self._read_or_known(entry)
 
-    def _still_written(self, found: Found) -> Unfit | None:
-        if self._shelf.still_s <= 0 or found.bundled or ORIGIN_FILE in found.entries:
+    def _still_written(self, entry: Found) -> Unfit | None:
+        if self._shelf.still_s <= 0 or entry.bundled or ORIGIN_FILE in entry.entries:
             return None
         changed_s, size_bytes = 0.0, 0
-        for name in weights_among(found.entries):
+        for name in weights_among(entry.entries):
             with contextlib.suppress(OSError):
-                seen = os.stat(found.entries[name].path)
+                seen = os.stat(entry.entries[name].path)
                 changed_s, size_bytes = max(changed_s, seen.st_mtime), size_bytes + seen.st_size
         is_fresh = 0 <= wall() - changed_s < self._shelf.still_s
         return still_written(size_bytes) if is_fresh else None
 
     def card(self, model: ModelId, folder: Path) -> ModelCard | None:
-        """Return the card of the model in a folder, which may hold only some of its layers; None
-        where it cannot be read."""
-        found = folder_of(model, folder)
-        if found.unfit is not None or CONFIG not in found.entries:
+        """Return the card of the model in a folder, which may have only some of its layers; None if
+        it cannot be read."""
+        entry = folder_of(model, folder)
+        if entry.unfit is not None or CONFIG not in entry.entries:
             return None
-        return self._read_or_known(found).card
+        return self._read_or_known(entry).card
 
     def _lying(self) -> Iterator[Found]:
         for name, folder in self._shelf.bundled.items():
@@ -190,32 +188,32 @@ class Weights:
         if self._shelf.hugging_face is not None:
             yield from snapshots_in(self._shelf.hugging_face)
 
-    def _read_or_known(self, found: Found) -> _Known:
-        mark = (*_mark(found.entries), *adapter_marks(found.path))
-        self._used.add(found.path)
-        known = self._known.get(found.path)
-        if known is None or known.mark != mark:
+    def _read_or_known(self, entry: Found) -> _Known:
+        mark = (*_mark(entry.entries), *adapter_marks(entry.path))
+        self._used.add(entry.path)
+        result = self._known.get(entry.path)
+        if result is None or result.mark != mark:
             try:
-                known = _Known(mark, *self._read(found))
+                result = _Known(mark, *self._read(entry))
             except UnfitModel as error:
-                known = _Known(mark, None, (error.unfit,))
+                result = _Known(mark, None, (error.unfit,))
             except OSError as error:
-                known = _Known(mark, None, (unreadable(error),))
-            self._known[found.path] = known
-        return known
+                result = _Known(mark, None, (unreadable(error),))
+            self._known[entry.path] = result
+        return result
 
-    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
-        """Return the card, what is to be said of the model, and its adapters. Raises OSError,
+    def _read(self, entry: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
+        """Return the card, the notices about the model, and its adapters. Raises OSError,
         UnfitModel."""
-        if (beside := adapter_beside(found.entries)) is not None:
+        if (beside := adapter_beside(entry.entries)) is not None:
             raise UnfitModel(*beside)
-        folder, weights = found.path, weights_among(found.entries)
-        if (dead := links_to_nothing(folder, filter(belongs, found.entries))) is not None:
+        folder, weights = entry.path, weights_among(entry.entries)
+        if (dead := links_to_nothing(folder, filter(belongs, entry.entries))) is not None:
             raise UnfitModel(*dead)
         config = config_in(folder)
         tensors: list[Tensor] = []
         digest = sha256((folder / CONFIG).read_bytes())
-        embeds = _embeds(found, config, digest.update)
+        embeds = _embeds(entry, config, digest.update)
         families = self._shelf.families
         if embeds is None and families is not None and (strange := families.unfit(config)):
             raise UnfitModel(*strange)
@@ -223,16 +221,16 @@ class Weights:
             header, inside = header_of(folder / name)
             digest.update(header)
             tensors += inside
-        if (lacking := lacking_shards(folder, found.entries.keys(), tensors)) is not None:
+        if (lacking := lacking_shards(folder, entry.entries.keys(), tensors)) is not None:
             raise UnfitModel(*lacking)
         notes, written_s, bad_card = _notes(folder)
         float32, is_text = self._shelf.float32, embeds is None
         adapters = adapters_in(folder, float32=float32, embeds=not is_text, only=notes.adapters)
         notes, lacking = without_lacking(notes, adapters)
-        files = [found.entries[name].stat() for name in weights]
+        files = [entry.entries[name].stat() for name in weights]
         try:
             card = model_card(
-                ModelId(found.name),
+                ModelId(entry.name),
                 path=str(folder),
                 config=config,
                 tensors=tensors,
@@ -243,7 +241,7 @@ class Weights:
                 digest=digest.hexdigest(),
                 modified_at_s=int(max(file.st_mtime for file in files)),
                 float32=float32,
-                bundled=found.bundled,
+                bundled=entry.bundled,
                 kv=self._shelf.kv,
             )
         except KeyError as error:
@@ -254,48 +252,48 @@ class Weights:
             raise UnfitModel("bad_config", f"{CONFIG}: {error}", NOT_A_MODEL) from error
         if embeds is not None:
             card = embedding_card(card, embeds)
-        origin = _origin(found)
-        told = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
-        told |= fast_synch(notes, self._shelf.metal_fast_synch)
-        card = card.model_copy(update=told)
-        said = [bad_card, lacking, no_more_context(notes, card)]
+        origin = _origin(entry)
+        facts = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
+        facts |= fast_synch(notes, self._shelf.metal_fast_synch)
+        card = card.model_copy(update=facts)
+        notices = [bad_card, lacking, no_more_context(notes, card)]
         if is_text:
-            said.append(kept_in_full(notes, card, self._shelf.kv))
-        return card, tuple(filter(None, said)), adapters
+            notices.append(kept_in_full(notes, card, self._shelf.kv))
+        return card, tuple(filter(None, notices)), adapters
 
 
 def hugging_face_cache() -> Path:
-    """Return where the Hugging Face libraries keep what they fetched."""
+    """Return the cache folder of the Hugging Face libraries."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub).expanduser()
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     return Path(home).expanduser() / "hub"
 
 
-def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    return said_of(found.name, str(found.path), unfit, taken=taken)
+def _passed_over(entry: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
+    return said_of(entry.name, str(entry.path), unfit, taken=taken)
 
 
-def _named(card: ModelCard, model: ModelId, found: Found) -> ModelCard:
-    """Return the card with the id that its model goes by."""
-    if model == found.name:
+def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:
+    """Return the card with the model's id."""
+    if model == entry.name:
         return card
     defaults = card.defaults
     if defaults is not None:
         defaults = defaults.model_copy(update={"name": model, "base": model})
-    name = printable(found.name, NAME_CHARACTERS)
-    told = {"model": model, "folder_name": name, "defaults": defaults}
-    return card.model_copy(update=told)
+    name = printable(entry.name, NAME_CHARACTERS)
+    facts = {"model": model, "folder_name": name, "defaults": defaults}
+    return card.model_copy(update=facts)
 
 
-def _origin(found: Found) -> Origin:
-    if found.bundled or found.cached:
-        return Origin("bundled" if found.bundled else "cache")
-    return origin_of(found.path) if ORIGIN_FILE in found.entries else Origin()
+def _origin(entry: Found) -> Origin:
+    if entry.bundled or entry.cached:
+        return Origin("bundled" if entry.bundled else "cache")
+    return origin_of(entry.path) if ORIGIN_FILE in entry.entries else Origin()
 
 
 def _mark(entries: Entries) -> tuple[object, ...]:
-    """Return what tells a folder from itself after a change, of the files that are read."""
+    """Return a mark that changes when one of the read files changes."""
     named = {
         CONFIG,
         CARD_FILE,
@@ -309,42 +307,42 @@ def _mark(entries: Entries) -> tuple[object, ...]:
     paths = [entries[name].path for name in sorted(named & entries.keys())]
     for path in [*paths, *(f"{entries[name].path}/{CONFIG}" for name in files_read(entries))]:
         with contextlib.suppress(OSError):
-            found = os.stat(path)
-            mark.append((path, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+            stat = os.stat(path)
+            mark.append((path, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
     return tuple(mark)
 
 
 def _embeds(
-    found: Found, config: Mapping[str, Any], told: Callable[[bytes], object]
+    entry: Found, config: Mapping[str, Any], note: Callable[[bytes], object]
 ) -> EmbeddingModel | None:
-    """Return what a folder says of itself as an embedding model; None where it is none. `told` is
-    given the files that say so. Raises OSError, UnfitModel."""
+    """Return a folder's settings as an embedding model; None if it is none. `note` gets the files
+    that say so. Raises OSError, UnfitModel."""
 
     def read(name: str) -> object:
-        """Return what a JSON file of the folder holds; None where there is none."""
-        path = found.path / name
+        """Return the content of a JSON file of the folder; None if there is none."""
+        path = entry.path / name
         if not path.is_file():
             return None
         with open(path, "rb") as file:
             data = file.read(MAX_SETTINGS_BYTES + 1)
         if len(data) > MAX_SETTINGS_BYTES:
             raise ValueError(f"{name} is larger than {MAX_SETTINGS_BYTES >> 20} MiB")
-        said.append(name.encode() + data)
+        contents.append(name.encode() + data)
         return json.loads(data)
 
-    said: list[bytes] = []
+    contents: list[bytes] = []
     try:
         model = embedding_model(config, read)
     except (ValueError, RecursionError) as error:
         raise UnfitModel("bad_config", f"as an embedding model: {error}", NOT_EMBEDDED) from error
-    for data in () if model is None else said:
-        told(data)
+    for data in () if model is None else contents:
+        note(data)
     return model
 
 
 def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
-    """Return what `card.toml` says, when it was written, and what is said of one that is refused:
-    it says nothing then, as where there is none. Raises OSError."""
+    """Return the content of `card.toml`, when it was written, and the notice if it is invalid: it
+    then counts as missing. Raises OSError."""
     try:
         with open(folder / CARD_FILE, "rb") as file:
             data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
@@ -362,11 +360,11 @@ def _template(folder: Path) -> str:
         return file.read(TEMPLATE_CHARACTERS)
     for name in TEMPLATE_FILES[1:]:
         try:
-            found: object = json_object(folder / name).get("chat_template")
+            setting: object = json_object(folder / name).get("chat_template")
         except (OSError, ValueError):
             continue
-        if isinstance(found, list):
-            return json.dumps(found)
-        if isinstance(found, str) and found:
-            return found
+        if isinstance(setting, list):
+            return json.dumps(setting)
+        if isinstance(setting, str) and setting:
+            return setting
     return ""

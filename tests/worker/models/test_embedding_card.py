@@ -25,7 +25,7 @@ def test_the_card_of_an_encoder_says_what_serving_needs(tmp_path: Path) -> None:
     assert (card.dimension_choices, card.dimensions_at_most) == ((), 0)
     assert card.capabilities == ("embedding",) and card.family == "bert"
     assert card.kv_bytes_per_token == 0 and card.tensor_sizes == {}
-    assert "one rank alone" in card.unsplit_because
+    assert "single rank" in card.unsplit_because
     assert card.size_bytes == (folder / "model.safetensors").stat().st_size
 
 

@@ -16,7 +16,7 @@ SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
         ({"config.json", "a.gguf"}, "mlx_lm.convert"),
         ({"adapter_config.json", "adapters.safetensors"}, "LoRA"),
         ({"adapter_config.json", "adapter_model.bin"}, "adapters/NAME"),
-        ({"config.json", "model.safetensors.incomplete"}, "did not end"),
+        ({"config.json", "model.safetensors.incomplete"}, "incomplete download"),
         ({"model.safetensors"}, "without a config.json"),
         ({"config.json", "pytorch_model.bin"}, "not safetensors"),
         ({"config.json", "consolidated.safetensors"}, "model*.safetensors"),
@@ -57,7 +57,7 @@ def test_a_file_by_itself_is_told_by_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("config", "reason", "said"),
     [
-        ({"model_type": "whisper"}, "media", "whisper is of models"),
+        ({"model_type": "whisper"}, "media", "whisper models read or make"),
         ({"model_type": "new_vl", "vision_config": {}}, "media", "images"),
         ({"model_type": "talker", "audio_config": {}}, "media", "sound"),
         ({"model_type": "brand_new"}, "unknown_family", "mlx-lm 9.9"),

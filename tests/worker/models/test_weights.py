@@ -181,7 +181,7 @@ def test_unreadable_models_are_named_with_their_trouble_and_harm_no_other(tmp_pa
     assert [card.model for card in weights.look()] == ["good"]
     said = reasons(weights)
     assert set(said) == {"bad", "cut", "odd"}
-    assert "no safetensors file" in said["bad"] and "cut short" in said["cut"]
+    assert "not a safetensors file" in said["bad"] and "is truncated" in said["cut"]
     assert "has no num_hidden_layers" in said["odd"]
 
 
@@ -194,7 +194,7 @@ def test_weights_cut_short_behind_their_header_are_no_model(tmp_path: Path) -> N
     file = write_model(tmp_path / "models" / "m") / "model.safetensors"
     size = file.stat().st_size
     os.truncate(file, size - 1)
-    assert f"cut short: {size - 1:,} of {size:,}" in reasons(shelf(tmp_path))["m"]
+    assert f"is truncated: {size - 1:,} of at least {size:,}" in reasons(shelf(tmp_path))["m"]
 
 
 def test_what_has_not_changed_is_not_read_again_whether_good_or_bad(
@@ -253,7 +253,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         ("stop = ['']", "stop has at most"),
         ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
         ("summary = 5", "summary is a text"),
-        ("not toml", "card.toml is refused"),
+        ("not toml", "card.toml is invalid"),
     ):
         card.write_text(f"{text}\n" if text != "not toml" else "= =")
         (found,) = weights.look()
@@ -269,7 +269,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         (found,) = weights.look()
         assert found.aliases == () and weights.passed_over[0].aliases == ("short",)
     card.write_text("context_tokens = 4096\n")
-    assert "never raise" in reasons(weights)["m"]
+    assert "not raise" in reasons(weights)["m"]
     card.write_text("context_tokens = 1024\nkeep_alive_s = -1\nsummary = 'a model'\n")
     assert not reasons(weights)
 
@@ -291,7 +291,7 @@ def test_what_a_card_file_says_to_requests_is_a_derived_models_defaults(tmp_path
     assert defaults.parameters["repeat_penalty"] == 1.5
     assert card.aliases == ("short",), "the other is a model's own name"
     (said,) = weights.passed_over
-    assert said.reason == "alias_taken" and "it means other" in said.why
+    assert said.reason == "alias_taken" and "it is already used by other" in said.why
     assert card.card_at_s > 0 and "system" in card.noted
 
 

@@ -1,7 +1,6 @@
-"""Talks to the disk: what the files of one model's folder say, read within bounds: headers of
-safetensors, the configuration, `card.toml`, where the folder came from, and of one that still grows
-which pieces are there. Nothing here looks for models, and nothing keeps what it read.
-"""
+"""Talks to the disk: reads the files of one model's folder within limits: safetensors headers, the
+configuration, `card.toml`, the folder's origin, and the pieces of one that is still growing.
+Nothing here searches for models or caches what it read."""
 
 from worker.models.files.card_file import refused
 from worker.models.files.families import Families, installed_families

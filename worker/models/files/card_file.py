@@ -1,6 +1,6 @@
-"""What is said of a `card.toml` that is refused: the words, and the names that it would have given.
+"""The notice about an invalid `card.toml`, and the names that it would have given.
 
-Pure. What a card may say stands in `bus.wire.model_cards`.
+Pure. `bus.wire.model_cards` defines the contents of a card.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _QUOTED = re.compile(r"""["']([^"'\n]*)["']""")
 
 
 def refused(error: BadCard, data: bytes) -> Unfit:
-    """Return what is said of a card that is refused, with the aliases that its bytes give, as far
-    as they can be read; the model is served without it."""
+    """Return the notice about an invalid card, with the aliases that can be read from its bytes;
+    the model is served without the card."""
     why, _, hint = str(error).partition("; ")
-    remedy = hint or "mend it, or take it away; it is read again at once"
-    why = f"card.toml is refused, all of it: {why}"
+    remedy = hint or "fix or delete it; shoal reads it again immediately"
+    why = f"card.toml is invalid and has no effect: {why}"
     return Unfit("bad_card", why, remedy, _named_in(data[:CARD_BYTES]))
 
 
 def _named_in(data: bytes) -> tuple[ModelId, ...]:
-    """Return the aliases of a card that is refused: of one that is no TOML, the quoted words of
-    what looks like their line."""
+    """Return the aliases of an invalid card; if it is not TOML, the quoted words of the line that
+    looks like theirs."""
     text = data.decode(errors="replace")
     try:
-        said: object = tomllib.loads(text).get("aliases")
+        aliases: object = tomllib.loads(text).get("aliases")
     except (ValueError, RecursionError):
         line = _ALIASES.search(text)
-        said = _QUOTED.findall(line[1]) if line else []
-    words = cast(list[object], said) if isinstance(said, list) else []
-    names = (ModelId(one) for one in words if isinstance(one, str) and is_model_id(one))
+        aliases = _QUOTED.findall(line[1]) if line else []
+    words = cast(list[object], aliases) if isinstance(aliases, list) else []
+    names = (ModelId(word) for word in words if isinstance(word, str) and is_model_id(word))
     return tuple(islice(dict.fromkeys(names), MOST_ALIASES))

@@ -1,6 +1,6 @@
-"""Talks to the disk: which families of models the mlx-lm that is installed here has.
+"""Talks to the disk: finds the model families that the installed mlx-lm supports.
 
-Its files are listed and its table of names is read as text: only runners import MLX.
+Lists its files and reads its table of names as text, because only runners import MLX.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 from worker.models.passed_over import Unfit, unfit_family
 
 TABLES = ("MODEL_REMAPPING", "MODEL_ARCHITECTURE_REMAPPING")
-"""Of mlx-lm's `utils.py`: which names stand for another family's model."""
+"""Tables of mlx-lm's `utils.py` that map names to another family's model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
     """The families of one version of mlx-lm; `renamed` maps a family, or (family, architecture), to
-    the family whose model it gets."""
+    the family whose model it uses."""
 
     version: str
     names: frozenset[str]
     renamed: Mapping[Any, Any]
 
     def unfit(self, config: Mapping[str, Any]) -> Unfit | None:
-        """Return why a model of this configuration is none that runs here; None where its family is
-        known, or not said."""
+        """Return why a model with this configuration cannot run here; None if its family is
+        supported or not stated."""
         family = config.get("model_type")
         if not isinstance(family, str):
             return None
@@ -46,13 +46,13 @@ class Families:
 
 @functools.cache
 def installed_families() -> Families | None:
-    """Return the families of the mlx-lm that is installed; None where it cannot be told."""
+    """Return the families of the installed mlx-lm; None if they cannot be determined."""
     try:
-        found = importlib.util.find_spec("mlx_lm")
+        spec = importlib.util.find_spec("mlx_lm")
         version = metadata.version("mlx-lm")
     except (ImportError, ValueError, metadata.PackageNotFoundError):
         return None
-    for place in (found.submodule_search_locations or ()) if found else ():
+    for place in (spec.submodule_search_locations or ()) if spec else ():
         files = list((Path(place) / "models").glob("*.py"))
         if files:
             names = frozenset(file.stem for file in files if file.stem != "__init__")
@@ -61,9 +61,9 @@ def installed_families() -> Families | None:
 
 
 def _renamed(path: Path) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    names: dict[Any, Any] = {}
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in TABLES:
-                found |= ast.literal_eval(node.value)
-    return found
+                names |= ast.literal_eval(node.value)
+    return names

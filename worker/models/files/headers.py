@@ -1,7 +1,7 @@
-"""Talks to the disk: configuration, headers of safetensors, and the index, of one model's folder.
+"""Talks to the disk: reads the configuration, safetensors headers and index of one model's folder.
 
-What can be told of weights without reading them: a header longer than its file, tensors beyond its
-end, an index that names what is not there, links that lead nowhere. Bounded in bytes.
+Finds errors of weights without reading them: a header longer than its file, tensors beyond its end,
+an index that names missing files, broken links. Limited in bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MAX_HEADER_BYTES = 100 << 20
 MAX_JSON_BYTES = 16 << 20
 INDEX = "model.safetensors.index.json"
 POINTER = b"version https://git-lfs"
-"""How a file begins that Git keeps in place of a large one."""
-ANEW = "fetch it anew from where the model came from"
+"""The beginning of a file that Git LFS stores in place of a large one."""
+ANEW = "download it again"
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Return an object in a JSON file. Raises OSError; ValueError or RecursionError for anything
-    else, and for one that is too large."""
+    """Return the object in a JSON file. Raises OSError; ValueError or RecursionError for anything
+    else, and for a file that is too large."""
     with open(path, "rb") as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
@@ -41,37 +41,37 @@ def config_in(folder: Path) -> dict[str, Any]:
     try:
         return json_object(folder / CONFIG)
     except (ValueError, RecursionError) as error:
-        raise UnfitModel("bad_config", f"{CONFIG} is broken: {error}", ANEW) from error
+        raise UnfitModel("bad_config", f"{CONFIG} is invalid: {error}", ANEW) from error
 
 
 def header_of(path: Path) -> tuple[bytes, list[Tensor]]:
-    """Return the JSON of a safetensors file's header, behind 8 bytes of length, and its tensors.
-    Raises OSError, and UnfitModel for another kind of file or one cut short."""
+    """Return the JSON of a safetensors file's header, which follows 8 bytes of length, and its
+    tensors. Raises OSError, and UnfitModel for another kind of file or a truncated one."""
     with open(path, "rb") as file:
         begin, size = file.read(8), os.fstat(file.fileno()).st_size
         if POINTER.startswith(begin) and begin:
-            remedy = "`git lfs pull` in its folder fetches it"
-            why = f"{path.name} is a pointer of Git LFS, not the file itself"
+            remedy = "run `git lfs pull` in its folder"
+            why = f"{path.name} is a Git LFS pointer, not the file itself"
             raise UnfitModel("lfs_pointer", why, remedy)
         length = int.from_bytes(begin, "little")
         if length > MAX_HEADER_BYTES:
-            raise UnfitModel("bad_weights", f"{path.name} is no safetensors file", ANEW)
+            raise UnfitModel("bad_weights", f"{path.name} is not a safetensors file", ANEW)
         header = file.read(length) if len(begin) == 8 else b""
     try:
         tensors = tensors_in(header) if header and len(header) == length else []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = f"{path.name} is no safetensors file: {error}"
+        why = f"{path.name} is not a safetensors file: {error}"
         raise UnfitModel("bad_weights", why, ANEW) from error
     whole = 8 + length + max((tensor.last for tensor in tensors), default=0)
     if not header or size < whole:
-        why = f"{path.name} is cut short: {size:,} of {whole:,} bytes or more"
+        why = f"{path.name} is truncated: {size:,} of at least {whole:,} bytes"
         raise UnfitModel("cut", why, ANEW)
     return header, tensors
 
 
 def lacking_shards(folder: Path, here: Collection[str], tensors: Iterable[Tensor]) -> Unfit | None:
-    """Return which files the index of the weights names that are not `here`, of tensors that are in
-    no other; None where there is no index that can be read, or all is there."""
+    """Return which files named by the weights' index are not `here`, and whose tensors no other
+    file has; None if there is no readable index, or nothing is missing."""
     try:
         named: object = json_object(folder / INDEX).get("weight_map")
     except (OSError, ValueError, RecursionError):
@@ -85,7 +85,7 @@ def lacking_shards(folder: Path, here: Collection[str], tensors: Iterable[Tensor
 
 
 def links_to_nothing(folder: Path, names: Iterable[str]) -> Unfit | None:
-    """Return which of these entries are links that lead nowhere; None for none."""
+    """Return which of these entries are broken links; None if there are none."""
     dead: dict[str, str] = {}
     for name in names:
         path = folder / name

@@ -1,9 +1,9 @@
-"""Talks to the disk: where a model's folder came from, as it was noted when the folder was made.
+"""Talks to the disk: the origin of a model's folder, recorded when the folder was made.
 
-`.shoal-origin.json` lies beside the weights of a model that shoal fetched or made: `how`, the nodes
-or the repository (`sources`), the commit of that (`revision`), and the hash of each file by its
-path (`files`): 64 digits of SHA-256, or 40 of Git's SHA-1 of a blob, as a hub lists small files. It
-is hidden, and so never given to other nodes. A folder without it was put there by a person.
+`.shoal-origin.json` is beside the weights of a model that shoal fetched or made. It has `how`, the
+nodes or the repository (`sources`), its commit (`revision`), and the hash of each file by path
+(`files`): 64 digits of SHA-256, or 40 of Git's SHA-1 of a blob, as a hub lists small files. It is
+hidden, and so never given to other nodes. A folder without it was added by a person.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_SOURCES, SOURCE_CHARACTERS = 16, 200
 
 
 class Origin(NamedTuple):
-    """Where a model came from. `files` are the hashes of its files, in hexadecimal."""
+    """The origin of a model. `files` are the hashes of its files, in hexadecimal."""
 
     how: ModelOrigin = "put"
     sources: tuple[str, ...] = ()
@@ -30,22 +30,24 @@ class Origin(NamedTuple):
 
 
 def origin_of(folder: Path) -> Origin:
-    """Return where the model in a folder came from: put there, where it does not say."""
+    """Return the origin of the model in a folder; without a record it was added by a person."""
     try:
-        said = json_object(folder / ORIGIN_FILE)
+        content = json_object(folder / ORIGIN_FILE)
     except (OSError, ValueError, RecursionError):
         return Origin()
-    how: Any = said.get("how")
-    sources, files = said.get("sources", []), said.get("files", {})
+    how: Any = content.get("how")
+    sources, files = content.get("sources", []), content.get("files", {})
     if how not in get_args(ModelOrigin) or not isinstance(sources, list):
         return Origin()
-    named = tuple(str(one)[:SOURCE_CHARACTERS] for one in cast(list[Any], sources)[:MOST_SOURCES])
+    named = tuple(
+        str(source)[:SOURCE_CHARACTERS] for source in cast(list[Any], sources)[:MOST_SOURCES]
+    )
     hashes = cast(dict[str, Any], files) if isinstance(files, dict) else {}
-    known = {path: value for path, value in hashes.items() if isinstance(value, str)}
-    return Origin(how, named, str(said.get("revision", "")), known)
+    file_hashes = {path: value for path, value in hashes.items() if isinstance(value, str)}
+    return Origin(how, named, str(content.get("revision", "")), file_hashes)
 
 
 def note_origin(folder: Path, origin: Origin) -> None:
-    """Note in a folder where its model comes from. Raises OSError."""
-    said = {**origin._asdict(), "files": dict(origin.files)}
-    (folder / ORIGIN_FILE).write_text(json.dumps(said))
+    """Record the origin of a folder's model. Raises OSError."""
+    content = {**origin._asdict(), "files": dict(origin.files)}
+    (folder / ORIGIN_FILE).write_text(json.dumps(content))

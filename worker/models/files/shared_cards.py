@@ -1,5 +1,5 @@
-"""What the cards of all models on a disk say together: names that would mean two models, and how
-much of them goes to all nodes.
+"""Resolve conflicts between the cards of all models on a disk: duplicate names, and the total size
+that goes to all nodes.
 
 Pure.
 """
@@ -13,16 +13,16 @@ from bus.wire.ids import ModelId
 from worker.models.passed_over import Unfit
 
 ALL_SAID_BYTES = 256 << 10
-"""What all cards of a node may say to requests."""
+"""Total limit of a node's cards for requests."""
 
 
 def reconciled(
     cards: Mapping[ModelId, ModelCard],
 ) -> tuple[dict[ModelId, ModelCard], list[tuple[ModelId, Unfit]]]:
-    """Return the cards without names that another model has, and without what is too much, and what
-    is said of each. Models go in the order of their names."""
-    found: dict[ModelId, ModelCard] = {}
-    said: list[tuple[ModelId, Unfit]] = []
+    """Return the cards without names that another model has and without what exceeds the limit, and
+    the notices about both. Models go in the order of their names."""
+    accepted: dict[ModelId, ModelCard] = {}
+    notices: list[tuple[ModelId, Unfit]] = []
     owners: dict[str, ModelId] = {name.casefold(): name for name in cards}
     left = ALL_SAID_BYTES
     for model in sorted(cards):
@@ -33,15 +33,18 @@ def reconciled(
             if owner == model:
                 aliases.append(alias)
             else:
-                why = f"card.toml: the alias {alias} has no effect, for it means {owner}"
-                said.append((model, Unfit("alias_taken", why, "choose another name")))
+                why = f"card.toml: the alias {alias} has no effect; it is already used by {owner}"
+                notices.append((model, Unfit("alias_taken", why, "choose another name")))
         defaults = card.defaults
         left -= 0 if defaults is None else defaults.size_bytes
         if defaults is not None and left < 0:
-            why = f"card.toml: the cards here say more than {ALL_SAID_BYTES >> 10} KiB to requests"
-            said.append((model, Unfit("no_effect", why, "shorten them; this one's has no effect")))
+            why = (
+                f"card.toml: the cards of this node exceed {ALL_SAID_BYTES >> 10} KiB in "
+                "total, so this one has no effect"
+            )
+            notices.append((model, Unfit("no_effect", why, "shorten the cards")))
             defaults = None
         if tuple(aliases) != card.aliases or defaults is not card.defaults:
             card = card.model_copy(update={"aliases": tuple(aliases), "defaults": defaults})
-        found[model] = card
-    return found, said
+        accepted[model] = card
+    return accepted, notices
