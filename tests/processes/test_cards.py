@@ -177,7 +177,7 @@ def test_a_hub_is_searched_and_what_is_here_is_told(
     busy = first.http.get("/models/search?query=qwen3")
     assert (busy.status_code, busy.headers["retry-after"]) == (429, "30"), busy.text
     typed = first.shoal("search", "qwen3")
-    assert typed.returncode == 5 and "asked too often" in typed.stderr
+    assert typed.returncode == 5 and "limits the rate" in typed.stderr
 
 
 @pytest.mark.parametrize("line", examples("search"))

@@ -120,7 +120,7 @@ def test_two_nodes_that_are_asked_at_once_fetch_a_model_once(
     assert (events[-1]["status"], events[-1]["sources"]) == ("copying", [fetched])
     name = next(n.env["SHOAL_NODE_NAME"] for n in nodes if n.node_id() == fetched)
     notes = {event["note"] for event in events}
-    assert f"{name} fetches it; it will be copied from there" in notes, notes
+    assert f"{name} is downloading it; this node copies it from there" in notes, notes
 
 
 def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, Node]) -> None:

@@ -130,7 +130,7 @@ def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: H
     answer = node.shoal("run", REPOSITORY, "What is shoal?", "--temperature", "0")
     assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
     again = node.shoal("pull", REPOSITORY, "--json")
-    assert json.loads(again.stdout)["note"] == "it is here already"
+    assert json.loads(again.stdout)["note"] == "it is already on this node"
 
 
 @pytest.mark.proof
@@ -168,7 +168,7 @@ def test_a_dry_run_fetches_no_weights_and_says_where_a_model_would_fit(
     assert node.shoal("pull", "someone/fits").returncode == 0
     here = json.loads(node.shoal("pull", "someone/fits", "--dry-run", "--json").stdout)
     placed = json.loads(node.shoal("place", "someone/fits", "--dry-run", "--json").stdout)
-    assert here["note"] == "it is here already" and here["fetch_bytes"] == 0
+    assert here["note"] == "it is already on this node" and here["fetch_bytes"] == 0
     assert here["bill"]["need_bytes"] == placed["chosen"]["need_bytes"]
     assert here["bill"]["kv_bytes"] == plan["bill"]["kv_bytes"] > 0
     assert abs(here["bill"]["need_bytes"] / plan["bill"]["need_bytes"] - 1) < 0.01
@@ -257,13 +257,13 @@ def test_what_cannot_be_reckoned_is_said_and_pulled(node: Node, hub: HubServer) 
     pulled = node.shoal("pull", "someone/strange")
     assert "without knowing whether it fits: mlx-lm" in pulled.stderr
     assert weights_sent(hub) == len(files["model.safetensors"])
-    assert "is no model that can be run here" in pulled.stderr
+    assert "but this node cannot run it" in pulled.stderr
 
 
 def test_each_line_of_the_page_runs_as_printed(node: Node) -> None:
     said = [node.shoal(*shlex.split(line)[1:]) for line in examples("pull")]
     assert said and all(one.returncode == 0 for one in said), said
-    assert f"stands for {OTHER}" in said[0].stderr and "here already" in said[1].stdout
+    assert f"stands for {OTHER}" in said[0].stderr and "already on this node" in said[1].stdout
 
 
 def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub: HubServer) -> None:
@@ -309,7 +309,7 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
             lambda shown: "someone/slow" in shown.stdout + shown.stderr,
             "`ps` tells of it",
         )
-        eventually(lambda: "it is being pulled" in node.shoal("ls").stderr, 20, "that it comes")
+        eventually(lambda: "it is being downloaded" in node.shoal("ls").stderr, 20, "that it comes")
         for words in (("rm", "someone/slow"), ("rm", "someone/slow", "--everywhere")):
             kept = answered(
                 lambda words=words: node.shoal(*words),
@@ -332,7 +332,9 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
     models = node.home / "data" / "models"
     assert not (models / "someone" / "slow").exists()
     eventually(
-        lambda: "its pull did not end" in node.shoal("ls").stderr, 20, "what came is told with why"
+        lambda: "its download is incomplete" in node.shoal("ls").stderr,
+        20,
+        "what came is told with why",
     )
     eventually(
         lambda: "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr,

@@ -210,7 +210,7 @@ def test_a_post_to_a_model_of_the_store_has_a_node_get_it(nodes: tuple[Node, Nod
     assert told.json()["status"] == "done" and told.json()["sources"] == [first.node_id()]
     assert same(first, second, A)
     here = first.http.post(f"/store/models/{A}")
-    assert here.status_code == 200 and "is here already" in here.text
+    assert here.status_code == 200 and "is already on this node" in here.text
     for name, status in (("no-repository", 400), ("no/where", 409), ("", 404)):
         refused = first.http.post(f"/store/models/{name}")
         assert refused.status_code == status, refused.text

@@ -1,7 +1,7 @@
-"""Talks to a hub of models: gets a model from the internet to this node's disk, when asked to.
+"""Talks to a model hub: downloads a model to this node's disk on request.
 
-`pulls` is the worker's side; the bytes pass through a process of their own (`__main__`), so that
-neither the worker's loop nor its memory know of them. `listing`, `files`, `patience` and `claims`
+`pulls` is the worker's side. The bytes pass through a process of their own (`__main__`), so that
+they use neither the worker's loop nor its memory. `listing`, `files`, `patience` and `claims`
 decide, and are pure.
 """
 

@@ -1,8 +1,8 @@
 """Talks to the worker that started it: pulls one model, `python -P -m worker.pulling`.
 
-The first line of its input is the order, in JSON, a further one has a pull that holds go on; the
-end of its input is that of the pull, so that it never outlives its worker. Each line of its output
-is how far it is (`PullState`).
+The first line of its input is the order, in JSON; a further line resumes a held pull. The end of
+its input ends the pull, so it never outlives its worker. Each line of its output is its progress
+(`PullState`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _tell(state: PullState) -> None:
 
 
 def program() -> NoReturn:
-    """Pull what is ordered, tell how it ended, and end the process with all that it does."""
+    """Run the order, report its result, and end the process with all its threads."""
     log_strays(Log(node="", process="worker"))
     order = order_of(json.loads(sys.stdin.buffer.readline()))
     goes = threading.Event()

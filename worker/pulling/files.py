@@ -1,9 +1,9 @@
-"""Which bytes of the files of a pull are here, which are to be asked for next, and which are right.
+"""Track the bytes of a pull's files: which are here, which to request next, and which are verified.
 
-Pure. A file is asked for in runs of pieces, each piece given out once until it landed or was put
-back; of a hub that knows no ranges each file is asked for by one who takes all of it as it comes.
-Its hash is known of the whole file alone: one whose hash is wrong is forgotten and fetched
-again, once; the second time the pull fails. Small files come first, each from its beginning.
+Pure. A file is requested in runs of pieces; each piece is handed out once until it arrives or is
+put back. If a hub does not support ranges, one reader takes each whole file as it comes. Only the
+whole file's hash is known. A file with a wrong hash is discarded and fetched again, once; the
+second time the pull fails. Small files come first, each from its beginning.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from worker.models.manifest import piece_count
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 RUN_PIECES = 64
-"""Pieces that one question asks for at most."""
+"""Maximum pieces per request."""
 MOST_SPOILT = 2
 LANDED, GIVEN, MISSING = 1, 2, 0
 
 
 @dataclass(frozen=True, slots=True)
 class PieceRun:
-    """The pieces of a file from `first` on, up to and without `last`; `begin` and `end` are the
-    same in bytes. `spoilt` is how often the file had been found wrong when they were given out.
-    `streams`: all that is missing of the file is given out with them, and nothing more of it until
-    they are put back."""
+    """The pieces of a file from `first` up to, not including, `last`; `begin` and `end` are the
+    same in bytes. `spoilt` counts wrong hashes of the file before they were handed out. `streams`:
+    they include everything missing of the file, and nothing more of it is handed out until they are
+    put back."""
 
     path: str
     first: int
@@ -38,10 +38,11 @@ class PieceRun:
 
 
 class PullFiles:
-    """The files of one listing. `have` holds of each file a byte a piece, 1 where it lies here;
-    `checked` are those whose hash was found right.
+    """The files of one listing. `have` has a byte per piece of each file, 1 if it is here;
+    `checked` are the files with a verified hash.
 
-    Invariant: `done_bytes` sums up what landed, and `checked` files have landed whole.
+    Invariant: `done_bytes` is the sum of arrived pieces, and `checked` files have arrived
+    completely.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class PullFiles:
         self.refusal: PullFailed | None = None
         self.total_bytes = listing.total_bytes
         self.done_bytes = 0
-        self._files = {one.path: one for one in listing.files}
+        self._files = {listed.path: listed for listed in listing.files}
         self._order = sorted(self._files, key=lambda path: (self._files[path].size_bytes, path))
         self._pieces: dict[str, bytearray] = {}
         self._checked: set[str] = set()
@@ -62,25 +63,25 @@ class PullFiles:
 
     def _begin(self, file: HubFile, have: bytes, is_checked: bool) -> None:
         count = piece_count(file.size_bytes)
-        known = bytearray(1 if one == LANDED else MISSING for one in have)
-        known = known if len(known) == count else bytearray(count)
-        self._pieces[file.path] = known
-        self.done_bytes += sum(self._length(file, n) for n, one in enumerate(known) if one)
-        if is_checked and known.count(LANDED) == count:
+        landed = bytearray(1 if mark == LANDED else MISSING for mark in have)
+        landed = landed if len(landed) == count else bytearray(count)
+        self._pieces[file.path] = landed
+        self.done_bytes += sum(self._length(file, n) for n, mark in enumerate(landed) if mark)
+        if is_checked and landed.count(LANDED) == count:
             self._checked.add(file.path)
 
     @property
     def complete(self) -> bool:
-        """Return whether every file is here and was found right."""
+        """Return whether every file is here and verified."""
         return len(self._checked) == len(self._files)
 
     @property
     def landed(self) -> bool:
-        """Return whether all bytes are here, right or not."""
+        """Return whether all bytes are here, verified or not."""
         return self.done_bytes == self.total_bytes
 
     def next(self) -> PieceRun | None:
-        """Return what to ask for next; None where nothing is left to give out."""
+        """Return the next run to request; None if nothing is left to hand out."""
         for path in self._order:
             pieces = self._pieces[path]
             first = pieces.find(MISSING)
@@ -98,29 +99,30 @@ class PullFiles:
         return None
 
     def stream(self, run: PieceRun) -> PieceRun | None:
-        """Take in that the hub answered with the whole file. Return what to take of that: all that
-        is missing; None where another one streams the file already."""
+        """Record that the hub answered with the whole file. Return the run to take from it:
+        everything missing; None if another reader already streams the file."""
         self._has_ranges = False
         return None if run.path in self._streamed else self._stream(run.path, 0)
 
     def wants(self, path: str, index: int) -> bool:
-        """Return whether a piece is not here yet."""
+        """Return whether a piece is missing."""
         return self._pieces[path][index] != LANDED
 
     def has_all(self, path: str) -> bool:
-        """Return whether a file is here whole, right or not."""
+        """Return whether a file is completely here, verified or not."""
         return self._pieces[path].count(LANDED) == len(self._pieces[path])
 
     def take(self, path: str, index: int) -> None:
-        """Take in that a piece which was given out is on the disk."""
+        """Record that a handed-out piece is on the disk."""
         pieces = self._pieces[path]
         if pieces[index] != LANDED:
             pieces[index] = LANDED
             self.done_bytes += self._length(self._files[path], index)
 
     def put_back(self, run: PieceRun) -> None:
-        """Put back what of a run has not landed: it is given out again. Of one that had landed
-        before its file was found wrong nothing is put back: others may have its pieces by now."""
+        """Put back the missing pieces of a run, so that they are handed out again. If the run is
+        older than a wrong hash of its file, nothing is put back: others may have its pieces by
+        now."""
         if run.streams:
             self._streamed.discard(run.path)
         if run.spoilt != self._spoilt.get(run.path, 0):
@@ -131,18 +133,18 @@ class PullFiles:
                 pieces[index] = MISSING
 
     def hashable(self, path: str) -> int:
-        """Return how many bytes of a file are here from its beginning on, without a gap."""
+        """Return how many bytes of a file are here from its beginning, without a gap."""
         pieces = self._pieces[path]
         gaps = (at for at in (pieces.find(MISSING), pieces.find(GIVEN)) if at >= 0)
         return min(self._files[path].size_bytes, min(gaps, default=len(pieces)) * PIECE_BYTES)
 
     def unchecked(self) -> list[HubFile]:
-        """Return the files that were not found right yet, those first that come first."""
+        """Return the files not verified yet, in order."""
         return [self._files[path] for path in self._order if path not in self._checked]
 
     def check(self, path: str, digest: str) -> bool:
-        """Take in the hash of a file that landed whole; returns whether it is right. A wrong one's
-        pieces are missing again, or, the second time, the pull has failed."""
+        """Record the hash of a completely arrived file; return whether it is right. If it is wrong,
+        its pieces are missing again, or, the second time, the pull fails."""
         file = self._files[path]
         if digest == file.digest:
             self._checked.add(path)
@@ -150,8 +152,9 @@ class PullFiles:
         self._spoilt[path] = self._spoilt.get(path, 0) + 1
         if self._spoilt[path] >= MOST_SPOILT:
             text = (
-                f"{path} came {MOST_SPOILT} times with another hash than the hub lists "
-                f"({digest[:12]}, not {file.digest[:12]}): spoilt on its way, or the list is wrong"
+                f"{path} arrived {MOST_SPOILT} times with a hash that differs from "
+                f"the hub's list ({digest[:12]}, not {file.digest[:12]}): it was "
+                "corrupted on its way, or the list is wrong"
             )
             self.refusal = self.refusal or PullFailed("spoilt", text)
         self.done_bytes -= file.size_bytes

@@ -1,8 +1,8 @@
-"""Talks to a hub through `huggingface_hub`, and is its only home: what a repository has, and where.
+"""Talks to a hub through `huggingface_hub`, and is the only user of it: the contents and addresses
+of repositories.
 
-That library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_OFFLINE)
-and finds the token that `hf auth login` left. Nothing is downloaded by it. What a hub answers is
-bounded.
+The library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_OFFLINE)
+and finds the token of `hf auth login`. It downloads nothing. Answers of a hub are limited.
 """
 
 from __future__ import annotations
@@ -40,40 +40,40 @@ from worker.pulling.searching import HubModel
 LIST_S = 20.0
 LIST_WHOLE_S = 60.0
 MAX_LISTING_BYTES = 32 << 20
-OFFLINE = "HF_HUB_OFFLINE is set: nothing is asked of a hub"
+OFFLINE = "HF_HUB_OFFLINE is set: shoal does not contact the hub"
 SHOWN: tuple[ExpandModelProperty_T, ...] = (
     "config", "downloads", "gated", "lastModified", "library_name", "likes", "pipeline_tag",
     "safetensors", "tags",
 )  # fmt: skip
-"""What a search asks of each model."""
+"""The fields that a search requests of each model."""
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """An answer that ends with an error where it is too long, or takes too long."""
+    """An answer that fails if it is too long or takes too long."""
 
     def __init__(self, stream: httpx2.SyncByteStream) -> None:
         self._stream = stream
         self._ends_at = time.monotonic() + LIST_WHOLE_S
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield what comes."""
+        """Yield the bytes."""
         count = 0
         for part in self._stream:
             count += len(part)
             if count > MAX_LISTING_BYTES:
-                text = f"the hub's list has over {MAX_LISTING_BYTES >> 20} MiB"
+                text = f"the hub's list is larger than {MAX_LISTING_BYTES >> 20} MiB"
                 raise PullFailed("changed", text)
             if time.monotonic() > self._ends_at:
-                raise unreachable(f"its list took over {LIST_WHOLE_S:g} s")
+                raise unreachable(f"its list took more than {LIST_WHOLE_S:g} s")
             yield part
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._stream.close()
 
 
 class _BoundedTransport(httpx2.HTTPTransport):
-    """Connections whose answers are bounded, compressed or not: a list is asked for as it is."""
+    """Connections with limited answers. Lists are requested uncompressed."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the answer to a request."""
@@ -81,18 +81,18 @@ class _BoundedTransport(httpx2.HTTPTransport):
         answer = super().handle_request(request)
         if answer.headers.get("content-encoding", "identity") != "identity":
             answer.close()
-            raise PullFailed("changed", "the hub packs its list, which was not asked for")
+            raise PullFailed("changed", "the hub compressed its list without being asked to")
         if isinstance(answer.stream, httpx2.SyncByteStream):
             answer.stream = _Bounded(answer.stream)
         return answer
 
 
 class _SearchTransport(_BoundedTransport):
-    """Connections for a search, which a person waits for: what fails is told at once, where
-    `huggingface_hub` would ask again for minutes."""
+    """Connections for a search, which a person waits for: errors are reported at once, where
+    `huggingface_hub` would retry for minutes."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the answer to a request. Raises PullFailed for any but a good one."""
+        """Return the answer to a request. Raises PullFailed for any error status."""
         address = f"{request.url.scheme}://{request.url.netloc.decode()}"
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), LIST_S)
         try:
@@ -117,7 +117,7 @@ def _client() -> httpx2.Client:
 
 
 class Hub:
-    """The hub that this process's environment names."""
+    """The hub of this process's environment."""
 
     def __init__(self) -> None:
         set_client_factory(_client)
@@ -125,13 +125,13 @@ class Hub:
         self._api = HfApi(library_name="shoal")
 
     def headers(self) -> dict[str, str]:
-        """Return what requests to the hub carry: who asks."""
+        """Return the headers of requests to the hub: user agent and token."""
         made: dict[str, str] = build_hf_headers(library_name="shoal")
         return made
 
     def list(self, model: ModelId, revision: str) -> HubListing:
-        """Return what is taken of a repository, at a branch, tag or commit ("": the newest). Raises
-        PullFailed."""
+        """Return the needed files of a repository, at a branch, tag or commit ("": the newest).
+        Raises PullFailed."""
         if constants.is_offline_mode():
             raise PullFailed("offline", OFFLINE)
         try:
@@ -146,7 +146,9 @@ class Hub:
         except RevisionNotFoundError:
             raise no_revision(model, revision, self.address) from None
         except HFValidationError as error:
-            raise PullFailed("bad_name", f"{model} is no name of a repository: {error}") from None
+            raise PullFailed(
+                "bad_name", f"{model} is not a valid repository name: {error}"
+            ) from None
         except HfHubHTTPError as error:
             answer = error.response
             raise failure_of(
@@ -155,27 +157,29 @@ class Hub:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise unreachable(f"{self.address}: {error or type(error).__name__}") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            text = f"what {self.address} says of {model} cannot be read: {type(error).__name__}"
+            text = (
+                f"cannot parse the answer of {self.address} about {model}: {type(error).__name__}"
+            )
             raise PullFailed("changed", text) from None
         listed = [
             ListedFile(
-                str(one.rfilename),
-                one.size if one.lfs is None else one.lfs.size,
-                None if one.lfs is None else str(one.lfs.sha256),
-                one.blob_id,
+                str(sibling.rfilename),
+                sibling.size if sibling.lfs is None else sibling.lfs.size,
+                None if sibling.lfs is None else str(sibling.lfs.sha256),
+                sibling.blob_id,
             )
-            for one in info.siblings or ()
+            for sibling in info.siblings or ()
         ]
         return listing_of(model, str(info.sha), listed)
 
     def search(self, words: str, author: str, tag: str, most: int) -> list[HubModel]:
-        """Return the models with a tag whose names hold the words, most downloads first. Raises
+        """Return the models with a tag whose names contain the words, most downloads first. Raises
         PullFailed."""
         if constants.is_offline_mode():
             raise PullFailed("offline", OFFLINE)
         set_client_factory(_search_client)
         try:
-            found = list(
+            results = list(
                 self._api.list_models(
                     search=words or None,
                     author=author or None,
@@ -188,19 +192,19 @@ class Hub:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise unreachable(f"{self.address}: {error or type(error).__name__}") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            text = f"what {self.address} found cannot be read: {type(error).__name__}"
+            text = f"cannot parse the search results of {self.address}: {type(error).__name__}"
             raise PullFailed("changed", text) from None
-        return [_hub_model(one) for one in found]
+        return [_hub_model(result) for result in results]
 
     def url_of(self, listing: HubListing, path: str) -> str:
-        """Return where a file of a listing is."""
+        """Return the address of a file in a listing."""
         return hf_hub_url(listing.model, path, revision=listing.commit, endpoint=self.address)
 
 
 def _hub_model(info: ModelInfo) -> HubModel:
-    """Return what a list says of a model, of the types that it should have."""
-    said: Any = info.safetensors.parameters if info.safetensors else {}
-    counts = cast(dict[Any, Any], said) if isinstance(said, dict) else {}
+    """Return a model from a hub's list, with checked types."""
+    parameters: Any = info.safetensors.parameters if info.safetensors else {}
+    counts = cast(dict[Any, Any], parameters) if isinstance(parameters, dict) else {}
     config: Any = vars(info).get("config")
     changed = info.last_modified
     return HubModel(

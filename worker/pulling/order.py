@@ -1,4 +1,4 @@
-"""What one pull is to do, and with what settings a node pulls.
+"""The order of one pull, and a node's pull settings.
 
 Pure: an order is written by the worker and read by the process that pulls.
 """
@@ -16,16 +16,15 @@ from worker.pulling.patience import USUAL_TIMING, PullTiming
 
 CONNECTIONS = 4
 GO = b"go\n"
-"""What is written to a process that holds its pull, to have it go on."""
-HERE_ALREADY = "it is here already"
+"""Written to a process that holds its pull, to resume it."""
+HERE_ALREADY = "it is already on this node"
 USUAL_HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """`models` is the folder that pulled models go to. `offline`: no hub is asked for anything.
-    `float32` and `kv` are how this node has its models in memory. `hub` is the address of the hub
-    that its pulls ask."""
+    """`models` is the folder of pulled models. `offline`: no hub is contacted. `float32` and `kv`
+    are how this node loads its models. `hub` is the address of the hub for pulls."""
 
     models: Path
     offline: bool = False
@@ -36,10 +35,9 @@ class PullSettings:
 
 @dataclass(frozen=True, slots=True)
 class PullOrder:
-    """What to pull, and below which folder it goes. `here` is the folder of a model of this name
-    that lies here already ("": none does); `margin_bytes` of the disk are to stay free. `holds`:
-    once what would come is told, it is waited for the word to go on (`GO`). `float32` and `kv` are
-    how this node has its models in memory."""
+    """What to pull and to which folder. `here` is the folder of an existing model of this name ("":
+    none); `margin_bytes` of the disk stay free. `holds`: after the forecast, wait for `GO`.
+    `float32` and `kv` are how this node loads its models."""
 
     model: ModelId
     revision: str
@@ -53,17 +51,17 @@ class PullOrder:
     kv: KvKind = "full"
 
 
-def order_of(said: dict[str, Any]) -> PullOrder:
-    """Return the order that `dataclasses.asdict` made this of."""
-    timing: dict[str, Any] = said.pop("timing")
-    return PullOrder(**said, timing=PullTiming(**timing))
+def order_of(fields: dict[str, Any]) -> PullOrder:
+    """Return the order from its `dataclasses.asdict` form."""
+    timing: dict[str, Any] = fields.pop("timing")
+    return PullOrder(**fields, timing=PullTiming(**timing))
 
 
 def hub_of(endpoint: str) -> str:
-    """Return the address of the hub that `HF_ENDPOINT` names; empty: the usual one."""
+    """Return the address of the hub in `HF_ENDPOINT`; empty: the default one."""
     return endpoint.rstrip("/")[:2048] or USUAL_HUB
 
 
 def is_repository(model: ModelId) -> bool:
-    """Return whether a name is OWNER/NAME, as a hub's repositories are called."""
+    """Return whether a name has the form OWNER/NAME of a hub's repositories."""
     return is_model_id(model) and model.count("/") == 1 and ":" not in model

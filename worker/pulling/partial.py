@@ -1,8 +1,7 @@
-"""Talks to the disk: where a model that is being pulled grows, until it is whole and right.
+"""Talks to the disk: stores a model that is being pulled until it is complete and verified.
 
-`<models>/.pulling/<owner>--<name>@<commit>/` holds `pull.json` (what it is of), and its files with
-the notes of their pieces (`worker.models.files.growing`). The model is moved into its place in one
-step.
+`<models>/.pulling/<owner>--<name>@<commit>/` has `pull.json` (the model), and its files with the
+record of their pieces (`worker.models.files.growing`). The finished model is renamed into place.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from worker.models.local_models import PULLING
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 KEPT_S = 7 * 24 * 3600.0
-"""A partial model that nobody went on with for so long is removed."""
+"""A partial model without progress for this long is deleted."""
 HASHED_AGAIN_BYTES = 64 << 20
-"""A file of so many bytes, or fewer, is hashed in a moment."""
+"""Files up to this size are hashed quickly."""
 LOCK_S = 10.0
-"""A process of this node that is ending has let go of a partial model within this."""
+"""An ending process of this node releases a partial model within this time."""
 
 
 class Partial:
-    """The partial model of one listing, below the folder of all models; locked for this process
-    until that ends. Raises OSError, and PullFailed where another process has it."""
+    """The partial model of one listing, below the models folder; locked by this process until it
+    ends. Raises OSError, and PullFailed if another process holds it."""
 
     def __init__(self, models: Path, listing: HubListing) -> None:
         self._models = models
         self._listing = listing
         self._folder = partial_folder(models, listing)
         self._name = self._folder.name.removesuffix(f"@{listing.commit}")
-        sizes = {one.path: one.size_bytes for one in listing.files}
+        sizes = {file.path: file.size_bytes for file in listing.files}
         self._files = GrowingFiles(self._folder, sizes)
         self._lock = _locked(self._folder, listing)
 
     def open(self) -> tuple[Mapping[str, bytes], Set[str]]:
-        """Make it, or find what it holds: of each file its pieces, and the files found right. Small
-        ones count as right only once they are hashed again: an earlier process left them, and
-        anything may have written to them since. Large ones do so where they were written to."""
+        """Create it, or find its contents: the pieces of each file, and the verified files. Small
+        files count as verified only after they are hashed again, because anything may have changed
+        them since an earlier process. Large files keep their status unless they were written to."""
         note = {"model": self._listing.model, "digest": self._listing.digest}
         if self._note() != note:
             shutil.rmtree(self._files.files, ignore_errors=True)
@@ -67,15 +66,15 @@ class Partial:
         return have, checked
 
     def path(self, file: HubFile) -> Path:
-        """Return where a file grows."""
+        """Return the path where a file grows."""
         return self._files.path(file.path)
 
     def write(self, file: HubFile, index: int, content: bytes) -> None:
-        """Write a piece, then note that it is there."""
+        """Write a piece, then record it."""
         self._files.write(file.path, index, content)
 
     def found(self, file: HubFile, *, is_right: bool) -> None:
-        """Note that a whole file is right, now synced; or that nothing of it is there."""
+        """Record that a whole file is correct, now synced; or that nothing of it is here."""
         if not is_right:
             self._files.forget(file.path)
             return
@@ -84,13 +83,13 @@ class Partial:
         self._files.found_right(file.path)
 
     def publish(self) -> Path:
-        """Move the model into its place, durably; returns it. Raises OSError, PullFailed."""
+        """Move the model into place, durably; return its folder. Raises OSError, PullFailed."""
         target = self._models / self._listing.model
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_symlink() or (target.exists() and any(target.iterdir())):
-            text = f"{target} is in the way: move it, or remove it with `shoal rm`"
+            text = f"{target} already exists: move it, or remove it with `shoal rm`"
             raise PullFailed("conflict", text)
-        hashes = {one.path: one.digest for one in self._listing.files}
+        hashes = {file.path: file.digest for file in self._listing.files}
         commit = self._listing.commit
         source = f"{self._listing.model}@{commit[:12]}"
         note_origin(self._files.files, Origin("pulled", (source,), commit, hashes))
@@ -110,26 +109,26 @@ class Partial:
 
 
 def partial_folder(models: Path, listing: HubListing) -> Path:
-    """Return where the partial model of a listing grows."""
+    """Return the folder of a listing's partial model."""
     owner, _, name = listing.model.partition("/")
     return models / PULLING / f"{owner}--{name}@{listing.commit}"
 
 
 def pieces_here(models: Path, listing: HubListing) -> Mapping[str, bytes]:
-    """Return of each file of a listing the pieces that an earlier pull left; makes nothing. Raises
-    OSError."""
-    sizes = {one.path: one.size_bytes for one in listing.files}
+    """Return the pieces of each file of a listing that an earlier pull left; creates nothing.
+    Raises OSError."""
+    sizes = {file.path: file.size_bytes for file in listing.files}
     files = GrowingFiles(partial_folder(models, listing), sizes)
     return {path: files.noted(path)[:-1] for path in sizes}
 
 
 def pulled_revision(folder: Path) -> str | None:
-    """Return the commit that the model in a folder was pulled at; None where it was not pulled."""
+    """Return the commit at which the model in a folder was pulled; None if it was not pulled."""
     return origin_of(folder).revision or None
 
 
 def sweep_partial(models: Path, now_wall: float) -> None:
-    """Remove partial models that no pull went on with for a week."""
+    """Delete partial models without progress for a week."""
     with contextlib.suppress(FileNotFoundError):
         for folder in (models / PULLING).iterdir():
             with contextlib.suppress(OSError):
@@ -138,7 +137,7 @@ def sweep_partial(models: Path, now_wall: float) -> None:
 
 
 def _locked(folder: Path, listing: HubListing) -> int:
-    """Make a folder, and lock it until this process ends; returns the lock. Raises OSError,
+    """Make a folder and lock it until this process ends; return the lock. Raises OSError,
     PullFailed."""
     gives_up_at = time.monotonic() + LOCK_S
     while True:
@@ -147,6 +146,8 @@ def _locked(folder: Path, listing: HubListing) -> int:
             if (lock := try_lock(folder)) is not None:
                 return lock
         if time.monotonic() > gives_up_at:
-            text = f"another process of this machine pulls {listing.model} into the same folder"
+            text = (
+                f"another process on this machine is pulling {listing.model} into the same folder"
+            )
             raise PullFailed("conflict", text)
         time.sleep(0.1)

@@ -1,7 +1,7 @@
 """How long a pull waits after a failure, and when it gives up.
 
-Pure: time arrives as `now`. Pauses double while nothing comes; a pause that the hub asks for is
-kept, up to a bound, and does not count as silence. What came forgets all failures.
+Pure: time arrives as `now`. Pauses double while nothing arrives. A pause requested by the hub is
+kept, up to a limit, and does not count as silence. Any arrival resets the failures.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from worker.pulling.listing import PullFailed
 
 @dataclass(frozen=True, slots=True)
 class PullTiming:
-    """Seconds: silence after which a pull gives up, of a hub that has answered once and of one that
-    never has; the first pause and the longest, and the longest that a hub may ask for. `busy`: so
-    many refusals of a busy hub in a row are borne."""
+    """In seconds: the silence after which a pull gives up, for a hub that has answered and for one
+    that never has; the first and the longest pause, and the longest that a hub may request. `busy`:
+    the limit of consecutive refusals by a busy hub."""
 
     silence_s: float = 90.0
     unheard_s: float = 15.0
@@ -29,7 +29,7 @@ USUAL_TIMING = PullTiming()
 
 
 class Patience:
-    """What was borne since something came last."""
+    """The failures since the last arrival."""
 
     def __init__(self, now: float, timing: PullTiming = USUAL_TIMING) -> None:
         self._timing = timing
@@ -41,14 +41,14 @@ class Patience:
         self.last: PullFailed | None = None
 
     def came(self, now: float) -> None:
-        """Take in that something came."""
+        """Record an arrival."""
         self._silent_since_at = max(now, self._silent_since_at)
         self._is_heard = True
         self._failures = self._busy = 0
         self.last = None
 
     def failed(self, failure: PullFailed, now: float) -> PullFailed | None:
-        """Take in a failure: pause, or return with what the pull ends."""
+        """Record a failure: pause, or return the pull's final failure."""
         timing = self._timing
         if not failure.again:
             return failure
@@ -67,12 +67,15 @@ class Patience:
         return self.judge(now)
 
     def judge(self, now: float) -> PullFailed | None:
-        """Return with what the pull ends, where nothing came for too long."""
+        """Return the pull's final failure if nothing arrived for too long."""
         timing, silent_s = self._timing, now - self._silent_since_at
         borne_s = timing.silence_s if self._is_heard else min(timing.unheard_s, timing.silence_s)
         if silent_s < borne_s:
             return None
         if self.last is not None:
             return self.last
-        text = f"the hub sent nothing for {silent_s:.0f} s; what came is kept: pull again to go on"
+        text = (
+            f"the hub sent nothing for {silent_s:.0f} s; the files received so far are "
+            "kept; pull again to resume"
+        )
         return PullFailed("unreachable", text)

@@ -1,7 +1,7 @@
-"""Talks to the processes that pull: starts one for each pull, hears how far it is, ends it.
+"""Talks to the pull processes: starts one per pull, reads its progress, ends it.
 
-A thread waits for each, so that the worker's loop never does. A process whose input ends is gone at
-once, so none outlives its worker.
+A thread waits for each, so that the worker's loop never does. A process ends when its input ends,
+so none outlives its worker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ END_S = 5.0
 QUIET = dict.fromkeys(
     ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1"
 )
-"""Read by `huggingface_hub` when it is imported: bytes come by HTTP, and nothing is told of us."""
+"""Read by `huggingface_hub` on import: bytes come by HTTP, and no telemetry is sent."""
 
 
 class PullProcess:
-    """One process. `state` is what it said last, `ended` whether it will say no more; both may be
+    """One process. `state` is its last message, `ended` whether it is the final one; both may be
     read from any thread."""
 
     def __init__(self, order: PullOrder) -> None:
@@ -41,7 +41,7 @@ class PullProcess:
         self._thread.start()
 
     def go(self) -> None:
-        """Have a pull that holds go on."""
+        """Resume a held pull."""
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -49,7 +49,7 @@ class PullProcess:
                 process.stdin.flush()
 
     def stop(self) -> None:
-        """End it; what came so far stays."""
+        """End it; the files received so far stay."""
         self._stopped.set()
         self._hang_up()
 

@@ -1,10 +1,10 @@
-"""Talks to the bus, to processes that pull and to this node's fetches: the pulls of one worker.
+"""Talks to the bus, to pull processes and to this node's fetches: the pulls of one worker.
 
-A pull is wanted for as long as one of those who asked repeats it; who asks for a model that is
-being pulled joins. A model that another node gives, or fetches (`claims`), is copied from there,
-unless a revision is asked for; where all who wait want a copy, no hub is asked. A pull that all who
-asked have it hold tells what would come, and waits. `Pulls.tick` and `looked` are called by the
-worker; how each pull stands is published.
+A pull lasts while one of its clients repeats the question; a client that asks for a model already
+being pulled joins. A model that another node offers, or fetches (`claims`), is copied from there,
+unless a revision is requested; if all clients want a copy, no hub is contacted. If all clients hold
+the pull, it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`; the state
+of each pull is published.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from worker.transfer.downloads import Downloads
 
 LEASE_S = 10.0
-"""Who has not repeated a question for so long waits no longer."""
+"""A client that has not repeated its question for this long is gone."""
 ENDED_S = 30.0
-"""How a pull ended is told for so long."""
+"""The result of a pull is kept this long."""
 PUBLISH_S = 0.5
 AT_ONCE = 2
-"""Models that are pulled from a hub at a time, and as many that are copied; more wait."""
+"""Concurrent pulls from a hub, and concurrent copies; others wait."""
 GIVER_S = 10.0
-"""The cards of other nodes may be so late: a copy waits so long for a node that gives it."""
+"""Other nodes' cards may be this late: a copy waits this long for a node that offers it."""
 MOST_PULLS = 16
 MOST_QUESTIONS = 64
 YIELDS_BYTES = 64 << 20
-"""A node that has fetched so much goes on, though another that fetches comes before it."""
+"""A node that has fetched this much continues, even if another one has precedence."""
 
 
 @dataclass(slots=True)
 class _Pull:
-    """One pull. `heard` says of each question when it was repeated last; `goes` is set once one of
-    them has it not hold, and `released` once its process was told; `ended_at` is set at the end,
-    `came` once the files are in their place and the disk was not looked at since. `from_hub` are
-    the questions for which a hub may be asked, too. The first was asked at `asked_at`.
-    `standing` is what it is among the pulls of other nodes."""
+    """One pull. `heard` has the last repetition of each question. `goes` is set when a client does
+    not hold it, and `released` when its process was told. `ended_at` is set at the end. `came` is
+    set while the files are in place but the disk was not scanned since. `from_hub` are the
+    questions that allow a hub. The first question came at `asked_at`. `standing` is its relation to
+    other nodes' pulls."""
 
     model: ModelId
     revision: str
@@ -68,16 +68,16 @@ class _Pull:
 
     @property
     def copies(self) -> bool:
-        """Return whether all who wait want it from other nodes alone."""
+        """Return whether all clients want it only from other nodes."""
         return not self.from_hub & self.heard.keys()
 
     def begin(self) -> None:
-        """Let its process fetch, and tell other nodes so."""
+        """Let its process fetch, and announce that to other nodes."""
         self.released = True
         self.standing.begin()
 
     def stop(self, downloads: Downloads) -> None:
-        """End its work; what came stays."""
+        """End its work; the files received so far stay."""
         if self.process is not None:
             self.process.stop()
         if self.state.phase == "copying":
@@ -85,7 +85,7 @@ class _Pull:
 
 
 class Pulls:
-    """The pulls of this node. `here` is what lies on its disk."""
+    """The pulls of this node. `here` are the models on its disk."""
 
     def __init__(
         self, client: BusClient, settings: PullSettings, downloads: Downloads, here: LocalModels
@@ -100,7 +100,9 @@ class Pulls:
         self._published_at = client.reactor.now()
         client.hear(f"pull.asked.{client.speaker.node}", self._asked)
         now = client.reactor.now
-        client.hear("reading.pulls", lambda _, told: self._claims.heard(told.message, now()))
+        client.hear(
+            "reading.pulls", lambda _, envelope: self._claims.heard(envelope.message, now())
+        )
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -112,82 +114,85 @@ class Pulls:
         self._publish(now)
 
     def came(self) -> list[ModelId]:
-        """Return the models that came and were not looked for on the disk yet."""
+        """Return the models that arrived and were not scanned yet."""
         return [pull.model for pull in self._live() if pull.came]
 
     def looked(self, came: Collection[ModelId]) -> None:
-        """Take in that the disk was looked at: what had come before the look began, `came`, has to
-        be among the models now."""
+        """Record a scan of the disk: the models `came`, which had arrived before the scan began,
+        must be among the models now."""
         for pull in self._live():
             if not pull.came or pull.model not in came:
                 continue
             if pull.model in self._here.cards:
                 self._end(pull, "done", pull.state.note)
                 continue
-            found = [one for one in self._here.passed_over if one.name == pull.model]
-            said = "; ".join(f"{one.why} ({one.remedy})" for one in found)
-            text = f"{pull.model} was pulled, and is no model that can be run here: {said}"
+            notices = [notice for notice in self._here.passed_over if notice.name == pull.model]
+            why = "; ".join(f"{notice.why} ({notice.remedy})" for notice in notices)
+            text = f"{pull.model} was pulled, but this node cannot run it: {why}"
             self._fail(pull, "unfit", text)
 
     def close(self) -> None:
-        """End all; what came stays."""
+        """End all; the files received so far stay."""
         for pull in self._live():
             pull.stop(self._downloads)
 
     # --- who asks ---
 
     def _asked(self, _topic: str, envelope: Envelope) -> None:
-        asked = envelope.message
-        if not isinstance(asked, PullAsked):
+        question = envelope.message
+        if not isinstance(question, PullAsked):
             return
         now = self._client.reactor.now()
-        known = next((p for p in self._pulls if asked.question in p.heard), None)
-        if known is not None:
-            known.heard[asked.question] = now
-            known.goes = known.goes or not (asked.holds or asked.leaves)
-            if asked.leaves and known.ended_at is None:
-                del known.heard[asked.question]
-        elif not asked.leaves:
-            self._take(asked, now)
+        joined = next((p for p in self._pulls if question.question in p.heard), None)
+        if joined is not None:
+            joined.heard[question.question] = now
+            joined.goes = joined.goes or not (question.holds or question.leaves)
+            if question.leaves and joined.ended_at is None:
+                del joined.heard[question.question]
+        elif not question.leaves:
+            self._take(question, now)
 
-    def _take(self, asked: PullAsked, now: float) -> None:
-        """Join a pull of that model, begin one, or refuse it."""
+    def _take(self, question: PullAsked, now: float) -> None:
+        """Join the pull of that model, begin one, or refuse it."""
         live = self._live()
-        may_be_asked = asked.copies or is_repository(asked.model)
-        same = next((pull for pull in live if pull.model == asked.model), None)
+        may_be_asked = question.copies or is_repository(question.model)
+        same = next((pull for pull in live if pull.model == question.model), None)
         if (
             same is not None
-            and same.revision == asked.revision
+            and same.revision == question.revision
             and len(same.heard) < MOST_QUESTIONS
             and may_be_asked
         ):
-            same.heard[asked.question] = now
-            same.goes = same.goes or not asked.holds
-            if not asked.copies:
-                same.from_hub.add(asked.question)
+            same.heard[question.question] = now
+            same.goes = same.goes or not question.holds
+            if not question.copies:
+                same.from_hub.add(question.question)
             return
-        state = PullState(model=asked.model, phase="waiting")
-        pull = _Pull(asked.model, asked.revision, state, {asked.question: now})
-        pull.goes, pull.asked_at = not asked.holds, now
-        if not asked.copies:
-            pull.from_hub.add(asked.question)
+        state = PullState(model=question.model, phase="waiting")
+        pull = _Pull(question.model, question.revision, state, {question.question: now})
+        pull.goes, pull.asked_at = not question.holds, now
+        if not question.copies:
+            pull.from_hub.add(question.question)
         self._pulls.append(pull)
         if not may_be_asked:
-            text = f"{asked.model} is no name of a repository: it is OWNER/NAME"
+            text = f"{question.model} is not a repository name of the form OWNER/NAME"
             self._fail(pull, "bad_name", text)
-        elif same is not None and same.revision != asked.revision:
+        elif same is not None and same.revision != question.revision:
             other = same.revision or "the newest"
-            text = f"{asked.model} is being pulled at another revision ({other})"
+            text = f"{question.model} is already being pulled at another revision ({other})"
             self._fail(pull, "conflict", text)
         elif same is not None or len(live) >= MOST_PULLS:
-            text = f"this node has {MOST_PULLS} pulls open, or {MOST_QUESTIONS} wait for this one"
+            text = (
+                f"too many pulls: this node allows {MOST_PULLS} open pulls and "
+                f"{MOST_QUESTIONS} clients per pull"
+            )
             self._fail(pull, "busy", text)
 
     def _expire(self, pull: _Pull, now: float) -> None:
-        """Stop a pull for which no client waits any more."""
+        """Stop a pull whose clients are gone."""
         pull.heard = {q: at for q, at in pull.heard.items() if now - at < LEASE_S}
         if not pull.heard and not pull.came:
-            self._client.log.info("stops a pull that nobody waits for", model=pull.model)
+            self._client.log.info("stopped a pull that no client waits for", model=pull.model)
             pull.stop(self._downloads)
             self._pulls.remove(pull)
 
@@ -203,7 +208,7 @@ class Pulls:
             self._start(pull, now)
 
     def _start(self, pull: _Pull, now: float) -> None:
-        """Begin, by the shortest way that there is, unless it has to wait."""
+        """Begin by the shortest way, unless it must wait."""
         is_here = pull.model in self._here.cards
         if is_here and not pull.revision:
             self._end(pull, "done", note=HERE_ALREADY)
@@ -213,13 +218,13 @@ class Pulls:
                 return
             if givers := self._downloads.givers(pull.model, now):
                 if not pull.goes:
-                    told = {"forecast": PullForecast(), "sources": givers}
-                    pull.state = pull.state.model_copy(update=told)
+                    facts = {"forecast": PullForecast(), "sources": givers}
+                    pull.state = pull.state.model_copy(update=facts)
                     return
-                if sum(one.state.phase == "copying" for one in self._live()) >= AT_ONCE:
+                if sum(other.state.phase == "copying" for other in self._live()) >= AT_ONCE:
                     return
                 self._downloads.hold(pull.model, now)
-                self._client.log.info("copies a model that it is to pull", model=pull.model)
+                self._client.log.info("copying a model from another node", model=pull.model)
                 pull.state = PullState(model=pull.model, phase="copying", sources=givers)
                 pull.standing.withdraw()
                 return
@@ -230,7 +235,10 @@ class Pulls:
             pass
         elif self._settings.offline:
             why = pull.standing.left
-            text = f"offline = true: this node asks no hub, and no other node gives {pull.model}"
+            text = (
+                "offline = true: this node does not contact a hub, and no other node "
+                f"offers {pull.model}"
+            )
             self._fail(pull, "offline", f"{text}{why and f': {why}'}")
         elif not _has_turn(pull, self._live()):
             pull.standing.withdraw()
@@ -238,10 +246,10 @@ class Pulls:
             self._pull(pull)
 
     def _release(self, pull: _Pull, process: PullProcess, now: float) -> None:
-        """Have a pull that told what would come go on, once it may. Where it has no turn yet, or
-        another node fetches the model, its process ends, and a new one begins when it may."""
-        fetches, told = pull.released, pull.state.forecast is not None
-        if pull.ended_at is not None or pull.came or not pull.goes or not (fetches or told):
+        """Resume a held pull when it may run. If it has no turn yet, or another node fetches the
+        model, its process ends, and a new one starts later."""
+        fetches, has_forecast = pull.released, pull.state.forecast is not None
+        if pull.ended_at is not None or pull.came or not pull.goes or not (fetches or has_forecast):
             return
         if fetches and not _yields(pull.state):
             return
@@ -262,15 +270,15 @@ class Pulls:
         pull.process, pull.released = None, False
 
     def _follows(self, pull: _Pull, now: float) -> bool:
-        """Return whether another node fetches the model, to be copied from there; say so."""
+        """Return whether another node fetches the model, to be copied from there; report it."""
         if pull.revision or pull.no_copy or pull.model in self._here.cards:
             return False
         cards = self._downloads.elsewhere(now).cards
-        told = self._claims.followed(pull.model, pull.standing, cards, now)
-        if told is None and pull.process is None and (left := pull.standing.left):
+        state = self._claims.followed(pull.model, pull.standing, cards, now)
+        if state is None and pull.process is None and (left := pull.standing.left):
             pull.state = PullState(model=pull.model, phase="waiting", note=left)
-        pull.state = told or pull.state
-        return told is not None
+        pull.state = state or pull.state
+        return state is not None
 
     def _claimed(self, pull: _Pull, now: float) -> bool:
         """Claim a model for this node, and return whether it may fetch it now."""
@@ -291,11 +299,11 @@ class Pulls:
         )
         if pull.goes:
             pull.begin()
-        self._client.log.info("pulls a model", model=pull.model, revision=pull.revision)
+        self._client.log.info("pulling a model", model=pull.model, revision=pull.revision)
         pull.process = PullProcess(order)
 
     def _heard(self, pull: _Pull, process: PullProcess) -> None:
-        """Take in what a process said last."""
+        """Take the last message of a process."""
         has_ended, state = process.ended, process.state
         if state is not None and state.phase == "done":
             pull.came = True
@@ -304,27 +312,27 @@ class Pulls:
             pull.state = state
             self._fail(pull, state.reason or "broken", state.message)
         elif has_ended:
-            self._fail(pull, "broken", "the process that pulled ended; see `shoal logs worker`")
+            self._fail(pull, "broken", "the pull process ended; see `shoal logs worker`")
         elif state is not None:
             pull.state = state
 
     def _copied(self, pull: _Pull) -> None:
-        """Take in how far a copy from other nodes is; where it fails, the hub is asked."""
+        """Take the progress of a copy from other nodes; if it fails, use the hub."""
         if pull.model in self._here.cards:
             self._downloads.let_go(pull.model)
             self._end(pull, "done")
             return
         now = self._client.reactor.now()
-        known = self._downloads.elsewhere(now).fetches.get(pull.model)
+        outcome = self._downloads.elsewhere(now).fetches.get(pull.model)
         reading = self._downloads.reading_of(pull.model)
-        if isinstance(known, Refusal):
+        if isinstance(outcome, Refusal):
             self._downloads.let_go(pull.model)
             pull.no_copy = True
-            note = f"no node could give it ({known.message})"
-            note += "" if pull.copies else "; the hub is asked"
+            note = f"no node could provide it ({outcome.message})"
+            note += "" if pull.copies else "; trying the hub"
             pull.state = PullState(model=pull.model, phase="waiting", note=note)
-            if known.reason == "disk_full":
-                self._fail(pull, "disk_full", known.message)
+            if outcome.reason == "disk_full":
+                self._fail(pull, "disk_full", outcome.message)
         elif reading is None or reading.phase == "done":
             self._downloads.hold(pull.model, now)
         else:
@@ -361,12 +369,12 @@ class Pulls:
         return [pull for pull in self._pulls if pull.ended_at is None]
 
     def _publish(self, now: float) -> None:
-        """Publish when more than a figure has changed, and twice a second while there are any."""
+        """Publish when more than numbers changed, and twice a second while there are pulls."""
         pulls = tuple(
-            one.state.model_copy(
-                update={"questions": tuple(one.heard), "claim": one.standing.claim}
+            pull.state.model_copy(
+                update={"questions": tuple(pull.heard), "claim": pull.standing.claim}
             )
-            for one in self._pulls
+            for pull in self._pulls
         )
         if list(map(_mark, pulls)) != list(map(_mark, self._published)) or (
             self._live() and now - self._published_at >= PUBLISH_S
@@ -377,24 +385,24 @@ class Pulls:
 
 
 def _no_giver(pull: _Pull, now: float) -> str | None:
-    """Return why no other node gives what is to come from one; None while one may yet."""
+    """Return why no other node offers the model; None while one still may."""
     if not pull.no_copy and now - pull.asked_at <= GIVER_S:
         return None
-    return pull.state.note or "no other node that is here gives it"
+    return pull.state.note or "no other connected node offers it"
 
 
 def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
-    """Return whether a pull may have a process: those that hold take no turn of the others."""
-    busy = [one for one in live if one.process is not None and one is not pull]
-    return sum(one.released == pull.goes for one in busy) < AT_ONCE
+    """Return whether a pull may have a process: held ones take no turn from others."""
+    busy = [other for other in live if other.process is not None and other is not pull]
+    return sum(other.released == pull.goes for other in busy) < AT_ONCE
 
 
 def _yields(state: PullState) -> bool:
-    """Return whether a pull that fetches may yet be left to another node that does."""
+    """Return whether a pull that fetches may still be left to another node."""
     return state.phase in ("listing", "fetching") and state.received_bytes < YIELDS_BYTES
 
 
 def _mark(state: PullState) -> tuple[object, ...]:
-    """Return what of a state is more than a figure."""
-    told = state.forecast is not None
-    return state.model, state.phase, state.questions, state.note, told, state.claim
+    """Return the parts of a state other than numbers."""
+    has_forecast = state.forecast is not None
+    return state.model, state.phase, state.questions, state.note, has_forecast, state.claim

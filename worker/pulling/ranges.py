@@ -1,8 +1,8 @@
-"""Talks to a hub, and to where it leads: some bytes of a file, as they come.
+"""Talks to a hub and to its redirect targets: reads ranges of a file.
 
-Of an answer only what was asked for is taken, or the whole file where a hub knows no ranges: the
-range and the whole size are held to the listing, and what is packed is refused. Redirects are
-followed a few times, from https never to http, and take the token no further than the hub.
+Only the requested bytes of an answer are used, or the whole file if a hub does not support ranges.
+The range and the total size must match the listing, and compressed answers are refused. A few
+redirects are followed, never from https to http, and the token goes only to the hub.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PRIVATE = ("authorization", "cookie")
 
 @dataclass(frozen=True, slots=True)
 class FileAnswer:
-    """Bytes of a file that come, from `begin` on, up to and without `end`."""
+    """Incoming bytes of a file, from `begin` up to, not including, `end`."""
 
     path: str
     begin: int
@@ -36,21 +36,21 @@ class FileAnswer:
     _raw: Iterator[bytes]
 
     def parts(self) -> Iterator[bytes]:
-        """Yield them as they come, none beyond `end`. Raises PullFailed where some are missing."""
+        """Yield them, none beyond `end`. Raises PullFailed if some are missing."""
         left = self.end - self.begin
         for part in self._raw:
-            kept = part[:left]
-            left -= len(kept)
-            if kept:
-                yield kept
+            wanted = part[:left]
+            left -= len(wanted)
+            if wanted:
+                yield wanted
             if not left:
                 return
         if left:
-            raise unreachable(f"{self.path}: {left:,} bytes are missing at the end of an answer")
+            raise unreachable(f"{self.path}: {left:,} bytes are missing at the end of a response")
 
 
 class RangeReader:
-    """Reads files of one model at one hub; for several threads. `commit` is what they are of."""
+    """Reads files of one model from one hub; for several threads. `commit` is their commit."""
 
     def __init__(
         self, model: ModelId, commit: str, hub: str, headers: Mapping[str, str], connections: int
@@ -64,8 +64,8 @@ class RangeReader:
 
     @contextlib.contextmanager
     def opened(self, url: str, file: HubFile, begin: int, end: int) -> Generator[FileAnswer]:
-        """Ask for the bytes of a file from `begin` on, up to and without `end`; a hub may answer
-        with the whole file instead. Raises PullFailed, also for what fails while it is read."""
+        """Request the bytes of a file from `begin` up to, not including, `end`; a hub may answer
+        with the whole file instead. Raises PullFailed, also for errors while reading."""
         try:
             with contextlib.closing(self._opened(url, begin, end)) as answer:
                 is_whole = self._check(answer, file, begin, end)
@@ -80,11 +80,11 @@ class RangeReader:
             return b"".join(answer.parts())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._http.close()
 
     def _opened(self, url: str, begin: int, end: int) -> httpx.Response:
-        """Return the answer at the end of all redirects, its body unread."""
+        """Return the answer after all redirects, its body unread."""
         headers = {**self._headers, "range": f"bytes={begin}-{end - 1}"}
         home = httpx.URL(url)
         for _ in range(REDIRECTS):
@@ -100,42 +100,49 @@ class RangeReader:
                 "http",
             ):
                 raise PullFailed(
-                    "changed", f"{self._hub} leads to {to.scheme}:, which is not followed"
+                    "changed", f"{self._hub} redirects to {to.scheme}:, which is not allowed"
                 )
             if (to.scheme, to.host, to.port) != (home.scheme, home.host, home.port):
                 headers = {n: value for n, value in headers.items() if n.lower() not in _PRIVATE}
             url = str(to)
-        raise unreachable(f"it leads on more than {REDIRECTS} times")
+        raise unreachable(f"more than {REDIRECTS} redirects")
 
     def _check_commit(self, answer: httpx.Response) -> None:
-        said = answer.headers.get("x-repo-commit")
-        if said is not None and said != self._commit:
+        commit = answer.headers.get("x-repo-commit")
+        if commit is not None and commit != self._commit:
             answer.close()
             text = (
-                f"{self._hub} gives files of {said[:12]} for {self._commit[:12]} of {self._model}"
+                f"{self._hub} returns files of commit {commit[:12]} instead of "
+                f"{self._commit[:12]} of {self._model}"
             )
             raise PullFailed("changed", text)
 
     def _check(self, answer: httpx.Response, file: HubFile, begin: int, end: int) -> bool:
-        """Return whether the answer is the whole file, and not the bytes that were asked for."""
+        """Return whether the answer is the whole file instead of the requested bytes."""
         if answer.status_code not in (200, 206):
             raise self._refusal(answer)
         if answer.headers.get("content-encoding", "identity") != "identity":
-            raise PullFailed("changed", f"{file.path} comes packed, which was not asked for")
+            raise PullFailed(
+                "changed", f"{file.path} is compressed, although no compression was requested"
+            )
         size = file.size_bytes
         if answer.status_code == 206:
-            found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-            if found is None:
-                raise PullFailed("changed", f"{file.path}: an answer does not say what it is of")
-            first, last, size = (int(one) for one in found.groups())
+            match = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+            if match is None:
+                raise PullFailed(
+                    "changed", f"{file.path}: a response does not state its byte range"
+                )
+            first, last, size = (int(number) for number in match.groups())
             if size == file.size_bytes and (first, last + 1) != (begin, end):
-                raise unreachable(f"{file.path}: other bytes came than were asked for")
+                raise unreachable(
+                    f"{file.path}: the response has a different byte range than requested"
+                )
         else:
-            said = answer.headers.get("content-length", "")
-            size = int(said) if said.isdecimal() else size
+            length = answer.headers.get("content-length", "")
+            size = int(length) if length.isdecimal() else size
         if size != file.size_bytes:
-            text = f"{file.path} has {size:,} bytes now, and {file.size_bytes:,} in the hub's list"
-            raise PullFailed("changed", f"{text}; pull it anew")
+            text = f"{file.path} now has {size:,} bytes, but {file.size_bytes:,} in the hub's list"
+            raise PullFailed("changed", f"{text}; pull it again")
         return answer.status_code == 200
 
     def _refusal(self, answer: httpx.Response) -> PullFailed:

@@ -1,8 +1,7 @@
-"""Talks to a hub and the disk: one pull from its listing to the model in its place.
+"""Talks to a hub and the disk: runs one pull, from its listing to the model in its place.
 
-A few threads each fetch a run of a file at a time, one hashes each file from its beginning on as
-far as it has come; the caller's thread tells how far it is. What has to be decided is asked of
-`files` and `patience`.
+Several threads each fetch one run of a file at a time; one hashes each file from its beginning as
+it grows; the caller's thread reports progress. `files` and `patience` decide.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ class FileHash:
             self._hash = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
 
     def add(self, content: bytes) -> None:
-        """Take in what follows."""
+        """Add the next bytes."""
         self._hash.update(content)
         self.done_bytes += len(content)
 
     def digest(self) -> str:
-        """Return the hash of what was taken in, in hexadecimal."""
+        """Return the hash of the bytes so far, in hexadecimal."""
         return self._hash.hexdigest()
 
 
 class PullSession:
-    """One pull. `tell` is called in the thread of `run`; an order that holds goes on once `goes` is
+    """One pull. `tell` is called in the thread of `run`. A held order continues when `goes` is
     set."""
 
     def __init__(
@@ -73,7 +72,7 @@ class PullSession:
         self._read: dict[HubFile, bytes] = {}
 
     def run(self) -> PullState:
-        """Pull; return how it ended."""
+        """Pull; return the final state."""
         try:
             self._pull()
         except PullFailed as failure:
@@ -99,7 +98,7 @@ class PullSession:
         have, checked = partial.open()
         self._files = files = PullFiles(listing, self._with_read(partial, have), checked)
         self._check_room(models, files)
-        by_path = {one.path: one for one in listing.files}
+        by_path = {file.path: file for file in listing.files}
         work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
             (self._fetch_runs, (reader, partial, by_path))
         ] * order.connections
@@ -133,7 +132,7 @@ class PullSession:
                 time.sleep(TELL_S)
 
     def _hold(self, listing: HubListing, reader: RangeReader) -> None:
-        """Tell what would come, and wait for the word to go on. Raises PullFailed, OSError."""
+        """Report the forecast and wait to be resumed. Raises PullFailed, OSError."""
         order = self._order
         shelving = Shelving(Path(order.models), order.float32, order.kv)
 
@@ -144,7 +143,9 @@ class PullSession:
             hashed = FileHash(file)
             hashed.add(content)
             if hashed.digest() != file.digest:
-                raise PullFailed("spoilt", f"{file.path} came with another hash than listed")
+                raise PullFailed(
+                    "spoilt", f"{file.path} arrived with a hash that differs from the list"
+                )
             self._read[file] = content
             return content
 
@@ -154,25 +155,25 @@ class PullSession:
         self._patience.came(time.monotonic())
 
     def _with_read(self, partial: Partial, have: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Put what was read while the pull held into the partial model; return the pieces that are
-        there then. Raises OSError."""
-        found = dict(have)
+        """Put files that were read while the pull was held into the partial model; return the
+        pieces present then. Raises OSError."""
+        pieces = dict(have)
         for file, content in self._read.items():
-            if 0 < len(content) <= PIECE_BYTES and not any(found[file.path]):
+            if 0 < len(content) <= PIECE_BYTES and not any(pieces[file.path]):
                 partial.write(file, 0, content)
-                found[file.path] = b"\1"
+                pieces[file.path] = b"\1"
                 self._received.total += len(content)
-        return found
+        return pieces
 
     def _check_here(self, listing: HubListing) -> None:
-        """Raise PullFailed where the model that lies here is not of the commit asked for."""
+        """Raise PullFailed if the existing model is not at the requested commit."""
         here = pulled_revision(Path(self._order.here))
         if here == listing.commit:
             return
-        known = "from elsewhere" if here is None else f"at {here[:12]}"
+        origin = "from elsewhere" if here is None else f"at {here[:12]}"
         text = (
-            f"{listing.model} is here {known} ({self._order.here}), not at {listing.commit[:12]}; "
-            f"`shoal rm {listing.model}` makes room for that"
+            f"{listing.model} is already here {origin} ({self._order.here}), not at "
+            f"{listing.commit[:12]}; delete it first with `shoal rm {listing.model}`"
         )
         raise PullFailed("conflict", text)
 
@@ -181,13 +182,14 @@ class PullSession:
         missing = lacking + self._order.margin_bytes - free
         if missing > 0:
             text = (
-                f"the disk of {models} lacks {missing:,} bytes: {lacking:,} are still to come, "
-                f"{self._order.margin_bytes:,} stay free, and {free:,} are free"
+                f"not enough disk space at {models}: {missing:,} bytes short ({lacking:,} "
+                f"to download, {self._order.margin_bytes:,} to stay free, {free:,} "
+                "free)"
             )
             raise PullFailed("disk_full", text)
 
     def _wait(self, files: PullFiles) -> None:
-        """Tell how far it is until all files are right. Raises PullFailed."""
+        """Report progress until all files are verified. Raises PullFailed."""
         while True:
             with self._changed:
                 now = time.monotonic()
@@ -218,7 +220,7 @@ class PullSession:
             self._give_up(disk_failure(error))
         except Exception as error:
             self._give_up(
-                PullFailed("broken", f"a defect of shoal ({type(error).__name__}): see the log")
+                PullFailed("broken", f"an error in shoal ({type(error).__name__}): see the log")
             )
             raise
 
@@ -241,12 +243,12 @@ class PullSession:
                     raise end from None
             finally:
                 with self._changed:
-                    for one in runs:
-                        self._plan().put_back(one)
+                    for piece_run in runs:
+                        self._plan().put_back(piece_run)
                     self._changed.notify_all()
 
     def _next_run(self) -> PieceRun | None:
-        """Return what to fetch next, once there is something; None where all is right, or lost."""
+        """Wait for the next run to fetch; None if everything is verified, or the pull failed."""
         with self._changed:
             while self._end is None and not self._plan().complete:
                 pause_s = self._patience.paused_until_at - time.monotonic()
@@ -259,8 +261,8 @@ class PullSession:
     def _fetch(
         self, reader: RangeReader, partial: Partial, file: HubFile, runs: list[PieceRun]
     ) -> None:
-        """Fetch the run in `runs`; one that streams the whole file joins it where the hub answers
-        with that. Raises PullFailed, OSError."""
+        """Fetch the run in `runs`; if the hub answers with the whole file, a run that streams it is
+        added. Raises PullFailed, OSError."""
         assert self._listing is not None
         (run,), url = runs, self._hub.url_of(self._listing, file.path)
         with reader.opened(url, file, run.begin, run.end) as answer:
@@ -282,7 +284,7 @@ class PullSession:
                     index, left = index + 1, left - length
 
     def _take(self, partial: Partial, file: HubFile, index: int, content: bytes) -> bool:
-        """Keep a piece that came; return whether more of its file is wanted."""
+        """Store an arrived piece; return whether more of its file is wanted."""
         with self._changed:
             if self._end is not None:
                 return False
@@ -302,14 +304,16 @@ class PullSession:
     def _hash_files(self, partial: Partial) -> None:
         hashes: dict[str, FileHash] = {}
         while (file := self._next_to_hash(hashes)) is not None:
-            known = hashes.setdefault(file.path, FileHash(file))
+            file_hash = hashes.setdefault(file.path, FileHash(file))
             with self._changed:
                 ready = self._plan().hashable(file.path)
             with open(partial.path(file), "rb") as opened:
-                opened.seek(known.done_bytes)
-                while known.done_bytes < ready:
-                    known.add(opened.read(min(HASH_BYTES_AT_ONCE, ready - known.done_bytes)))
-            if known.done_bytes == file.size_bytes:
+                opened.seek(file_hash.done_bytes)
+                while file_hash.done_bytes < ready:
+                    file_hash.add(
+                        opened.read(min(HASH_BYTES_AT_ONCE, ready - file_hash.done_bytes))
+                    )
+            if file_hash.done_bytes == file.size_bytes:
                 digest = hashes.pop(file.path).digest()
                 partial.found(file, is_right=digest == file.digest)
                 with self._changed:
@@ -317,12 +321,15 @@ class PullSession:
                     self._changed.notify_all()
 
     def _next_to_hash(self, hashes: dict[str, FileHash]) -> HubFile | None:
-        """Return a file of which more came than was hashed, once there is one; None at the end."""
+        """Wait for a file with bytes that are not hashed yet; None at the end."""
         with self._changed:
             while self._end is None and not self._plan().complete:
                 for file in self._plan().unchecked():
-                    ready, known = self._plan().hashable(file.path), hashes.get(file.path)
-                    if ready > (known.done_bytes if known else 0) or ready == file.size_bytes:
+                    ready, file_hash = self._plan().hashable(file.path), hashes.get(file.path)
+                    if (
+                        ready > (file_hash.done_bytes if file_hash else 0)
+                        or ready == file.size_bytes
+                    ):
                         return file
                 self._changed.wait(TELL_S)
             return None
@@ -349,7 +356,7 @@ class PullSession:
         last = self._patience.last
         waits = ""
         if last is not None and pause_s > 0:
-            waits = f"waits {math.ceil(pause_s)} s: {last.message}"
+            waits = f"waiting {math.ceil(pause_s)} s: {last.message}"
         return PullState(
             model=self._order.model,
             phase=phase,
@@ -366,9 +373,12 @@ class PullSession:
 
 
 def disk_failure(error: OSError) -> PullFailed:
-    """Return what an error of the disk means; what came so far stays."""
-    said = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+    """Return the failure for an error of the disk; the files received so far stay."""
+    why = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
     if error.errno in NO_ROOM:
-        text = f"the disk is full: {said}; what came is kept: make room, and pull again"
+        text = (
+            f"the disk is full: {why}; the files received so far are kept; free some "
+            "space and pull again"
+        )
         return PullFailed("disk_full", text)
-    return PullFailed("broken", f"the disk of this node: {said}")
+    return PullFailed("broken", f"disk error on this node: {why}")

@@ -376,7 +376,7 @@ def test_who_waits_is_told_for_which_node_and_how_far_that_is() -> None:
     net.run(5)
     (first,) = net.fetching
     (other,) = (one for one in net.nodes if one is not first)
-    assert other.told.note == f"node {first.name} fetches it; it will be copied from there"
+    assert other.told.note == f"node {first.name} is downloading it; this node copies it from there"
     assert other.told.phase == "waiting" and other.told.total_bytes == 8000
     assert 0 < other.told.done_bytes < 8000
 

@@ -103,9 +103,9 @@ def test_a_mixture_has_a_bill_and_no_speed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (b'{"model_type": "unheard_of"}', "does not know the family 'unheard_of'"),
+        (b'{"model_type": "unheard_of"}', "does not support the model family 'unheard_of'"),
         (b'{"model_type": "qwen3"}', "config.json has no num_hidden_layers"),
-        (b'{"model_type": "qwen3", "num_hidden_layers": "many"}', "cannot be read"),
+        (b'{"model_type": "qwen3", "num_hidden_layers": "many"}', "not that of a language model"),
         (b"[]", "not a JSON object"),
         (b"{", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),

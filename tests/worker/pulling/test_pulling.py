@@ -154,7 +154,7 @@ def test_a_pull_that_did_not_end_is_said_and_so_is_one_under_way(
     (found,) = pulled_parts(models)
     assert meanwhile == ["being_pulled"]
     assert (found.name, found.reason, found.taken) == (REPOSITORY, "pulled_in_part", False)
-    assert f"of {last.total_bytes / 1e6:,.1f} MB came" in found.why
+    assert f"of {last.total_bytes / 1e6:,.1f} MB" in found.why
     assert (
         f"`shoal pull {REPOSITORY}`" in found.remedy and f"`shoal rm {REPOSITORY}`" in found.remedy
     )
@@ -230,7 +230,7 @@ def test_a_wrong_hash_in_the_list_is_refused(hub: HubServer, models: Path) -> No
 
 def test_a_file_that_grows_is_refused(hub: HubServer, models: Path) -> None:
     hub.faults = Faults(grown="model-00001-of-00002.safetensors")
-    assert "bytes now" in failed(pull(hub, models), "changed").message
+    assert "now has" in failed(pull(hub, models), "changed").message
     assert_nothing_taken(models)
 
 
@@ -253,7 +253,7 @@ def test_what_comes_packed_is_refused(hub: HubServer, models: Path) -> None:
         (Faults(status=404, code="RepoNotFound"), "not_found", "has no model someone/tiny"),
         (Faults(status=404, code="RevisionNotFound"), "no_revision", "has no revision"),
         (Faults(status=429, retry_after="900"), "rate_limited", "for 900 s"),
-        (Faults(status=429), "rate_limited", "asked too often"),
+        (Faults(status=429), "rate_limited", "limits the rate"),
         (Faults(status=500), "unreachable", "500"),
         (Faults(endless=True), "changed", "32 MiB"),
         (Faults(file_status=403, code="GatedRepo"), "gated", "accept its license at"),
@@ -305,7 +305,7 @@ def test_a_commit_that_vanished_is_said(hub: HubServer, models: Path) -> None:
 
 def test_a_disk_without_room_is_said_before_anything_comes(hub: HubServer, models: Path) -> None:
     last = failed(pull(hub, models, margin_bytes=1 << 60), "disk_full")
-    assert "lacks" in last.message and "still to come" in last.message
+    assert "not enough disk space" in last.message and "to download" in last.message
     assert hub.sent.body_bytes == 0
     assert_nothing_taken(models)
 
@@ -313,7 +313,7 @@ def test_a_disk_without_room_is_said_before_anything_comes(hub: HubServer, model
 def test_a_disk_that_fills_keeps_what_came(hub: HubServer, models: Path) -> None:
     # the system takes no file beyond 4 MB: an error of writing, as of a full disk
     last = failed(pull(hub, models, prefix=("prlimit", f"--fsize={4 * MB}")), "disk_full")
-    assert "what came is kept" in last.message
+    assert "received so far are kept" in last.message
     hub.forget()
     assert pull(hub, models)[-1].phase == "done"
     assert_whole(hub, models)
@@ -366,7 +366,7 @@ def test_something_in_the_way_is_left(hub: HubServer, models: Path) -> None:
     there = models / REPOSITORY
     there.mkdir(parents=True)
     (there / "mine.txt").write_text("mine")
-    assert "in the way" in failed(pull(hub, models), "conflict").message
+    assert "already exists" in failed(pull(hub, models), "conflict").message
     assert files_of(there) == {"mine.txt": b"mine"}
 
 

@@ -129,7 +129,7 @@ def test_a_copy_waits_a_while_for_a_node_that_gives_it_and_asks_no_hub(bench: Be
     bench.tick(2)
     state = bench.bus.states[M]
     assert (state.phase, state.reason) == ("failed", "no_giver")
-    assert "no other node that is here gives it" in state.message
+    assert "no other connected node offers it" in state.message
 
 
 def test_a_copy_that_comes_is_done_and_one_that_fails_says_why(bench: Bench) -> None:

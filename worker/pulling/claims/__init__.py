@@ -1,6 +1,6 @@
-"""Which of several nodes that want a model at once asks the hub for it.
+"""Decide which of several nodes that want the same model downloads it from the hub.
 
-Pure: `claims` is what one node claims and waits for, `others` what other nodes' pulls say.
+Pure: `claims` is this node's side, `others` the pulls of other nodes.
 """
 
 from worker.pulling.claims.claims import SETTLE_S, Claims, PullStanding

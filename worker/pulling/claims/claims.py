@@ -1,8 +1,8 @@
-"""What one node claims of the models that it is to pull, and whose pulls it waits for.
+"""A node's claims on the models that it will pull, and the pulls it waits for.
 
-Pure: time arrives as `now`. A node publishes its claim, and waits `SETTLE_S` for those of others
-before it fetches. If a reading takes at most half of that to come, one node fetches, even where
-clocks differ. If it takes longer and two begin, one gives way.
+Pure: time arrives as `now`. A node publishes its claim, and waits `SETTLE_S` for other claims
+before it fetches. If readings arrive within half of that, exactly one node fetches, even if clocks
+differ. If they take longer and two nodes begin, one gives way.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bus.wire.messages.wire import Message
 from worker.pulling.claims.others import OtherPulls
 
 SETTLE_S = 0.3
-"""Between a claim and the first fetched byte, where there are other nodes."""
+"""Time between a claim and the first fetched byte, if there are other nodes."""
 
 
 @dataclass(slots=True)
 class PullStanding:
-    """One pull among those of other nodes: its `claim`, made at `claimed_at`, the node that it
-    `follows`, and why it `left` the one before."""
+    """One pull in relation to other nodes: its `claim`, made at `claimed_at`, the node that it
+    `follows`, and why it `left` the previous one."""
 
     claim: PullClaim | None = None
     claimed_at: float = 0.0
@@ -31,15 +31,15 @@ class PullStanding:
     left: str = ""
 
     def withdraw(self) -> None:
-        """Claim nothing, and follow no node."""
+        """Withdraw the claim and follow no node."""
         self.claim = self.follows = None
 
     def begin(self) -> None:
-        """Fetch."""
+        """Record that this node fetches."""
         self._fetches(True)
 
     def give_way(self) -> None:
-        """Fetch no more; the claim stays."""
+        """Record that this node no longer fetches; the claim stays."""
         self._fetches(False)
 
     def _fetches(self, fetches: bool) -> None:
@@ -48,22 +48,22 @@ class PullStanding:
 
 
 class Claims:
-    """The claims of the node `me`, whose pulls ask `hub`."""
+    """The claims of the node `me`, whose pulls use `hub`."""
 
     def __init__(self, me: NodeId, hub: str) -> None:
         self._hub = hub
         self._others = OtherPulls(me)
 
     def heard(self, message: Message, now: float) -> None:
-        """Take in what a node says of its pulls."""
+        """Take another node's reading of its pulls."""
         if isinstance(message, PullReading):
             self._others.heard(message, now)
 
     def followed(
         self, model: ModelId, standing: PullStanding, cards: Mapping[NodeId, NodeCard], now: float
     ) -> PullState | None:
-        """Return what is told while another node fetches the model; None while none does, or this
-        one comes first. `cards` are those of other nodes."""
+        """Return the state to report while another node fetches the model; None if none does, or
+        this node has precedence. `cards` are those of other nodes."""
         first = self._others.first(model, self._hub, standing.claim, now)
         left = standing.follows
         if left is not None and left != first:
@@ -75,13 +75,13 @@ class Claims:
         return PullState(
             model=model,
             phase="waiting",
-            note=f"{_name(first, cards)} fetches it; it will be copied from there",
+            note=f"{_name(first, cards)} is downloading it; this node copies it from there",
             done_bytes=theirs.done_bytes,
             total_bytes=theirs.total_bytes,
         )
 
     def claim(self, standing: PullStanding, now: float, at_s: float, *, gives: bool) -> bool:
-        """Claim a model, `at_s` of the wall clock; return whether others had time to object.
+        """Claim a model at the wall-clock time `at_s`; return whether others had time to object.
         `gives`: they can copy from this node."""
         if standing.claim is None:
             standing.claim = PullClaim(at_s=at_s, hub=self._hub, gives=gives)

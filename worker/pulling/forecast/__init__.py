@@ -1,5 +1,5 @@
-"""Talks to a hub: what a pull would bring, before any weights come: the card that the model would
-have here, made of its configuration and the sizes of its files.
+"""Talks to a hub: forecasts a pull before any weights arrive: the card that the model would have
+here, from its configuration and its file sizes.
 
 `listed_card` makes the card, and is pure.
 """

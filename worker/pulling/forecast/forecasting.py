@@ -1,7 +1,7 @@
-"""Talks to a hub and the disk: reads the configuration of a listed model, and tells what a pull of
-it would bring. No byte of its weights is asked for.
+"""Talks to a hub and the disk: reads the configuration of a listed model, and forecasts its pull.
+Reads no weights.
 
-What cannot be told is said in the forecast, and fails nothing: the pull itself finds out.
+Unknown facts are noted in the forecast and are no error: the pull itself will find out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from worker.pulling.partial import pieces_here
 MAX_CONFIG_BYTES = 16 << 20
 
 ReadFile = Callable[[HubFile], bytes]
-"""Returns the whole content of a small file of the listing. Raises PullFailed."""
+"""Returns the whole content of a small file in the listing. Raises PullFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelving:
-    """How models lie on the node that pulls: below which folder, with floating-point weights cast
-    to 32 bits or not, and their KV held as `kv` where nothing else is said."""
+    """How the pulling node stores and loads models: the folder, whether floating-point weights are
+    cast to 32 bits, and the default KV kind."""
 
     models: Path
     float32: bool
@@ -41,7 +41,7 @@ class Shelving:
 
 
 def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> PullForecast:
-    """Return what pulling a listing would bring. Raises OSError."""
+    """Return the forecast of a listing. Raises OSError."""
     card, why, no_speed = None, "", ""
     try:
         card, no_speed = _card(listing, read, shelving)
@@ -50,7 +50,7 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
     except KeyError as error:
         why = f"its {CONFIG} has no {error.args[0]}"
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        why = f"its {CONFIG} cannot be read as a language model's: {error}"
+        why = f"its {CONFIG} is not that of a language model: {error}"
     have_bytes = PullFiles(listing, pieces_here(shelving.models, listing)).done_bytes
     return PullForecast(
         card=card,
@@ -62,12 +62,12 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
 
 
 def _card(listing: HubListing, read: ReadFile, shelving: Shelving) -> tuple[ModelCard, str]:
-    """Return the card, and why it tells no speed. Raises PullFailed, and what `listed_card`
-    raises."""
-    files = {one.path: one for one in listing.files}
+    """Return the card, and why it predicts no speed. Raises PullFailed, and the errors of
+    `listed_card`."""
+    files = {listed.path: listed for listed in listing.files}
 
     def read_json(name: str) -> object:
-        """Return what a JSON file of the listing holds; None where there is none."""
+        """Return the content of a JSON file of the listing; None if there is none."""
         file = files.get(name)
         if file is None:
             return None
@@ -75,18 +75,18 @@ def _card(listing: HubListing, read: ReadFile, shelving: Shelving) -> tuple[Mode
             raise ValueError(f"{name} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
         return json.loads(read(file))
 
-    said = read_json(CONFIG)
-    if said is None:
-        raise PullFailed("unfit", f"it has no {CONFIG}")
-    if not isinstance(said, dict):
+    content = read_json(CONFIG)
+    if content is None:
+        raise PullFailed("unfit", f"{CONFIG} is missing")
+    if not isinstance(content, dict):
         raise ValueError(f"{CONFIG} is not a JSON object")
-    config = cast(dict[str, Any], said)
+    config = cast(dict[str, Any], content)
     embeds = embedding_model(config, read_json)
     families = installed_families()
     strange = families.unfit(config) if families is not None and embeds is None else None
     if strange is not None:
         raise PullFailed("unfit", strange.why)
-    weights = set(weights_among([one for one in files if "/" not in one]))
+    weights = set(weights_among([name for name in files if "/" not in name]))
     sizes = [file.size_bytes for path, file in files.items() if path in weights]
     card = listed_card(
         listing.model,

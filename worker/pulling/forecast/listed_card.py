@@ -1,8 +1,8 @@
-"""The card of a model whose weights are not here, by what makes the card of one that is.
+"""Make the card of a model whose weights are not here, with the code for models that are.
 
-Pure. In the place of the tensors that the headers of its weights would name stand one or two for
-each file, as large as that: which of its bytes are numbers that may be cast is told by the
-configuration. What lies in which layer is not known, and counts as equal.
+Pure. Each weight file gets one or two placeholder tensors of its size in place of the tensors in
+its header. The configuration tells which of its bytes may be cast. The layers of the tensors are
+unknown and count as equal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from worker.models.files import Tensor
 from worker.models.layers import expert_share
 from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, model_card
 
-MIXTURE = "which of its experts' bytes a token reads is known once its weights are here"
+MIXTURE = (
+    "the bytes read per token depend on its experts and are unknown until the weights are here"
+)
 _NUMBERS = {2: "BF16", 4: "F32", 8: "F64"}
 PACKED = "U32"
 OPAQUE = "U8"
-"""Values that stay as they are stored."""
+"""The type of values that are never cast."""
 
 
 def listed_tensors(config: Mapping[str, Any], sizes: Sequence[int]) -> list[Tensor]:
-    """Return what stands for the tensors of weights whose files have these sizes."""
-    return [one for size in sizes for one in _tensors(config, size)]
+    """Return placeholder tensors for weight files of these sizes, so that memory can be estimated
+    before a download."""
+    return [tensor for size in sizes for tensor in _tensors(config, size)]
 
 
 def listed_card(
@@ -42,9 +45,9 @@ def listed_card(
     kv: KvKind,
     embeds: EmbeddingModel | None = None,
 ) -> ModelCard:
-    """Return the card that a node announces once it has the model; `sizes` are of the files of its
-    weights. Raises KeyError, ValueError, TypeError, AttributeError or ArithmeticError for a
-    configuration that lacks what placement needs."""
+    """Return the card that a node would announce with the model; `sizes` are those of its weight
+    files. Raises KeyError, ValueError, TypeError, AttributeError or ArithmeticError if the
+    configuration lacks what placement needs."""
     card = model_card(
         model,
         path=path,
@@ -64,13 +67,13 @@ def listed_card(
 
 
 def why_no_speed(config: Mapping[str, Any]) -> str:
-    """Return why no speed can be predicted from such a card; empty where it can."""
+    """Return why no speed can be predicted from such a card; empty if it can."""
     text = cast(Mapping[str, Any], config.get("text_config") or config)
     return MIXTURE if expert_share(text) < 1.0 else ""
 
 
 def _tensors(config: Mapping[str, Any], size: int) -> Iterator[Tensor]:
-    """Yield what stands for the tensors of one file."""
+    """Yield the placeholder tensors of one file."""
     quant = cast(
         Mapping[str, Any], config.get("quantization") or config.get("quantization_config") or {}
     )
@@ -88,8 +91,8 @@ def _tensors(config: Mapping[str, Any], size: int) -> Iterator[Tensor]:
 
 
 def _share_of_scales(quant: Mapping[str, Any], width: int) -> float:
-    """Return the share of a quantised model's bytes that are scales and offsets: one of each for a
-    group of its values, in MLX's affine kind; none that is cast in others."""
+    """Return the share of a quantised model's bytes that are scales and offsets: one of each per
+    group in MLX's affine kind; in other kinds, none that is cast."""
     bits, group = int(quant.get("bits") or 0), int(quant.get("group_size") or 0)
     if not bits or not group or quant.get("mode", "affine") != "affine":
         return 0.0

@@ -1,7 +1,7 @@
-"""Talks to a hub: which models it has, by words, when a client asks for them.
+"""Talks to a hub: searches its models for a client.
 
-`searches` is the worker's side; a hub is asked by a process of its own (`__main__`), as pulls are.
-`found` judges what a hub lists, and is pure.
+`searches` is the worker's side; a process of its own (`__main__`) contacts the hub, as for pulls.
+`found` filters a hub's list, and is pure.
 """
 
 from worker.pulling.searching.found import HubModel, found_models

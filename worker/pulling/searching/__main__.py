@@ -1,7 +1,7 @@
-"""Talks to the worker that started it, and to a hub: one search, as
-`python -P -m worker.pulling.searching`.
+"""Talks to the worker that started it, and to a hub: runs one search, as `python -P -m
+worker.pulling.searching`.
 
-The line of its input is the question, in JSON (`AskSearch`); that of its output is the answer.
+Its input line is the question, in JSON (`AskSearch`); its output line is the answer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from worker.pulling.listing import PullFailed
 from worker.pulling.searching.found import MLX, SAFETENSORS, found_models
 
 MORE = 2
-"""So many times the models that are wanted are listed: not all of them run here."""
+"""Factor of models listed per model wanted, because not all of them run here."""
 
 
-def search(asked: AskSearch) -> SearchFound | SearchRefused:
-    """Return what the hub of this process's environment has: first what was made for MLX, and where
-    that is too little what else has safetensors."""
+def search(question: AskSearch) -> SearchFound | SearchRefused:
+    """Return models of the hub in this process's environment: first those made for MLX, then, if
+    these are too few, others with safetensors."""
     hub = Hub()
     try:
-        listed = hub.search(asked.words, asked.author, MLX, asked.limit * MORE)
-        if len(listed) < asked.limit * MORE:
-            listed += hub.search(asked.words, asked.author, SAFETENSORS, asked.limit * MORE)
+        listed = hub.search(question.words, question.author, MLX, question.limit * MORE)
+        if len(listed) < question.limit * MORE:
+            listed += hub.search(
+                question.words, question.author, SAFETENSORS, question.limit * MORE
+            )
     except PullFailed as failure:
         return SearchRefused(
             reason=failure.reason, message=failure.message, retry_after_s=failure.retry_after_s
@@ -37,18 +39,18 @@ def search(asked: AskSearch) -> SearchFound | SearchRefused:
     families = installed_families()
 
     def runs(config: Mapping[str, Any]) -> bool:
-        """Return whether the mlx-lm that is installed here knows the family, or it is not said."""
+        """Return whether the installed mlx-lm supports the family, or the family is not stated."""
         return families is None or families.unfit(config) is None
 
-    found, left_out = found_models(listed, runs, asked.limit)
-    return SearchFound(hub=hub.address, models=found, left_out=left_out)
+    models, left_out = found_models(listed, runs, question.limit)
+    return SearchFound(hub=hub.address, models=models, left_out=left_out)
 
 
 def main() -> int:
     """Answer the question."""
     log_strays(Log(node="", process="worker"))
-    asked = AskSearch.model_validate_json(sys.stdin.buffer.readline())
-    sys.stdout.write(search(asked).model_dump_json() + "\n")
+    question = AskSearch.model_validate_json(sys.stdin.buffer.readline())
+    sys.stdout.write(search(question).model_dump_json() + "\n")
     sys.stdout.flush()
     return 0
 

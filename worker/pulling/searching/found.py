@@ -1,6 +1,6 @@
-"""Which models that a hub lists run here, and what its list tells of each.
+"""Select the listed models of a hub that run here, and extract their facts.
 
-Pure. A list tells less than a model's files: what a pull finds out later may still refuse one.
+Pure. A list says less than a model's files, so a later pull may still refuse a model.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ TASKS = {
     "feature-extraction": "embedding",
     "sentence-similarity": "embedding",
 }
-"""What a hub calls what a model is for, where that is something that runs here."""
+"""A hub's names of tasks that models here can do."""
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2,
           "I16": 2, "U16": 2}  # fmt: skip
-"""Bytes of a value, by safetensors' names; of all others one."""
+"""Bytes per value, by safetensors type names; others have one."""
 WORDS = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 _BITS = re.compile(r"(?i)(?:^|[-_. /])(?:int|q)?([2-8])[-_]?bits?(?=$|[-_. ])")
 _FORMAT = re.compile(r"(?i)(?:^|[-_. ])(mxfp4|nvfp4|fp8|awq|gptq)(?=$|[-_. ])")
 MOST_BITS = 16
 Runs = Callable[[Mapping[str, Any]], bool]
-"""Tells whether a language model of this configuration is of a family that runs here."""
+"""Returns whether a language model with this configuration belongs to a supported family."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model as a hub's list has it. `task` is what it is for, `counts` are its values by their
-    types, as safetensors calls those."""
+    """A model in a hub's list. `task` is its purpose; `counts` are its values by safetensors
+    type."""
 
     name: str
     tags: frozenset[str]
@@ -56,74 +56,74 @@ class HubModel:
 def found_models(
     listed: Iterable[HubModel], runs: Runs, limit: int
 ) -> tuple[tuple[FoundModel, ...], int]:
-    """Return the first `limit` of the models that run here, those for MLX first, then by downloads;
-    and how many do not run here."""
-    by_name = {one.name: one for one in listed}
-    judged = [_found(one, runs) for one in by_name.values()]
-    found = sorted(
-        (one for one in judged if one is not None),
-        key=lambda one: (not one.for_mlx, -one.downloads, one.model),
+    """Return the first `limit` models that run here, those for MLX first, then by downloads; and
+    the number of models that do not run here."""
+    by_name = {model.name: model for model in listed}
+    judged = [_found(model, runs) for model in by_name.values()]
+    runnable = sorted(
+        (model for model in judged if model is not None),
+        key=lambda model: (not model.for_mlx, -model.downloads, model.model),
     )
-    return tuple(found[:limit]), sum(one is None for one in judged)
+    return tuple(runnable[:limit]), sum(model is None for model in judged)
 
 
-def _found(one: HubModel, runs: Runs) -> FoundModel | None:
-    """Return what is told of a model; None for one that does not run here."""
-    for_mlx = MLX in one.tags or one.library.casefold() == MLX
-    has_weights = for_mlx or SAFETENSORS in one.tags or bool(one.counts)
-    makes = TASKS.get(one.task)
-    if not has_weights or makes is None or not is_model_id(one.name):
+def _found(model: HubModel, runs: Runs) -> FoundModel | None:
+    """Return the facts about a model; None if it does not run here."""
+    for_mlx = MLX in model.tags or model.library.casefold() == MLX
+    has_weights = for_mlx or SAFETENSORS in model.tags or bool(model.counts)
+    makes = TASKS.get(model.task)
+    if not has_weights or makes is None or not is_model_id(model.name):
         return None
-    said = one.config.get("model_type")
-    family = said if isinstance(said, str) else ""
+    model_type = model.config.get("model_type")
+    family = model_type if isinstance(model_type, str) else ""
     is_vectors = makes == "embedding" or is_encoder(family)
-    if not is_encoder(family) and not runs(one.config):
+    if not is_encoder(family) and not runs(model.config):
         return None
-    bits = _bits(one)
+    bits = _bits(model)
     return FoundModel(
-        model=ModelId(one.name),
+        model=ModelId(model.name),
         for_mlx=for_mlx,
         family=family[:100],
         makes="embedding" if is_vectors else "text",
-        quantization=_quantization(one, bits)[:100],
-        size_bytes=sum(count * WIDTHS.get(kind, 1) for kind, count in one.counts.items()),
-        parameters=_parameters(one, bits),
-        downloads=max(0, one.downloads),
-        likes=max(0, one.likes),
-        gated=one.gated,
-        changed_at=one.changed_at[:40],
+        quantization=_quantization(model, bits)[:100],
+        size_bytes=sum(count * WIDTHS.get(kind, 1) for kind, count in model.counts.items()),
+        parameters=_parameters(model, bits),
+        downloads=max(0, model.downloads),
+        likes=max(0, model.likes),
+        gated=model.gated,
+        changed_at=model.changed_at[:40],
     )
 
 
-def _quant(one: HubModel) -> Mapping[str, Any]:
-    said: object = one.config.get("quantization_config") or one.config.get("quantization")
-    return cast(Mapping[str, Any], said) if isinstance(said, dict) else {}
+def _quant(model: HubModel) -> Mapping[str, Any]:
+    settings: object = model.config.get("quantization_config") or model.config.get("quantization")
+    return cast(Mapping[str, Any], settings) if isinstance(settings, dict) else {}
 
 
-def _bits(one: HubModel) -> int:
-    """Return the bits of a weight by the configuration, a tag, or the name; 0 where none says."""
-    said: object = _quant(one).get("bits")
-    if isinstance(said, int) and 0 < said < MOST_BITS:
-        return said
-    named = (_BITS.search(text) for text in (*sorted(one.tags), one.name))
-    return next((int(found[1]) for found in named if found), 0)
+def _bits(model: HubModel) -> int:
+    """Return the bits per weight from the configuration, a tag, or the name; 0 if unknown."""
+    bits: object = _quant(model).get("bits")
+    if isinstance(bits, int) and 0 < bits < MOST_BITS:
+        return bits
+    named = (_BITS.search(text) for text in (*sorted(model.tags), model.name))
+    return next((int(match[1]) for match in named if match), 0)
 
 
-def _quantization(one: HubModel, bits: int) -> str:
-    method: object = _quant(one).get("quant_method") or _quant(one).get("mode") or ""
-    found = _FORMAT.search(one.name.rpartition("/")[2])
-    kind = str(method) if method and method != "affine" else (found[1].lower() if found else "")
+def _quantization(model: HubModel, bits: int) -> str:
+    method: object = _quant(model).get("quant_method") or _quant(model).get("mode") or ""
+    match = _FORMAT.search(model.name.rpartition("/")[2])
+    kind = str(method) if method and method != "affine" else (match[1].lower() if match else "")
     if bits:
         return f"{bits}-bit {kind}".rstrip()
-    if kind or not one.counts:
+    if kind or not model.counts:
         return kind
-    most = max(one.counts, key=lambda kind: one.counts[kind])
+    most = max(model.counts, key=lambda kind: model.counts[kind])
     return WORDS.get(most, most.lower())
 
 
-def _parameters(one: HubModel, bits: int) -> int:
-    """Return the count of weights: a U32 holds 32/bits of them; 0 where that is not known."""
-    packed = one.counts.get("U32", 0)
+def _parameters(model: HubModel, bits: int) -> int:
+    """Return the count of weights: a U32 holds 32/bits of them; 0 if unknown."""
+    packed = model.counts.get("U32", 0)
     if not packed:
-        return sum(one.counts.values())
+        return sum(model.counts.values())
     return packed * 32 // bits if bits else 0

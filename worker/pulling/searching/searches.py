@@ -1,7 +1,7 @@
-"""Talks to processes that search, for the gateways of this node: one process for each question.
+"""Talks to search processes, for the gateways of this node: one process per question.
 
 A thread waits for each, so that the worker's loop never does; a process that takes too long is
-ended.
+killed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from worker.pulling.processes import QUIET
 AT_ONCE = 2
 MOST_WAITING = 8
 WHOLE_S = 60.0
-"""A search takes no longer than this, with its turn not counted."""
+"""Time limit of a search, without its time in the queue."""
 COMMAND = (sys.executable, "-P", "-m", "worker.pulling.searching")
 
 
 class Searches:
-    """The searches of this node. `answer` tells an asker what was found; `offline`: no hub is asked
-    for anything. `tick` is called by the worker."""
+    """The searches of this node. `answer` sends a client the result; `offline`: no hub is
+    contacted. The worker calls `tick`."""
 
     def __init__(self, answer: Callable[[bytes, Message], object], *, offline: bool) -> None:
         self._answer = answer
@@ -39,24 +39,29 @@ class Searches:
         self._waiting = 0
         self._closed = False
 
-    def ask(self, asked: AskSearch, asker: bytes) -> None:
-        """Have the hub searched, and the asker answered once."""
+    def ask(self, question: AskSearch, asker: bytes) -> None:
+        """Start a search; the client gets one answer."""
         if self._offline:
-            self._answer(asker, refused("offline", "offline = true: this node asks no hub"))
+            self._answer(
+                asker, refused("offline", "offline = true: this node does not contact a hub")
+            )
         elif self._waiting >= MOST_WAITING:
-            self._answer(asker, refused("busy", f"{MOST_WAITING} searches wait on this node"))
+            self._answer(
+                asker,
+                refused("busy", f"too many searches: the limit of this node is {MOST_WAITING}"),
+            )
         else:
             self._waiting += 1
-            self._threads.submit(self._search, asked, asker)
+            self._threads.submit(self._search, question, asker)
 
     def tick(self) -> None:
-        """Answer those whose searches have ended."""
+        """Answer the clients whose searches have ended."""
         while not self._ended.empty():
             self._waiting -= 1
             self._answer(*self._ended.get())
 
     def close(self) -> None:
-        """End what is under way."""
+        """End running searches."""
         self._closed = True
         for process in tuple(self._running):
             process.kill()
@@ -64,14 +69,14 @@ class Searches:
 
     # --- in threads ---
 
-    def _search(self, asked: AskSearch, asker: bytes) -> None:
+    def _search(self, question: AskSearch, asker: bytes) -> None:
         try:
-            said = self._said(asked)
+            answer = self._said(question)
         except OSError as error:
-            said = refused("broken", f"no process could be started to search: {error}")
-        self._ended.put((asker, said))
+            answer = refused("broken", f"cannot start a search process: {error}")
+        self._ended.put((asker, answer))
 
-    def _said(self, asked: AskSearch) -> Message:
+    def _said(self, question: AskSearch) -> Message:
         process = subprocess.Popen(
             COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **QUIET}
         )
@@ -79,26 +84,26 @@ class Searches:
         try:
             if self._closed:
                 process.kill()
-            told, _ = process.communicate(asked.model_dump_json().encode() + b"\n", WHOLE_S)
+            output, _ = process.communicate(question.model_dump_json().encode() + b"\n", WHOLE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return refused("unreachable", f"the hub was searched for over {WHOLE_S:.0f} s")
+            return refused("unreachable", f"the search took more than {WHOLE_S:.0f} s")
         finally:
             self._running.discard(process)
-        return _read(told)
+        return _read(output)
 
 
 def refused(reason: str, message: str) -> SearchRefused:
-    """Return that nothing was found out, and why."""
+    """Return a failed search with its reason."""
     return SearchRefused.model_validate({"reason": reason, "message": message})
 
 
-def _read(told: bytes) -> Message:
-    """Return what a process said: it ended without a word where that is neither of the two."""
+def _read(output: bytes) -> Message:
+    """Return a process's message; a failure if it ended without one."""
     for kind in (SearchFound, SearchRefused):
         try:
-            return kind.model_validate_json(told)
+            return kind.model_validate_json(output)
         except ValidationError:
             continue
-    return refused("broken", "the process that searched ended; see `shoal logs worker`")
+    return refused("broken", "the search process ended; see `shoal logs worker`")
