@@ -166,7 +166,7 @@ def test_a_load_that_is_refused_for_a_full_disk_is_made_on_the_other_node(
         assert two.seats("far") == [two.fit.node_id()]
         (refused,) = happened(two.fit, "load_refused")
         assert refused["about"]["node"] == two.unfit.node_id()
-        assert "are free on the disk" in refused["why"], refused
+        assert "not enough disk space" in refused["why"], refused
         answered(lambda: why(two.unfit, "far"), bool, "the disk is known to be full")
         assert why(two.unfit, "far") == "its disk has no room for the weights"
         two.note(ledger, "a load is refused for a full disk", refused["why"])

@@ -142,7 +142,7 @@ def test_a_rank_whose_disk_is_full_has_the_model_placed_without_its_node(tmp_pat
         assert {shard["node"] for shard in again["shards"]} == others, again["shards"]
         (refused,) = refusals(asker)
         assert refused["about"]["node"] == full.node_id()
-        assert "are free on the disk" in refused["why"], refused
+        assert "not enough disk space" in refused["why"], refused
         answer = ask(asker, "long")
         assert answer.status_code == 200, answer.text
         resize(full.home / "data", DISK)

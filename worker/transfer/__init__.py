@@ -1,1 +1,1 @@
-"""Weights between nodes: getting, giving, checking and staging them, piece by piece."""
+"""Weights between nodes: fetching, serving, checking and staging them in pieces."""

@@ -1,7 +1,7 @@
-"""Talks to a thread of its own: slow work on the disk, one piece after the other.
+"""Talks to a thread of its own: runs slow disk work, one job at a time.
 
-What a piece of work returned, or raised, comes back in the loop's thread. Closing interrupts the
-work that is under way; what was not begun is dropped, and nothing comes back any more.
+The result or exception of a job is delivered in the loop's thread. Closing interrupts the running
+job and drops the others; nothing is delivered afterwards.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 Work = Callable[[Callable[[], bool]], Result]
-"""Given a question to ask often: whether to stop."""
+"""Gets a function to call often: whether to stop."""
 Post = Callable[[Callable[[], None]], None]
 CLOSE_S = 5.0
 
 
 class DiskThread:
-    """One thread, named for what it does. `post` runs a callback in the loop's thread."""
+    """One thread, named for its work. `post` runs a callback in the loop's thread."""
 
     def __init__(self, name: str, post: Post) -> None:
         self._post = post
@@ -30,7 +30,7 @@ class DiskThread:
         self._thread.start()
 
     def add(self, work: Work[Result], then: Callable[[Result | Exception], None]) -> None:
-        """Have this done when its turn comes."""
+        """Queue a job."""
         self._queue.put((work, then))
 
     def close(self) -> None:

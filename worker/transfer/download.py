@@ -1,16 +1,16 @@
-"""How one model comes to this node from others that have it: a state machine.
+"""Fetch one model from other nodes: a state machine.
 
-Pure: time arrives as `now`; what came in goes to `heard`, `lost`, `staged`, `checked` and so on,
-each of which returns what is to be done, in order. The phases:
+Pure: time arrives as `now`. Events go to `heard`, `lost`, `staged`, `checked` and so on; each
+returns the next actions, in order. The phases:
 
     asking -> staging -> fetching -> publishing -> done
        any of them -> failed
 
-Every source that shows the manifest chosen first serves, each with a window of its own. A piece
-is written only after its hash was found right, the model published only after each whole file
-was. Every wait has a deadline, and each deadline its own words. What was lost, late, repeated or
-spoilt is asked for again from a free source; a source that goes on spoiling is left. One that
-falls silent rests and is asked again, until none has sent anything for 45 s.
+Every source with the manifest chosen first serves, each with a window of its own. A piece is
+written only after its hash was verified; the model is published only after each whole file was.
+Every wait has a deadline with its own message. Lost, late, repeated or corrupt pieces are requested
+again from a free source. A source that keeps sending corrupt pieces is dropped. A silent source
+rests and is asked again, until no source has sent anything for 45 s.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from worker.transfer.pieces import Piece, Pieces, Staged, piece_at
 from worker.transfer.source import MAX_BAD, AskSource, Source, SourcePool, StoreAddress
 
 CHOICE_S = 2.0
-"""How long a stage that was begun waits for a source of that very content."""
+"""How long an existing stage waits for a source with the same content."""
 STALL_S = 45.0
 RATE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Open (or find again) the stage of this manifest; answer with `staged`."""
+    """Open (or reopen) the stage of this manifest; answer with `staged`."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class WritePiece:
-    """Write this piece, then note that it is there: before anything that follows."""
+    """Write this piece, then record it, before anything that follows."""
 
     piece: Piece
     content: bytes
@@ -53,39 +53,38 @@ class WritePiece:
 
 @dataclass(frozen=True, slots=True)
 class PublishModel:
-    """Every file is right: put the model in its place; answer with `published`."""
+    """Every file is verified: move the model into place; answer with `published`."""
 
 
 DownloadAction = AskSource | OpenStage | WritePiece | CheckFile | PublishModel
-"""What a download may ask of its shell, to be done in the order given."""
+"""Actions of a download's shell, to be done in order."""
 
 
 class ReceivedBytes:
-    """Bytes that came and were right, and how fast they came lately."""
+    """Verified bytes received, and their recent rate."""
 
     def __init__(self) -> None:
         self.total = 0
         self._marks: deque[tuple[float, int]] = deque()
 
     def mark(self, now: float) -> None:
-        """Remember the sum of now for the rate of the next seconds."""
+        """Record the current sum, for the rate of the next seconds."""
         self._marks.append((now, self.total))
         while self._marks[0][0] < now - RATE_S:
             self._marks.popleft()
 
     def per_s(self, now: float) -> float:
-        """Return bytes per second over the last seconds; 0 before the first mark."""
+        """Return the bytes per second over the last seconds; 0 before the first mark."""
         since_at, before = self._marks[0] if self._marks else (now, self.total)
         return (self.total - before) / (now - since_at) if now > since_at else 0.0
 
 
 class Download:
-    """One attempt to get one model, or what some `layers` of it need. `refusal` is set when it
-    has failed. `received` counts what came; what a stage already held is not among it. More
-    `sources` may be added; those that went fall silent by themselves.
+    """One attempt to fetch one model, or what some `layers` of it need. `refusal` is set when it
+    has failed. `received` counts received bytes, without those already in the stage. `sources` may
+    be added; those that left become silent.
 
-    `begun`: digests of stages of this model that lie on the disk already. `margin_bytes` of the
-    disk are to stay free.
+    `begun`: digests of this model's existing stages. `margin_bytes` of the disk stay free.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Download:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing is to be done any more."""
+        """Return whether nothing is left to do."""
         return self.phase in ("done", "failed")
 
     # --- what happens ---
@@ -122,7 +121,7 @@ class Download:
     def heard(
         self, address: StoreAddress, message: Message, content: bytes, now: float
     ) -> list[DownloadAction]:
-        """Take in what a source said; what does not fit changes nothing."""
+        """Take a message of a source; an unexpected one changes nothing."""
         source = self.sources.at(address)
         if source is None or self.over:
             return []
@@ -141,7 +140,7 @@ class Download:
         return self._next(now)
 
     def lost(self, address: StoreAddress, now: float) -> list[DownloadAction]:
-        """Take in that the connection to a source is gone."""
+        """Record that the connection to a source is lost."""
         source = self.sources.at(address)
         if source is None or self.over or source.life in ("new", "resting"):
             return []
@@ -149,7 +148,7 @@ class Download:
         return self._next(now)
 
     def connected(self, address: StoreAddress, now: float) -> list[DownloadAction]:
-        """Take in that a source is there (again): no need to let it rest."""
+        """Record that a source is connected (again): it need not rest."""
         source = self.sources.at(address)
         if source is None or self.over or source.life != "resting":
             return []
@@ -157,7 +156,7 @@ class Download:
         return self._next(now)
 
     def staged(self, staged: Staged, now: float) -> list[DownloadAction]:
-        """Take in that the stage is open, and what it holds."""
+        """Record that the stage is open, with its contents."""
         if self.phase != "staging" or self.manifest is None:
             return []
         self._pieces = pieces = Pieces(self.manifest, staged, self.layers)
@@ -174,16 +173,16 @@ class Download:
     def checked(
         self, digest: str, path: str, bad: tuple[int, ...] | None, now: float
     ) -> list[DownloadAction]:
-        """Take in that a whole file was hashed: `bad` are the pieces that are not right on the
-        disk. None: each piece is right and the whole is not, so the manifest contradicts itself."""
-        known = self.manifest is not None and self.manifest.digest == digest
-        if self.phase != "fetching" or self._pieces is None or not known:
+        """Record the hash of a whole file: `bad` are the corrupt pieces on the disk. None: each
+        piece is right but the whole is not, so the manifest contradicts itself."""
+        is_current = self.manifest is not None and self.manifest.digest == digest
+        if self.phase != "fetching" or self._pieces is None or not is_current:
             return []
         if bad is None:
             self._lies.add(digest)
             for source in self.sources:
                 if source.life == "serving":
-                    self._put_back(source.leave(now, f"contradicts itself about {path}"))
+                    self._put_back(source.leave(now, f"sent contradictory content for {path}"))
             return self._next(now)
         if bad:
             self._moved_at = now
@@ -192,18 +191,18 @@ class Download:
         return self._next(now)
 
     def published(self) -> list[DownloadAction]:
-        """Take in that the model is in its place: nothing is left to do."""
+        """Record that the model is in place: nothing is left to do."""
         if self.phase == "publishing":
             self.phase = "done"
         return []
 
     def failed(self, refusal: Refusal | None) -> None:
-        """End the attempt, at any time, for this reason; None: go on."""
+        """End the attempt for this reason; None: continue."""
         if refusal is not None and not self.over:
             self.phase, self.refusal = "failed", refusal
 
     def tick(self, now: float) -> list[DownloadAction]:
-        """Take in that time has passed: new sources are asked, silent ones judged."""
+        """Advance time: ask new sources, check silent ones."""
         if self.over:
             return []
         self.received.mark(now)
@@ -222,7 +221,7 @@ class Download:
         return self._next(now)
 
     def reading(self, now: float) -> FetchReading:
-        """Return how far it is."""
+        """Return the progress."""
         pieces = self._pieces
         checking = self.phase == "fetching" and pieces is not None and pieces.complete
         serving = {source.address.node for source in self.sources if source.life == "serving"}
@@ -244,7 +243,7 @@ class Download:
         lies = manifest.digest in self._lies
         problem = "it contradicts itself" if lies else problem_of(manifest, self.model)
         if problem is not None:
-            why = f"showed a manifest that is refused: {problem}"
+            why = f"sent an invalid manifest: {problem}"
             self._put_back(source.leave(now, why))
             return
         source.manifest = manifest
@@ -267,7 +266,7 @@ class Download:
             source.bad += 1
             self._put_back([piece])
             if source.bad >= MAX_BAD:
-                text = f"sent {source.bad} pieces that are not what its manifest says"
+                text = f"sent {source.bad} pieces that do not match its manifest"
                 self._put_back(source.leave(now, text))
         elif taken == "new":
             source.useful()
@@ -294,19 +293,19 @@ class Download:
     # --- all together ---
 
     def _next(self, now: float) -> list[DownloadAction]:
-        """Choose, ask for what the windows allow, publish; hand out what is to be done."""
+        """Choose, request what the windows allow, publish; return the actions."""
         self._choose(now)
         if self.phase == "fetching" and self._pieces is not None and self.manifest is not None:
             self._out += self.sources.ask(self._pieces, self.manifest.digest, now)
         if self.phase == "fetching" and not self._files.unchecked:
             self.phase = "publishing"
-            self._files.wait("putting the model in its place", now)
+            self._files.wait("moving the model into place", now)
             self._out.append(PublishModel())
-        found, self._out = self._out, []
-        return [] if self.phase == "failed" else found
+        actions, self._out = self._out, []
+        return [] if self.phase == "failed" else actions
 
     def _choose(self, now: float) -> None:
-        """Choose the content to fetch, and another when all its sources are gone for good."""
+        """Choose the content to fetch, and another if all its sources are gone for good."""
         orphaned = self.phase == "fetching" and self.sources.lives() <= {"out", "offered"}
         if not (orphaned or self.phase == "asking"):
             return
@@ -314,7 +313,7 @@ class Download:
         manifest = self.sources.choose(self._begun, now, patient=patient)
         if manifest is not None:
             self.phase, self.manifest, self._pieces = "staging", manifest, None
-            self._files.wait("opening the stage", now)
+            self._files.wait("creating its folder", now)
             self._out.append(OpenStage(manifest))
 
     def _put_back(self, pieces: Iterable[Piece]) -> None:
@@ -333,8 +332,8 @@ class Download:
         if waits_for_disk and not (orphaned and self._files.unchecked):
             self.failed(self._files.late(now))
             return
-        why = "nobody has what is needed" if orphaned else ""
+        why = "no node has the missing files" if orphaned else ""
         if now - self._moved_at >= STALL_S:
-            why = why or f"nobody sent anything for {STALL_S:g} s"
+            why = why or f"no node sent anything for {STALL_S:g} s"
         if why:
             self.failed(self.sources.refusal(self.model, self._pieces, why))

@@ -1,8 +1,8 @@
-"""Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
+"""Talks to other nodes' stores and to the disk: fetches the models that this node must hold.
 
-The shell around `worker.transfer.download.Download`, one for each model that is wanted. Pieces are
-written by the loop itself, whole files are hashed and put in place in a thread. Cancelling leaves
-the stage as it is, and the next attempt goes on with it.
+The shell of `worker.transfer.download.Download`, one per wanted model. The loop itself writes
+pieces; a thread hashes whole files and moves models into place. Cancelling keeps the stage, and the
+next attempt continues it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from worker.transfer.staging import Stage, begun
 
 TICK_S = 0.25
 SLICE = 4
-"""Messages taken in before the loop turns to whatever else there is."""
+"""Messages handled before the loop turns to other events."""
 
 OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
-"""Makes the sockets of stores and downloaders; the node is whom a DEALER is to reach."""
+"""Makes the sockets of stores and downloaders; the node is the DEALER's peer."""
 Pack = Callable[[Message], bytes]
-"""Puts a message into this node's next envelope, as one frame."""
+"""Packs a message into this node's next envelope, as one frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model to get, or what some of its `layers` need, and who has it. A repeat of an `attempt`
-    only tells of more sources."""
+    """A model to fetch, or what some of its `layers` need, and the nodes that have it. Repeating an
+    `attempt` only adds sources."""
 
     model: ModelId
     attempt: int
@@ -53,8 +53,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class DownloadNews:
-    """How an attempt to get a model stands; `refusal` once it has failed. `received_bytes` came
-    over the network in this attempt."""
+    """The state of an attempt to fetch a model; `refusal` is set if it failed. `received_bytes`
+    came over the network in this attempt."""
 
     attempt: int
     reading: FetchReading
@@ -64,7 +64,7 @@ class DownloadNews:
 
 @dataclass(slots=True)
 class _Run:
-    """One attempt: its state machine, its stage, a DEALER for each source."""
+    """One attempt: its state machine, its stage, a DEALER per source."""
 
     attempt: int
     download: Download
@@ -74,14 +74,14 @@ class _Run:
     ended: bool = False
 
     def news(self, now: float) -> DownloadNews:
-        """Return how the attempt stands."""
+        """Return the state of the attempt."""
         of = self.download
         return DownloadNews(self.attempt, of.reading(now), of.refusal, of.received.total)
 
 
 class Downloader:
-    """All fetches of one node. `models` is the folder that they end in. `latest` is how each stood
-    at most a quarter of a second ago, for other threads to read."""
+    """All fetches of one node. `models` is their target folder. `latest` is the state of each, at
+    most a quarter of a second old, for other threads to read."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Downloader:
         self.latest: Mapping[ModelId, DownloadNews] = {}
 
     def want(self, wanted: Wanted) -> None:
-        """Begin this attempt, or tell it of more sources; one before it is given up."""
+        """Begin this attempt, or add sources to it; cancels an earlier one."""
         model, layers = wanted.model, wanted.layers
         run = self._runs.get(model)
         if run is not None and run.attempt == wanted.attempt:
@@ -116,7 +116,7 @@ class Downloader:
         self.cancel(model)
         names = ", ".join(sorted({str(source.node) for source in wanted.sources}))
         part = f"layers {layers.first} to {layers.last}" if layers else "all"
-        self._log.info("fetches a model", model=model, sources=names, part=part)
+        self._log.info("fetching a model", model=model, sources=names, part=part)
         download = Download(
             model,
             wanted.sources,
@@ -131,11 +131,11 @@ class Downloader:
         self._do(run, download.tick(self._reactor.now()))
 
     def cancel(self, model: ModelId) -> None:
-        """Give an attempt up, or forget how it ended."""
+        """Cancel an attempt, or drop its result."""
         run = self._runs.pop(model, None)
         if run is not None:
             if not run.download.over:
-                self._log.info("gives a fetch up", model=model)
+                self._log.info("cancelled a fetch", model=model)
             run.live = False
             self._hang_up(run)
         if self._timer is not None and not self._runs:
@@ -144,12 +144,12 @@ class Downloader:
             self.latest = {}
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """Return how each attempt stands; those that are over stay until cancelled."""
+        """Return the state of each attempt; finished ones stay until cancelled."""
         now = self._reactor.now()
         return {model: run.news(now) for model, run in self._runs.items()}
 
     def close(self) -> None:
-        """Give all up; the stages stay."""
+        """Cancel all; the stages stay."""
         for model in list(self._runs):
             self.cancel(model)
 
@@ -162,7 +162,7 @@ class Downloader:
         self.latest = self.news()
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
-        """Queue a message: a few are taken in at a time, so that no source blocks the loop."""
+        """Queue a message: a few are handled at a time, so that no source blocks the loop."""
         self._inbox.append((run, source, frames))
         if len(self._inbox) == 1:
             self._reactor.later(0.0, self._take_some)
@@ -179,7 +179,9 @@ class Downloader:
         try:
             message = decode(frames[0]).message
         except BadMessage as error:
-            self._log.debug("dropped a store's message", node=source.node, error=str(error)[:200])
+            self._log.debug(
+                "dropped a message from a store", node=source.node, error=str(error)[:200]
+            )
             return
         content = frames[1] if len(frames) == 2 else b""
         self._do(run, run.download.heard(source, message, content, self._reactor.now()))
@@ -225,17 +227,17 @@ class Downloader:
                 ends = whole if layers is None else partial(stage.keep, layers)
                 self._work(run, ends, lambda _place: run.download.published())
             case WritePiece() | CheckFile() | PublishModel():
-                raise AssertionError("a stage is opened before it is used")
+                raise AssertionError("a stage must be opened before it is used")
             case _:
                 assert_never(action)
 
     def _work(
         self, run: _Run, work: Work[Result], then: Callable[[Result], list[DownloadAction]]
     ) -> None:
-        """Have the disk do this, and go on with what came of it."""
+        """Run this on the disk's thread, and continue with the result."""
 
         def done(result: Result | Exception) -> None:
-            """Go on with the result, or give the download up where the disk failed."""
+            """Continue with the result, or cancel the download if the disk failed."""
             if isinstance(result, Exception):
                 run.download.failed(broken_disk(run.download.model, result))
                 self._do(run, [])
@@ -248,9 +250,7 @@ class Downloader:
         self, run: _Run, stage: Stage, check: CheckFile, bad: tuple[int, ...] | None
     ) -> list[DownloadAction]:
         if bad:
-            self._log.warning(
-                "fetched bytes are wrong on the disk", path=check.path, pieces=len(bad)
-            )
+            self._log.warning("fetched bytes changed on the disk", path=check.path, pieces=len(bad))
             stage.spoil(check.path, bad)
         return run.download.checked(check.digest, check.path, bad, self._reactor.now())
 

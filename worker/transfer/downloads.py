@@ -1,8 +1,8 @@
-"""Talks to the bus and the weights thread: where this node's models come from and go to.
+"""Talks to the bus and the weights thread: the sources and targets of this node's models.
 
-It hears other nodes' cards, has models fetched from those that announce them, and publishes how
-far that is. An attempt ends once: what it came to stays until it is cancelled, which forgets it;
-that it failed is published for five minutes more, or until it is tried again.
+It receives other nodes' cards, fetches models from the nodes that announce them, and publishes
+progress. An attempt ends once; its result stays until it is cancelled. A failure is published for
+five more minutes, or until a retry.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 PUBLISH_S = 1.0
 FAILED_S = 300.0
 PREFER_S = 10.0
-"""A node that keeps everything is copied from alone, until nothing has come for so long."""
+"""Only nodes that keep everything are copied from, until nothing has arrived for this long."""
 HEARING_S = 3.0
-"""After so long the cards of all nodes that are there have come."""
+"""After this time the cards of all connected nodes have arrived."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """`looked`: whether the disk was looked at since the model, or its `layers`, came. `moved_at`:
-    when more than the `done_bytes` of before had come."""
+    """`looked`: whether the disk was scanned since the model, or its `layers`, arrived. `moved_at`:
+    the last time that `done_bytes` grew."""
 
     number: int
     moved_at: float
@@ -46,13 +46,13 @@ class _Attempt:
 
     @property
     def arrived(self) -> bool:
-        """Return whether what was fetched has come and was found on the disk."""
+        """Return whether the fetched files have arrived and were found on the disk."""
         return self.looked and self.unreadable is None
 
 
 class _Readings:
-    """What is published of this node's fetches: how far each is, and that it failed for five
-    minutes more, or until it is tried again."""
+    """The published state of this node's fetches: progress, and failures for five more minutes or
+    until a retry."""
 
     def __init__(self, client: BusClient) -> None:
         self._client = client
@@ -61,18 +61,20 @@ class _Readings:
         self._published_at = client.reactor.now()
 
     def keep(self, failed: FetchReading) -> None:
-        """Publish that this fetch failed from now on."""
+        """Publish this failed fetch from now on."""
         self._failed[failed.model] = (failed, self._client.reactor.now())
 
     def forget(self, model: ModelId) -> None:
-        """Publish no failure of this model any more: it is tried again."""
+        """Stop publishing this model's failure: it is retried."""
         self._failed.pop(model, None)
 
     def publish(self, running: Mapping[ModelId, FetchReading], now: float) -> None:
-        """Publish when a phase has changed, and each second while there is anything to tell."""
-        self._failed = {m: kept for m, kept in self._failed.items() if now - kept[1] < FAILED_S}
-        known = {model: reading for model, (reading, _) in self._failed.items()} | dict(running)
-        fetches = tuple(reading for _, reading in sorted(known.items()))
+        """Publish when a phase has changed, and each second while there is anything to report."""
+        self._failed = {
+            m: failure for m, failure in self._failed.items() if now - failure[1] < FAILED_S
+        }
+        readings = {model: reading for model, (reading, _) in self._failed.items()} | dict(running)
+        fetches = tuple(reading for _, reading in sorted(readings.items()))
         phases = [(fetch.model, fetch.phase) for fetch in fetches]
         changed = phases != [(fetch.model, fetch.phase) for fetch in self._published]
         if changed or (fetches and now - self._published_at >= PUBLISH_S):
@@ -83,7 +85,7 @@ class _Readings:
 
 
 class Downloads:
-    """The weights of one node, as its worker sees them: from and to other nodes, through the
+    """The weights of one node, as its worker sees them: to and from other nodes, through the
     weights thread. `now` of the loop is passed in."""
 
     def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
@@ -102,11 +104,11 @@ class Downloads:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return where others reach the store; none where this node gives nothing."""
+        """Return the addresses of the store; none if this node serves no weights."""
         return self._thread.addresses
 
     def elsewhere(self, now: float) -> WeightsElsewhere:
-        """Return what other nodes' cards say and how each fetch stands."""
+        """Return other nodes' cards and the state of each fetch."""
         news = self._news()
         return WeightsElsewhere(
             cards=self._sources.living(now),
@@ -120,39 +122,39 @@ class Downloads:
         )
 
     def givers(self, model: ModelId, now: float) -> tuple[NodeId, ...]:
-        """Return the nodes that give this model."""
-        return tuple(sorted({one.node for one in self._sources.stores_with(model, now)}))
+        """Return the nodes that offer this model."""
+        return tuple(sorted({store.node for store in self._sources.stores_with(model, now)}))
 
     def stores(self, now: float) -> frozenset[NodeId]:
         """Return the nodes that keep everything."""
         return self._sources.keeping_all(now)
 
     def hold(self, model: ModelId, now: float) -> None:
-        """Get a whole model though no slot waits for it, until it is let go."""
+        """Fetch a whole model although no slot waits for it, until it is let go."""
         self._held.add(model)
         self.fetch(model, now)
 
     def let_go(self, model: ModelId) -> None:
-        """Hold a model no longer: its fetch ends, unless a slot waits for it."""
+        """Stop holding a model: its fetch ends, unless a slot waits for it."""
         self._held.discard(model)
 
     def reading_of(self, model: ModelId) -> FetchReading | None:
-        """Return how far the fetch of a model is; None where there is none."""
+        """Return the progress of a model's fetch; None if there is none."""
         news = self._news().get(model)
         return None if news is None else news.reading
 
     def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
-        """Get a model, or what some of its layers need, from the nodes that announce it, unless a
-        fetch of that model is under way."""
-        known = self._attempts.get(model)
-        if known is None or known.arrived:
+        """Fetch a model, or what some of its layers need, from the nodes that announce it, unless
+        it is already being fetched."""
+        attempt = self._attempts.get(model)
+        if attempt is None or attempt.arrived:
             self._count += 1
             self._readings.forget(model)
             self._attempts[model] = _Attempt(self._count, now, layers=layers)
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
-        """Give an attempt up, or forget how it ended; what was fetched so far stays."""
+        """Cancel an attempt, or drop its result; the files so far stay."""
         news = self._news().get(model)
         attempt = self._attempts.pop(model, None)
         if attempt is None:
@@ -164,16 +166,16 @@ class Downloads:
         self._thread.cancel(model)
 
     def looked(self, here: LocalModels, came: Collection[ModelId]) -> None:
-        """Take in what was seen on the disk: whole models may be given to others, and of what had
-        come before the look began, `came`, each has to be among the models, or parts, now."""
+        """Record a scan of the disk. Whole models may be served to others; each model in `came`,
+        which had arrived before the scan began, must be among the models or parts now."""
         for model in set(came) & set(self.came()):
             attempt = self._attempts[model]
             attempt.looked = True
             layers, part = attempt.layers, here.parts.get(model)
             in_part = layers and part and part.holds(layers.first, layers.last)
             if model not in here.cards and not in_part:
-                said = "; ".join(one.why for one in here.passed_over if one.name == model)
-                text = f"{model} was fetched, but is no model that can be read here: {said}"
+                why = "; ".join(notice.why for notice in here.passed_over if notice.name == model)
+                text = f"{model} was fetched, but this node cannot read it as a model: {why}"
                 attempt.unreadable = Refusal(reason="weights_unavailable", message=text)
         offered = {model: Path(card.path) for model, card in here.cards.items()}
         if offered != self._offered:
@@ -181,7 +183,7 @@ class Downloads:
             self._thread.offers(offered)
 
     def tick(self, now: float) -> None:
-        """Tell of more sources and publish how far each attempt is."""
+        """Add sources and publish the progress of each attempt."""
         for model in self._attempts:
             self._want(model, now)
         self._readings.publish({m: news.reading for m, news in self._news().items()}, now)
@@ -200,7 +202,7 @@ class Downloads:
         self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
-        """Return news of present attempts alone: a cancelled one may be told of for a moment."""
+        """Return news of present attempts only: a cancelled one may still be reported briefly."""
         return {
             model: news
             for model, news in self._thread.news().items()
@@ -208,7 +210,7 @@ class Downloads:
         }
 
     def came(self) -> list[ModelId]:
-        """Return the models that came and were not looked for on the disk yet."""
+        """Return the models that arrived and were not scanned yet."""
         return [
             model
             for model, news in self._news().items()

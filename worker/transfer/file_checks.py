@@ -1,7 +1,7 @@
-"""What a download waits for from its disk: room, and each whole file found right.
+"""What a download waits for on its disk: space, and verified whole files.
 
-Pure: time arrives as `now`. Each piece of work has a deadline, and the refusal says which work was
-too slow. A file that is hashed and found spoilt too often is the disk's fault.
+Pure: time arrives as `now`. Each job has a deadline, and the refusal says which job was too slow.
+If a file is corrupt too often after writing, the disk is at fault.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from worker.transfer.pieces import Staged
 STAGE_S = 60.0
 CHECK_BYTES_PER_S = 20e6
 MAX_SPOILT = 3
-"""A file that so often is not on the disk as it was written: the disk is at fault."""
+"""If a file differs this often from what was written, the disk is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFile:
-    """Hash a file as it lies in the stage, whole or its `wanted` pieces; answer with `checked`."""
+    """Hash a file in the stage, whole or its `wanted` pieces; answer with `checked`."""
 
     digest: str
     path: str
@@ -30,8 +30,8 @@ class CheckFile:
 
 
 class FileChecks:
-    """The stage of one download: `unchecked` are the files that are not yet found right in it, and
-    `margin_bytes` of its disk are to stay free."""
+    """The stage of one download: `unchecked` are its files that are not verified yet, and
+    `margin_bytes` of its disk stay free."""
 
     def __init__(self, model: ModelId, margin_bytes: int, now: float) -> None:
         self.unchecked: set[str] = set()
@@ -44,11 +44,11 @@ class FileChecks:
         self._until, self._what = now, ""
 
     def wait(self, what: str, now: float) -> None:
-        """Give the disk a minute for this work."""
+        """Give the disk a minute for this job."""
         self._until, self._what = now + STAGE_S, what
 
     def begin(self, manifest: Manifest, staged: Staged, now: float) -> None:
-        """Take in what the stage of this manifest holds; nothing is waited for."""
+        """Record the contents of this manifest's stage; nothing is waited for."""
         self._digest = manifest.digest
         self._sizes = {entry.path: entry.size_bytes for entry in manifest.files}
         self.unchecked = set(self._sizes)
@@ -56,46 +56,46 @@ class FileChecks:
         self._until, self._what = now, ""
 
     def late(self, now: float) -> Refusal | None:
-        """Return that the disk took too long for its work, if it did."""
+        """Return a refusal if the disk took too long."""
         if now < self._until:
             return None
-        text = f"{self._model}: the disk took too long for {self._what}"
+        text = f"{self._model}: the disk took too long: {self._what}"
         return Refusal(reason="weights_unavailable", message=text)
 
     def refuse_room(self, missing: int) -> Refusal | None:
-        """Return why the disk cannot take what is `missing`, in bytes; None where it can."""
+        """Return why the disk cannot take `missing` more bytes; None if it can."""
         free, margin = self._free_bytes, self._margin_bytes
         if missing <= free - margin:
             return None
         return Refusal(
             reason="disk_full",
             message=(
-                f"{self._model} lacks {missing / 1e9:.2f} GB, but "
-                f"{max(free, 0) / 1e9:.2f} GB are free on the disk, of which "
-                f"{margin / 1e9:.2f} GB are to stay so"
+                f"not enough disk space for {self._model}: {missing / 1e9:.2f} GB "
+                f"needed, {max(free, 0) / 1e9:.2f} GB free, {margin / 1e9:.2f} GB of "
+                "which must stay free"
             ),
             facts={"missing_bytes": missing, "free_bytes": free, "margin_bytes": margin},
         )
 
     def check(self, path: str, wanted: bytes | None, now: float) -> CheckFile:
-        """Have a file hashed; its time begins when what is hashed before it has had its own."""
+        """Hash a file; its time limit begins after those of the files before it."""
         self._until = max(now, self._until) + STAGE_S + self._sizes[path] / CHECK_BYTES_PER_S
-        self._what = "hashing what was fetched"
+        self._what = "hashing the fetched files"
         return CheckFile(self._digest, path, wanted)
 
     def found(self, path: str, bad: tuple[int, ...]) -> Refusal | None:
-        """Note how a file was found; return why the disk is at fault, if it is."""
+        """Record a file's result; return a refusal if the disk is at fault."""
         if not bad:
             self.unchecked.discard(path)
             return None
         self._spoilt[path] = self._spoilt.get(path, 0) + 1
         if self._spoilt[path] < MAX_SPOILT:
             return None
-        text = f"{self._model}: the disk does not keep what is written to {path}"
+        text = f"{self._model}: the disk does not store what is written to {path}"
         return Refusal(reason="weights_unavailable", message=text)
 
 
 def broken_disk(model: ModelId, error: Exception) -> Refusal:
-    """Return that the disk said no."""
-    text = f"{model} could not be kept on the disk: {type(error).__name__}: {error}"
+    """Return the refusal for an error of the disk."""
+    text = f"{model} could not be saved: {type(error).__name__}: {error}"
     return Refusal(reason="weights_unavailable", message=text)

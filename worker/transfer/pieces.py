@@ -1,9 +1,9 @@
-"""Which pieces of a model are here, which are to be asked for next.
+"""Track which pieces of a model are here, and which to request next.
 
-Pure. A piece counts only when its SHA-256 is the manifest's. Small files come first, each file
-from its beginning; what was asked for in vain is asked for again before anything new. Where only
-some layers are wanted, the first piece of each safetensors file says which others are needed:
-nothing else of those files is asked for until all first pieces are here.
+Pure. A piece counts only if its SHA-256 is the manifest's. Small files come first, each file from
+its beginning; failed requests are repeated before new ones. If only some layers are wanted, the
+first piece of each safetensors file says which others are needed; nothing else of those files is
+requested until all first pieces are here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece:
 
     @property
     def offset(self) -> int:
-        """Return where the piece begins in its file, in bytes."""
+        """Return the piece's offset in its file, in bytes."""
         return self.index * PIECE_BYTES
 
 
@@ -41,9 +41,9 @@ def piece_at(path: str, offset: int) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What an opened stage holds: per file one byte for each piece, 1 where it is there;
-    none is known to be right before its file was hashed. `free_bytes` of the disk. `heads`
-    are the first pieces, where they are there, of safetensors files."""
+    """The contents of an opened stage: per file one byte per piece, 1 if it is there; unverified
+    until its file is hashed. `free_bytes` of the disk. `heads` are the present first pieces of
+    safetensors files."""
 
     have: Mapping[str, bytes]
     free_bytes: int
@@ -51,8 +51,8 @@ class Staged:
 
 
 class Pieces:
-    """The pieces of one manifest, or those of them that `layers` need. Invariant: `done_bytes` sums
-    up the wanted pieces that are here, `total_bytes` the wanted ones as far as they are known."""
+    """The pieces of one manifest, or those that `layers` need. Invariant: `done_bytes` is the sum
+    of the wanted pieces that are here, `total_bytes` that of the wanted ones as far as known."""
 
     def __init__(self, manifest: Manifest, staged: Staged, layers: Layers | None = None) -> None:
         self._layers = layers
@@ -91,17 +91,17 @@ class Pieces:
         self._have[path] = have
 
     def _narrow(self) -> None:
-        """Add what else is wanted: all first pieces are here, so it is known now."""
+        """Add the other wanted pieces, which are known now that all first pieces are here."""
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
             self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
         self._heads.clear()
 
     def _count(self) -> None:
-        """Sum up what is wanted and what is here of it."""
+        """Sum the wanted bytes, and those that are here."""
         self.total_bytes = self.done_bytes = 0
         for path, entry in self._entries.items():
-            wanted = [index for index, one in enumerate(self._wanted[path]) if one]
+            wanted = [index for index, is_wanted in enumerate(self._wanted[path]) if is_wanted]
             missing = [index for index in wanted if not self._have[path][index]]
             total = sum(piece_length(entry.size_bytes, index) for index in wanted)
             self._missing[path] = len(missing)
@@ -109,40 +109,40 @@ class Pieces:
             self.done_bytes += total - sum(piece_length(entry.size_bytes, i) for i in missing)
 
     def _unfinished(self, suffix: str = "") -> list[str]:
-        """Return the files that lack something, small ones first."""
-        found = [path for path, count in self._missing.items() if count and path.endswith(suffix)]
-        return sorted(found, key=lambda path: (self._entries[path].size_bytes, path))
+        """Return the incomplete files, small ones first."""
+        unfinished = [
+            path for path, count in self._missing.items() if count and path.endswith(suffix)
+        ]
+        return sorted(unfinished, key=lambda path: (self._entries[path].size_bytes, path))
 
     @property
     def complete(self) -> bool:
-        """Return whether every piece that is wanted is here."""
+        """Return whether every wanted piece is here."""
         return not self._unread and self.done_bytes == self.total_bytes
 
     def is_whole(self, path: str) -> bool:
-        """Return whether every piece that is wanted of this file is here."""
-        known = self._layers is None or not self._unread or not path.endswith(SUFFIX)
-        return known and self._missing[path] == 0
+        """Return whether every wanted piece of this file is here."""
+        is_final = self._layers is None or not self._unread or not path.endswith(SUFFIX)
+        return is_final and self._missing[path] == 0
 
     def wanted_of(self, path: str) -> bytes | None:
-        """Return one byte for each piece of a file, 1 where it is wanted; None: all of them."""
+        """Return one byte per piece of a file, 1 if it is wanted; None: all of them."""
         wanted = self._wanted[path]
         return None if wanted.count(1) == len(wanted) else wanted
 
     def finished(self) -> list[str]:
-        """Return the files of which the last wanted piece has come since this was asked last."""
-        found, self._finished = self._finished, []
-        return found
+        """Return the files completed since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def has(self, piece: Piece) -> bool:
-        """Return whether this piece is here."""
         return bool(self._have[piece.path][piece.index])
 
     def length(self, piece: Piece) -> int:
-        """Return the bytes of a piece of ours."""
         return piece_length(self._entries[piece.path].size_bytes, piece.index)
 
     def next(self) -> Piece | None:
-        """Return the next piece to ask for; each is given out once, until it is put back."""
+        """Return the next piece to request; each is handed out once, until it is put back."""
         while self._again:
             piece = self._again.popleft()
             if not self.has(piece):
@@ -157,7 +157,7 @@ class Pieces:
         return None
 
     def _lacks(self, path: str, start: int) -> int | None:
-        """Return the first piece of a file from `start` on that is wanted and not here, or None."""
+        """Return the first wanted and missing piece of a file from `start` on, or None."""
         have, wanted = self._have[path], self._wanted[path]
         index = have.find(0, start)
         while index >= 0 and not wanted[index]:
@@ -165,12 +165,12 @@ class Pieces:
         return index if index >= 0 else None
 
     def put_back(self, pieces: Iterable[Piece]) -> None:
-        """Put back pieces that were given out, and did not come."""
+        """Put back handed-out pieces that did not arrive."""
         self._again.extend(pieces)
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:
-        """Take a piece in. `known`: it is here already; `bad`: its bytes are not the
-        manifest's; `foreign`: there is no such piece."""
+        """Take a piece. `known`: it is here already; `bad`: its bytes are not the manifest's;
+        `foreign`: there is no such piece."""
         entry = self._entries.get(path)
         index, rest = divmod(offset, PIECE_BYTES)
         if entry is None or rest or not 0 <= index < piece_count(entry.size_bytes):
@@ -192,8 +192,8 @@ class Pieces:
         return "new"
 
     def _reorder(self) -> None:
-        """Put the safetensors files behind the others, for more of them is wanted now; of the
-        others go on where we were, for what was given out of them is still to come."""
+        """Move the safetensors files after the others, because more of them is wanted now; continue
+        the others where we were, because their handed-out pieces are still coming."""
         others = [path for path in self._order if not path.endswith(SUFFIX)]
         if self._order and self._order[0] not in others:
             self._cursor = 0
@@ -209,8 +209,7 @@ class Pieces:
             self._finished += [p for p in self._entries if p.endswith(SUFFIX) and self.is_whole(p)]
 
     def spoil(self, path: str, bad: Iterable[int]) -> None:
-        """Ask again for these pieces of a file that seemed whole: they are not right on the
-        disk."""
+        """Request these corrupt pieces of a seemingly complete file again."""
         for index in sorted(set(bad)):
             if self._have[path][index] and self._wanted[path][index]:
                 self._have[path][index] = 0

@@ -1,7 +1,7 @@
-"""How fast weights may leave this node, so that what it serves meanwhile has its share.
+"""Limit the rate of weights leaving this node, so that its other traffic has its share.
 
-Pure: time arrives as `now`. A leaky bucket of one piece: what was sent pushes the time of the next
-sending back by its length over the rate.
+Pure: time arrives as `now`. A leaky bucket of one piece: sent bytes delay the next send by their
+length over the rate.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class RateLimit:
         self._free_at = 0.0
 
     def wait_s(self, now: float) -> float:
-        """Return seconds until something may be sent, 0 for now."""
+        """Return the seconds until the next send, 0 for now."""
         return max(0.0, self._free_at - now)
 
     def sent(self, count: int, now: float) -> None:
-        """Count bytes that were sent."""
+        """Count sent bytes."""
         if self._bytes_per_s:
             self._free_at = max(now, self._free_at) + count / self._bytes_per_s

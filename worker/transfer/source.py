@@ -1,8 +1,8 @@
-"""The nodes that have a model, as one download sees them: lives, windows, what counts against each.
+"""The sources of one download: their lives, windows, and failures.
 
-Pure: time arrives as `now`. The window of open pieces grows by one with each quick answer and
-halves with a slow one (additive increase, multiplicative decrease), so that a slow link is not
-asked for more than it brings in time.
+Pure: time arrives as `now`. The window of open pieces grows by one with each fast answer and halves
+with a slow one (additive increase, multiplicative decrease), so a slow link is not asked for more
+than it can bring in time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUICK_S, SLOW_S = 2.0, 5.0
 MAX_LATE = 3
 MAX_BAD = 3
 MAX_MANIFESTS = 8
-"""A source that was asked so often, and sent nothing new in between, is left."""
+"""A source that was asked this often without sending anything new is dropped."""
 
 Life = Literal["new", "asked", "hashing", "offered", "serving", "resting", "out"]
 Due = Literal["ask", "rest", "leave"]
@@ -50,8 +50,8 @@ class AskSource:
 
 @dataclass(slots=True)
 class Source:
-    """`since_at` is when its present life began, or last moved; `open` holds the pieces asked for
-    and when; `manifest` is what it offers; `why` its last failing."""
+    """`since_at` is the beginning or last progress of its present life; `open` holds the requested
+    pieces and when; `manifest` is what it offers; `why` its last failure."""
 
     address: StoreAddress
     life: Life = "new"
@@ -67,15 +67,14 @@ class Source:
     why: str = ""
 
     def turn(self, life: Life, now: float) -> None:
-        """Enter a life."""
         self.life, self.since_at = life, now
 
     def may_ask(self, now: float) -> bool:
-        """Return whether one more piece may be asked for."""
+        """Return whether one more piece may be requested."""
         return self.life == "serving" and len(self.open) < self.window and now >= self.quiet_until
 
     def answered(self, piece: Piece, now: float) -> None:
-        """Note that a piece came; if it was asked for, how quickly says how many may be open."""
+        """Record that a piece arrived; if it was requested, its speed adjusts the window."""
         asked_at = self.open.pop(piece, None)
         if asked_at is None:
             return
@@ -85,16 +84,16 @@ class Source:
             self.window = max(1, self.window // 2)
 
     def useful(self) -> None:
-        """Forgive what counted against the source: it sent something new."""
+        """Reset the source's failures: it sent something new."""
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """Note that the source has too much to do; return whether the piece was asked for here."""
+        """Record that the source is busy; return whether the piece was requested here."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
     def overdue(self, now: float) -> list[Piece]:
-        """Return the pieces that did not come in time; they are not open any more."""
+        """Return the overdue pieces; they are no longer open."""
         late = [piece for piece, at in self.open.items() if now - at >= PIECE_S]
         for piece in late:
             del self.open[piece]
@@ -104,19 +103,19 @@ class Source:
         return late
 
     def due(self, now: float) -> Due | None:
-        """Return what the silence of the source has come to; `why` says what was not done."""
+        """Return the consequence of the source's silence; `why` says what was missing."""
         age_s = now - self.since_at
         match self.life:
             case "new":
                 return "ask"
             case "asked" if age_s >= ANSWER_S:
-                self.why = f"did not show its manifest within {ANSWER_S:g} s"
+                self.why = f"did not send its manifest within {ANSWER_S:g} s"
                 return "rest"
             case "hashing" if age_s >= HASHING_S:
-                self.why = f"stopped hashing its files for {HASHING_S:g} s"
+                self.why = f"made no progress hashing its files for {HASHING_S:g} s"
                 return "rest"
             case "serving" if self.late >= MAX_LATE:
-                self.why = f"left {self.late} pieces in a row unanswered for {PIECE_S:g} s"
+                self.why = f"did not answer {self.late} pieces in a row within {PIECE_S:g} s each"
                 return "rest"
             case "resting" if self.manifests >= MAX_MANIFESTS:
                 return "leave"
@@ -126,7 +125,7 @@ class Source:
                 return None
 
     def rest(self, now: float, why: str) -> list[Piece]:
-        """Ask nothing of the source for a while; return the pieces that were open."""
+        """Ask the source for nothing for a while; return its open pieces."""
         pieces = list(self.open)
         self.open.clear()
         self.manifest, self.window = None, FIRST_WINDOW
@@ -135,20 +134,20 @@ class Source:
         return pieces
 
     def leave(self, now: float, why: str) -> list[Piece]:
-        """Ask nothing of the source any more; return the pieces that were open."""
+        """Drop the source; return its open pieces."""
         pieces = self.rest(now, why)
         self.turn("out", now)
         return pieces
 
     def ask_manifest(self, model: ModelId, now: float) -> AskSource:
-        """Ask the source what it has."""
+        """Ask the source for its manifest."""
         self.manifests += 1
         self.late = 0
         self.turn("asked", now)
         return AskSource(self.address, AskManifest(model=model))
 
     def is_hashing(self, done_bytes: int, now: float) -> bool:
-        """Note that the source still hashes its files; return whether it has come further."""
+        """Record that the source still hashes its files; return whether it made progress."""
         if self.life == "asked":
             self.turn("hashing", now)
         moved = self.life == "hashing" and done_bytes > self.hashed_bytes
@@ -158,7 +157,7 @@ class Source:
 
 
 class SourcePool:
-    """All sources of one download, each at its address."""
+    """All sources of one download, by address."""
 
     def __init__(self, addresses: Iterable[StoreAddress]) -> None:
         self._sources: dict[StoreAddress, Source] = {}
@@ -168,40 +167,39 @@ class SourcePool:
         return iter(self._sources.values())
 
     def add(self, addresses: Iterable[StoreAddress]) -> None:
-        """Add sources; those that are known stay as they are."""
+        """Add sources; known ones stay unchanged."""
         for address in addresses:
             self._sources.setdefault(address, Source(address))
 
     def at(self, address: StoreAddress) -> Source | None:
-        """Return the source at an address; None where it is unknown, or was left."""
+        """Return the source at an address; None if it is unknown or was dropped."""
         source = self._sources.get(address)
         return None if source is None or source.life == "out" else source
 
     def lives(self) -> set[Life]:
-        """Return the lives that sources are in."""
         return {source.life for source in self}
 
     def choose(self, begun: frozenset[str], now: float, *, patient: bool) -> Manifest | None:
-        """Choose the content to fetch and have its sources serve: that of a stage that was
-        `begun`, else what was shown first. None while nothing is offered or, if `patient`, a
-        source of what was begun may still come."""
+        """Choose the content to fetch and make its sources serve: that of a stage that was `begun`,
+        else the first offered. None while nothing is offered or, if `patient`, while a source of a
+        begun stage may still come."""
         offers = sorted(
             (source for source in self if source.life == "offered"),
             key=lambda source: (source.since_at, source.address),
         )
         shown = [source.manifest for source in offers if source.manifest is not None]
-        known = [manifest for manifest in shown if manifest.digest in begun]
+        staged = [manifest for manifest in shown if manifest.digest in begun]
         waits = patient and self.lives() & {"new", "asked", "hashing"}
-        if not shown or (begun and not known and waits):
+        if not shown or (begun and not staged and waits):
             return None
-        chosen = (known or shown)[0]
+        chosen = (staged or shown)[0]
         for source in offers:
             if source.manifest and source.manifest.digest == chosen.digest:
                 source.turn("serving", now)
         return chosen
 
     def ask(self, pieces: Pieces, digest: str, now: float) -> Iterator[AskSource]:
-        """Ask for as many pieces as the windows allow."""
+        """Request as many pieces as the windows allow."""
         for source in self:
             while source.may_ask(now):
                 piece = pieces.next() or self._overdue_elsewhere(source, pieces, now)
@@ -213,8 +211,8 @@ class SourcePool:
                 yield AskSource(source.address, ask)
 
     def _overdue_elsewhere(self, idle: Source, pieces: Pieces, now: float) -> Piece | None:
-        """Return a piece that a slow source owes, to ask an idle one for when nothing is left to
-        give out (BitTorrent's end game)."""
+        """Return a piece that a slow source owes, for an idle one, when nothing is left to hand out
+        (BitTorrent's endgame)."""
         if idle.open:
             return None
         for source in self:
@@ -224,17 +222,17 @@ class SourcePool:
         return None
 
     def refusal(self, model: ModelId, pieces: Pieces | None, what: str) -> Refusal:
-        """Return that no source is left, or none says anything; `facts["tried"]` names each and
-        what was wrong with it."""
+        """Return the refusal when no source is left, or none answers; `facts["tried"]` lists each
+        with its failure."""
         tried = {
             f"{source.address.node} at {source.address.address}": source.why or f"was {source.life}"
             for source in sorted(self, key=lambda source: source.address)
         }
-        said = "; ".join(f"{name} {why}" for name, why in tried.items())
-        said = said or "no node gives it to others"
+        failures = "; ".join(f"{name} {why}" for name, why in tried.items())
+        failures = failures or "no node offers it"
         return Refusal(
             reason="weights_unavailable",
-            message=f"{model} could not be fetched: {what} ({said})",
+            message=f"{model} could not be fetched: {what} ({failures})",
             facts={
                 "tried": tried,
                 "done_bytes": pieces.done_bytes if pieces else 0,

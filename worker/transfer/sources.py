@@ -1,6 +1,7 @@
-"""Which nodes have which models, by their cards, and where their stores are reached.
+"""Which nodes have which models, by their cards, and the addresses of their stores.
 
-Pure: time arrives as `now`. A card counts for as long as it says; of two of one node the newer.
+Pure: time arrives as `now`. A card counts for its stated time; the newer of two cards of one node
+counts.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ STORAGE_TTL_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class WeightsElsewhere:
-    """What is known of weights that do not lie here.
+    """Weights on other nodes.
 
-    `cards` are those of other nodes: complete once `has_heard`. `fetches` are under way, or have
-    failed for the reason given; of those that `arrived` more layers may be wanted. Those `held` are
-    wanted though no slot waits for them.
+    `cards` are those of other nodes: complete when `has_heard`. `fetches` are running, or failed
+    with a reason; of those that `arrived` more layers may be wanted. Those `held` are wanted
+    although no slot waits for them.
     """
 
     cards: Mapping[NodeId, NodeCard]
@@ -37,17 +38,16 @@ class WeightsElsewhere:
     held: frozenset[ModelId] = frozenset()
 
     def offered(self, model: ModelId) -> ModelCard | None:
-        """Return what other nodes say of a model on their disks, the first of them; None where no
-        node has the whole of it."""
-        cards = (one for _, card in sorted(self.cards.items()) for one in card.models)
-        return next((one for one in cards if one.model == model), None)
+        """Return the first of other nodes' cards for the model; None if no node has all of it."""
+        cards = (model_card for _, card in sorted(self.cards.items()) for model_card in card.models)
+        return next((model_card for model_card in cards if model_card.model == model), None)
 
 
 NOTHING_ELSEWHERE = WeightsElsewhere({}, True, {}, frozenset())
 
 
 class Sources:
-    """Other nodes' cards as `me` heard them."""
+    """Other nodes' cards as received by `me`."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
@@ -55,26 +55,30 @@ class Sources:
         self._storage: dict[NodeId, tuple[StorageReading, float]] = {}
 
     def heard(self, card: NodeCard, now: float) -> None:
-        """Take in a card; one's own and older ones change nothing."""
-        known, _ = self.cards.get(card.node, (None, now))
-        if card.node != self.me and supersedes(card, known):
+        """Take a card; the own one and older ones change nothing."""
+        before, _ = self.cards.get(card.node, (None, now))
+        if card.node != self.me and supersedes(card, before):
             self.cards[card.node] = (card, now)
 
     def heard_storage(self, reading: StorageReading, now: float) -> None:
-        """Take in what a node says of its store."""
+        """Take a node's report about its store."""
         self._storage[reading.node] = (reading, now)
 
     def keeping_all(self, now: float) -> frozenset[NodeId]:
         """Return the other nodes that keep everything (`store = true`)."""
-        told = self._storage.items()
-        fresh = {node for node, (one, at) in told if one.keeps_all and now - at <= STORAGE_TTL_S}
+        reports = self._storage.items()
+        fresh = {
+            node
+            for node, (reading, at) in reports
+            if reading.keeps_all and now - at <= STORAGE_TTL_S
+        }
         return frozenset(fresh & self.living(now).keys())
 
     def stores_with(
         self, model: ModelId, now: float, *, preferred: bool = False
     ) -> list[StoreAddress]:
-        """Return where the model can be fetched, by node; each node's addresses best first.
-        `preferred`: only from nodes that keep everything, where one of those has it."""
+        """Return the addresses from which the model can be fetched, by node; each node's best
+        first. `preferred`: only nodes that keep everything, if one of those has it."""
         living, keeping = self.living(now), self.keeping_all(now)
         having = {n for n, card in living.items() if any(m.model == model for m in card.models)}
         first = having & keeping if preferred else frozenset[NodeId]()
@@ -92,6 +96,6 @@ class Sources:
 
 
 def is_store_address(text: str) -> bool:
-    """Return whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
-    found = _ADDRESS.fullmatch(text)
-    return found is not None and 0 < int(found[1]) < 65536
+    """Return whether it is `tcp://host:port` and nothing else to which a socket could connect."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[1]) < 65536

@@ -1,13 +1,11 @@
-"""Talks to the disk: where a model that is being fetched grows, until it is whole.
+"""Talks to the disk: stores a model that is being fetched until it is complete.
 
-`<models>/.staging/<digest>/` holds `stage.json` (which model), and its files with the notes of
-their pieces (`worker.models.files.growing`). The finished model is moved into its place in one
-step.
+`<models>/.staging/<digest>/` has `stage.json` (the model), and its files with the record of their
+pieces (`worker.models.files.growing`). The finished model is renamed into place.
 
-A stage of which only some layers were wanted stays where it is: `stage.json` then lists those
-`layers`, each once its pieces were hashed again and synced. Its files have their full sizes with
-holes where nothing was fetched, so that a runner opens them like any others; a later fetch of
-more layers, or of the whole, goes on with them.
+A stage with only some layers stays where it is. Its `stage.json` then lists those `layers`, each
+after its pieces were hashed again and synced. Its files have their full sizes with holes, so that a
+runner opens them like any others; a later fetch of more layers, or of the whole, continues them.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ from worker.models.manifest import piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
-"""A stage that nobody went on with for so long is removed."""
+"""A stage without progress for this long is deleted."""
 
 
 class PlaceTaken(Exception):
-    """Something that is no model lies where the fetched one is to go."""
+    """The target folder already exists and is not a model."""
 
 
 class Stage:
-    """The stage of one manifest, below the folder of all models."""
+    """The stage of one manifest, below the models folder."""
 
     def __init__(self, models: Path, manifest: Manifest) -> None:
         self._models = models
@@ -50,8 +48,8 @@ class Stage:
         self._files = GrowingFiles(self._folder, sizes)
 
     def open(self, _stopped: Stopped) -> Staged:
-        """Make it, or find what it holds already. That a file was found right in an earlier life is
-        not believed: the disk may have lost it since. Raises OSError."""
+        """Create it, or find its contents. Earlier verifications of files do not count: the disk
+        may have lost data since. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         intact = all(map(self._files.fits, self._entries))
         self._note(held_layers(self._folder) if intact else ())
@@ -65,15 +63,15 @@ class Stage:
         return Staged(have, free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
-        """Write a piece whose hash was found right. Raises OSError."""
+        """Write a piece whose hash was verified. Raises OSError."""
         self._files.write(piece.path, piece.index, content)
 
     def check(
         self, path: str, stopped: Stopped, wanted: bytes | None = None
     ) -> tuple[int, ...] | None:
-        """Hash a whole file, or the pieces of it that are `wanted`: () when they are right (and
-        now synced), else the pieces that are not; None when only the whole is wrong. Raises
-        OSError, FileChanged, Interrupted."""
+        """Hash a whole file, or its `wanted` pieces: () if they are right (and now synced), else
+        the corrupt pieces; None if only the whole is wrong. Raises OSError, FileChanged,
+        Interrupted."""
         entry = self._entries[path]
         with opened(self._files.path(path), os.O_RDWR) as file:
             if wanted is not None:
@@ -87,12 +85,12 @@ class Stage:
         return tuple(_differing(pieces, entry.piece_hashes)) or None
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
-        """Note that these pieces are not there after all. Raises OSError."""
+        """Record these pieces as missing. Raises OSError."""
         self._note(())
         self._files.spoil(path, bad)
 
     def keep(self, layers: Layers, _stopped: Stopped) -> Path:
-        """Note durably that what these layers need is here; returns the folder to load from.
+        """Record durably that everything these layers need is here; return the folder to load from.
         Raises OSError."""
         self._files.sync_folders()
         spans = {*held_layers(self._folder), (layers.first, layers.last)}
@@ -101,13 +99,13 @@ class Stage:
         return self._files.files
 
     def publish(self, _stopped: Stopped, nodes: Iterable[str] = ()) -> Path:
-        """Move the model into its place, durably, with a note of the nodes that it came from;
-        returns it. A whole model that came there meanwhile stays. Raises OSError, PlaceTaken."""
+        """Move the model into place, durably, with a record of its source nodes; return its folder.
+        A complete model that appeared there meanwhile stays. Raises OSError, PlaceTaken."""
         target = self._models / self._manifest.model
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _is_model(target):
             if target.exists():
-                raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
+                raise PlaceTaken(f"{target} already exists and is not a model; move it")
             hashes = {entry.path: entry.sha256 for entry in self._manifest.files}
             note_origin(self._files.files, Origin("copied", tuple(nodes), files=hashes))
             self._files.sync_folders()
@@ -138,7 +136,7 @@ def begun(models: Path, model: ModelId) -> frozenset[str]:
 
 
 def sweep(models: Path, now_wall: float) -> None:
-    """Remove stages that are of no more use: old ones, and what publishing left behind."""
+    """Delete useless stages: old ones, and remains of publishing."""
     for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
@@ -149,7 +147,7 @@ def sweep(models: Path, now_wall: float) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what a user may still write on the disk of `folder`."""
+    """Return the bytes that a user may still write on the disk of `folder`."""
     return shutil.disk_usage(folder).free
 
 
@@ -157,14 +155,14 @@ def _is_model(folder: Path) -> bool:
     return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
-def _differing(found: bytes, right: bytes) -> Iterator[int]:
+def _differing(actual: bytes, right: bytes) -> Iterator[int]:
     for at in range(0, len(right), HASH_BYTES):
-        if found[at : at + HASH_BYTES] != right[at : at + HASH_BYTES]:
+        if actual[at : at + HASH_BYTES] != right[at : at + HASH_BYTES]:
             yield at // HASH_BYTES
 
 
 def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Iterator[int]:
-    for index in (index for index, one in enumerate(wanted) if one):
+    for index in (index for index, is_wanted in enumerate(wanted) if is_wanted):
         if stopped():
             raise Interrupted
         length = piece_length(entry.size_bytes, index)
@@ -174,4 +172,4 @@ def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Ite
 
 
 def _unheard(_done: int) -> None:
-    """Ignore how far a check is."""
+    """Ignore the progress of a check."""

@@ -1,9 +1,9 @@
-"""Talks to other nodes' workers: gives them the files of this node's models.
+"""Talks to other nodes' workers: serves the files of this node's models.
 
-A ROUTER. What a model is made of is hashed in a thread of its own, once; who asked meanwhile is
-told how far that is, and gets the manifest when it is done. Pieces are read from the disk in turn
-for all askers, a few at a time, so that the loop is never held for long and no asker waits for
-another's window. An answer that cannot be sent at once is dropped: the asker asks again.
+A ROUTER. A model's files are hashed once, in a thread of its own; askers get the progress
+meanwhile, and the manifest at the end. Pieces are read from the disk in turn for all askers, a few
+at a time, so the loop is never held up and no asker waits for another's window. An answer that
+cannot be sent at once is dropped: the asker asks again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 4_096
 MAX_OPEN = 16
-"""Pieces that one asker may have open; windows are smaller."""
+"""Maximum open pieces per asker; windows are smaller."""
 SLICE = 4
-"""Pieces read before the loop turns to whatever else there is."""
+"""Pieces read before the loop turns to other events."""
 PENDING_S = 1.0
 Reason = Literal["unknown_digest", "unreadable", "busy", "bad_request"]
-"""Why a piece is not given."""
+"""Why a piece is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Shown:
 
 @dataclass(slots=True)
 class _Hashing:
-    """A model whose files are being hashed. `done_bytes` is written by the hashing thread."""
+    """A model whose files are being hashed. The hashing thread writes `done_bytes`."""
 
     held: tuple[Held, ...]
     waiting: set[bytes] = field(default_factory=set[bytes])
@@ -65,7 +65,7 @@ class _Hashing:
 
 
 class Store:
-    """What one node gives away, at most `bytes_per_s` (0: no limit). `link` is a bound ROUTER."""
+    """Serves one node's models, at most `bytes_per_s` (0: no limit). `link` is a bound ROUTER."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Store:
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """Take in which models lie here, each in its folder."""
+        """Set the models to serve, each with its folder."""
         self._models = dict(models)
         self._shown = {d: s for d, s in self._shown.items() if s.manifest.model in models}
 
     def close(self) -> None:
-        """Give nothing more."""
+        """Stop serving."""
         self._timer.cancel()
         self._open.clear()
         self._reactor.unwatch(self._link)
@@ -115,7 +115,7 @@ class Store:
         try:
             message = decode(payload, limit_bytes=MAX_ASK_BYTES).message
         except BadMessage as error:
-            self._log.debug("dropped a message at the store", error=str(error)[:200])
+            self._log.debug("the store dropped a message", error=str(error)[:200])
             return
         match message:
             case AskManifest(model=model):
@@ -123,7 +123,9 @@ class Store:
             case AskPiece():
                 self._queue(asker, message)
             case _:
-                self._log.debug("unexpected at the store", kind=type(message).__name__)
+                self._log.debug(
+                    "the store received an unexpected message", kind=type(message).__name__
+                )
 
     def _send(self, asker: bytes, message: Message, *content: bytes) -> None:
         self._link.send(asker, self._pack(message), *content)
@@ -141,7 +143,7 @@ class Store:
         except OSError as error:
             self._cannot_read(asker, model, error)
             return
-        by_path = {one.path: one for one in held}
+        by_path = {file.path: file for file in held}
         for shown in self._shown.values():
             if shown.manifest.model == model and shown.held == by_path:
                 self._send(asker, shown.manifest)
@@ -154,26 +156,26 @@ class Store:
         self._pending(asker, model, hashing)
 
     def _hash(self, hashing: _Hashing, stopped: Stopped) -> list[FileEntry]:
-        """Hash the files of a model, in the thread of the jobs."""
+        """Hash the files of a model, in the jobs' thread."""
 
         def progress(done: int) -> None:
-            """Count bytes that were hashed."""
+            """Count hashed bytes."""
             hashing.done_bytes += done
 
         return [self._hashes.of(held, progress, stopped) for held in hashing.held]
 
     def _hashed(
-        self, model: ModelId, hashing: _Hashing, found: list[FileEntry] | Exception
+        self, model: ModelId, hashing: _Hashing, result: list[FileEntry] | Exception
     ) -> None:
         del self._hashing[model]
-        if isinstance(found, Exception):
+        if isinstance(result, Exception):
             for asker in hashing.waiting:
-                self._cannot_read(asker, model, found)
+                self._cannot_read(asker, model, result)
             return
-        manifest = manifest_of(model, found)
+        manifest = manifest_of(model, result)
         self._shown = {d: s for d, s in self._shown.items() if s.manifest.model != model}
         if model in self._models:
-            held = {one.path: one for one in hashing.held}
+            held = {file.path: file for file in hashing.held}
             self._shown[manifest.digest] = Shown(manifest, held)
         for asker in hashing.waiting:
             self._send(asker, manifest)
@@ -184,7 +186,7 @@ class Store:
                 self._pending(asker, model, hashing)
 
     def _pending(self, asker: bytes, model: ModelId, hashing: _Hashing) -> None:
-        done, total = hashing.done_bytes, sum(one.size_bytes for one in hashing.held)
+        done, total = hashing.done_bytes, sum(file.size_bytes for file in hashing.held)
         self._send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
 
     def _cannot_read(self, asker: bytes, model: ModelId, error: Exception) -> None:
@@ -197,7 +199,7 @@ class Store:
     def _queue(self, asker: bytes, ask: AskPiece) -> None:
         waiting = self._open.setdefault(asker, deque())
         if len(waiting) >= MAX_OPEN:
-            self._refuse(asker, ask, "busy", f"more than {MAX_OPEN} pieces are open")
+            self._refuse(asker, ask, "busy", f"too many open pieces: the limit is {MAX_OPEN}")
             return
         if not waiting:
             self._turn.append(asker)
@@ -231,17 +233,17 @@ class Store:
     def _answer(self, asker: bytes, ask: AskPiece) -> None:
         shown = self._shown.get(ask.digest)
         if shown is None:
-            self._refuse(asker, ask, "unknown_digest", "this content is not here (any more)")
+            self._refuse(asker, ask, "unknown_digest", "this content is no longer here")
             return
         held = shown.held.get(ask.path)
         if held is None or ask.offset + ask.length > held.size_bytes:
-            self._refuse(asker, ask, "bad_request", "there is no such piece")
+            self._refuse(asker, ask, "bad_request", "this piece does not exist")
             return
         try:
             content = held.read(ask.offset, ask.length)
         except (FileChanged, FileNotFoundError):
             self._shown.pop(ask.digest, None)
-            self._refuse(asker, ask, "unknown_digest", f"{ask.path} has changed there")
+            self._refuse(asker, ask, "unknown_digest", f"{ask.path} has changed on the disk")
             return
         except OSError as error:
             self._log.error("cannot read a piece", path=str(held.real), error=str(error))

@@ -1,8 +1,8 @@
 """Talks to the weights thread: this node's store and fetcher, in a loop of their own.
 
-The worker's loop never waits for bytes or disks: it says what lies here and what is wanted, and
-looks at the latest news. An exception in the thread is raised in the worker at the next look, for
-a worker without its thread is none.
+The worker's loop never waits for bytes or disks: it passes the present and the wanted models, and
+reads the latest news. An exception in the thread is raised in the worker at the next read, because
+a worker needs its thread.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from worker.transfer.store import Store
 
 BIND_AGAIN_S = 5.0
 HIGH_WATER = 64
-"""Messages kept for one peer: no more than so many pieces wait in memory for a slow reader."""
+"""Messages queued per peer: the limit of pieces in memory for a slow reader."""
 HEARTBEAT_MS = 2_000
 MAX_QUESTION_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsSettings:
-    """`models` is where fetched models go, `hashes` where hashes are kept. `listen` are the
-    addresses the store binds (none: it gives nothing), `announce` those it tells others (none: as
-    bound); it gives at most `bytes_per_s` (0: no limit)."""
+    """`models` is the folder of fetched models, `hashes` that of hashes. `listen` are the addresses
+    of the store (none: it serves nothing), `announce` the announced ones (none: as bound). It sends
+    at most `bytes_per_s` (0: no limit)."""
 
     models: Path
     hashes: Path
@@ -54,9 +54,8 @@ class WeightsSettings:
 def link_maker(
     security: Security | None, speaker: Speaker | None = None, traffic: Traffic | None = None
 ) -> OpenLink:
-    """Return what makes the sockets for weights, and alone does: a ROUTER, or a DEALER to
-    `node`. What crosses is counted by `traffic`, at the ROUTER where the DEALER's `speaker` is
-    known."""
+    """Return the only maker of sockets for weights: a ROUTER, or a DEALER to `node`. `traffic`
+    counts the bytes, at the ROUTER if the DEALER's `speaker` is known."""
     count = itertools.count()
 
     def open_link(kind: Literal["dealer", "router"], node: NodeId | None) -> Link:
@@ -115,19 +114,19 @@ class WeightsThread:
         self._thread.start()
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """Take in what lies here, and may be given to others."""
+        """Set the models that may be served to others."""
         self._reactor.call(partial(self._offers, dict(models)))
 
     def want(self, wanted: Wanted) -> None:
-        """Have a model fetched; see `Downloader.want`."""
+        """Fetch a model; see `Downloader.want`."""
         self._reactor.call(partial(self._fetcher.want, wanted))
 
     def cancel(self, model: ModelId) -> None:
-        """Give a fetch up, or forget its end."""
+        """Cancel a fetch, or drop its result."""
         self._reactor.call(partial(self._fetcher.cancel, model))
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """Return how each fetch stood at most a quarter of a second ago. Raises RuntimeError when
+        """Return the state of each fetch, at most a quarter of a second old. Raises RuntimeError if
         the thread has ended."""
         if self._defect:
             raise RuntimeError(self._defect)
@@ -159,10 +158,10 @@ class WeightsThread:
 
     def _swept(self, result: object) -> None:
         if isinstance(result, Exception):
-            self._log.warning("could not tidy up", error=str(result))
+            self._log.warning("could not clean up", error=str(result))
 
     def _bind(self) -> None:
-        """Listen; an address that is taken is tried again."""
+        """Listen; an address that is in use is tried again."""
         if not self._settings.listen:
             return
         link = self._link("router", None)
@@ -172,7 +171,7 @@ class WeightsThread:
             link.close()
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                self._log.error("gives no weights to other nodes yet", error=self._trouble)
+                self._log.error("cannot offer weights to other nodes yet", error=self._trouble)
             self._reactor.later(BIND_AGAIN_S, self._bind)
             return
         self._store = Store(

@@ -293,7 +293,7 @@ def test_a_lone_source_that_falls_silent_ends_the_fetch_with_names_and_reasons()
     world = World({A: only_manifest(files)}).run(100.0)
     assert world.fetch.refusal is not None
     assert world.fetch.refusal.reason == "weights_unavailable"
-    assert f"nobody sent anything for {STALL_S:g} s" in said(world)
+    assert f"no node sent anything for {STALL_S:g} s" in said(world)
     tried = world.fetch.refusal.facts["tried"]
     assert list(tried) == ["a at tcp://a:1"]
     assert world.now <= STALL_S + 1.0
@@ -301,7 +301,7 @@ def test_a_lone_source_that_falls_silent_ends_the_fetch_with_names_and_reasons()
 
 def test_a_source_that_never_answers_is_named_with_the_wait_that_ran_out() -> None:
     world = World({A: lambda _message: []}).run(100.0)
-    assert f"did not show its manifest within {ANSWER_S:g} s" in said(world)
+    assert f"did not send its manifest within {ANSWER_S:g} s" in said(world)
 
 
 def test_hashing_that_advances_is_waited_for_and_one_that_stops_is_not() -> None:
@@ -322,7 +322,7 @@ def test_hashing_that_advances_is_waited_for_and_one_that_stops_is_not() -> None
         again = isinstance(message, AskManifest)
         return [(float(n), pending, b"") for n in range(100)] if again else []
 
-    assert "stopped hashing" in said(World({A: stuck}).run(200.0))
+    assert "no progress hashing" in said(World({A: stuck}).run(200.0))
 
 
 def test_a_spoilt_piece_is_asked_for_again_and_a_source_that_goes_on_is_left() -> None:
@@ -346,7 +346,7 @@ def test_a_spoilt_piece_is_asked_for_again_and_a_source_that_goes_on_is_left() -
         return [(d, a, content[::-1]) for d, a, content in right(message)]
 
     world = World({A: always}).run(20.0)
-    assert "sent 3 pieces that are not what its manifest says" in said(world)
+    assert "sent 3 pieces that do not match its manifest" in said(world)
     assert_fetched(World({A: always, B: good(files)}).run(20.0), files)
 
 
@@ -365,7 +365,7 @@ def test_a_disk_that_spoils_a_piece_is_noticed_and_that_piece_alone_comes_again(
     assert world.open_asks(A) == 8
 
     rotten = Disk(spoil=lambda _piece, content: bytes(len(content)))
-    assert "does not keep what is written" in said(World({A: good(files)}, rotten).run(60.0))
+    assert "does not store what is written" in said(World({A: good(files)}, rotten).run(60.0))
 
 
 def test_a_manifest_that_contradicts_itself_is_left_for_another() -> None:
@@ -453,7 +453,7 @@ def test_a_refused_manifest_is_named_and_never_staged() -> None:
         return [(0.0, bad, b"")]
 
     world = World({A: answer}).run(5.0)
-    assert "its digest is not that of its files" in said(world)
+    assert "its digest does not match its files" in said(world)
     assert world.disk.files == {}
 
 

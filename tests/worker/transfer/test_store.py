@@ -328,7 +328,7 @@ def test_what_lies_in_the_way_is_named_and_left_alone(lan: Lan) -> None:
     (getter.models / "m").mkdir(parents=True)
     (getter.models / "m" / "diary.txt").write_text("dear diary")
     getter.want("m", store.address)
-    assert "is in the way" in lan.refusal(getter)
+    assert "already exists" in lan.refusal(getter)
     assert (getter.models / "m" / "diary.txt").read_text() == "dear diary"
 
 
@@ -336,7 +336,7 @@ def test_a_disk_without_room_is_refused_with_numbers(lan: Lan) -> None:
     store = lan.store(write_model(lan.folder / "small"))
     getter = lan.getter(margin_bytes=1 << 60)
     getter.want("m", store.address)
-    assert "GB are free on the disk" in lan.refusal(getter)
+    assert "not enough disk space" in lan.refusal(getter)
     refusal = getter.news("m").refusal
     assert refusal is not None and refusal.reason == "disk_full"
 
@@ -414,7 +414,7 @@ def test_a_manifest_that_names_other_places_is_refused_and_writes_nothing(
     shown = manifest_of(ModelId("m"), [entry(one, b"{}") for one in named])
     getter = lan.getter()
     getter.want("m", Fake(lan, lambda _message: [shown]).address)
-    assert "showed a manifest that is refused" in lan.refusal(getter)
+    assert "sent an invalid manifest" in lan.refusal(getter)
     assert not getter.models.exists()
 
 

@@ -79,7 +79,9 @@ def test_an_address_that_is_taken_is_said_once_and_the_node_still_fetches(tmp_pa
     first = thread(tmp_path, "a")
     second = thread(tmp_path, "b", first.addresses, log=log)
     try:
-        assert second.addresses == () and "gives no weights to other nodes yet" in log.getvalue()
+        assert (
+            second.addresses == () and "cannot offer weights to other nodes yet" in log.getvalue()
+        )
         first.offers({M: big_model(tmp_path / "big", 4)})
         second.want(Wanted(M, 1, [StoreAddress(NodeId("a"), first.addresses[0])]))
         until(lambda: phase(second) == "done", "the model")
