@@ -104,7 +104,7 @@ def test_a_request_is_ended_at_its_runner_from_either_node(
         return node.http.post(f"{LOOK}/{where}/runners/{process}/cancel", json=body, timeout=30)
 
     followed = cancel(lead, other.node_id(), second["process"])
-    assert followed.status_code == 409 and "rank 0 decides" in followed.text
+    assert followed.status_code == 409 and "ask rank 0" in followed.text
     ended = cancel(other, lead.node_id(), ready["process"])
     assert ended.status_code == 200, ended.text
     assert ended.json() == {

@@ -134,7 +134,7 @@ def test_a_model_that_nobody_has_is_refused_once_all_cards_have_come() -> None:
     nobody = desk(announced={OTHER: frozenset()})
     (refusal,) = refusals(reconcile(state, free_slots(), nobody, Reported()))
     assert refusal.reason == "unknown_model"
-    assert "no longer on this node's disk or any other's" in refusal.message
+    assert "no longer on the disk of this or any other node" in refusal.message
 
 
 def test_no_rank_starts_while_another_rank_has_yet_to_get_the_weights() -> None:

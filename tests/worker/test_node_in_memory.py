@@ -159,7 +159,7 @@ def test_a_model_that_vanishes_from_the_disk_is_refused_and_leaves_no_process(
     node.run(when_s)
     node.on_disk.clear()
     assert node.run(10.0, lambda: node.state.instances[instance].status == "failed")
-    assert "no longer on this node's disk" in node.state.instances[instance].why
+    assert "no longer on the disk of this" in node.state.instances[instance].why
     assert node.run(5.0, lambda: not node.living())
 
 

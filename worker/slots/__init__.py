@@ -1,4 +1,4 @@
-"""This node's runner slots: what each one is, what it should be, and what to do about it.
+"""This node's runner slots: their actual state, their desired state, and the actions between them.
 
 Deciding is pure (`reconcile`); `executor` acts.
 """

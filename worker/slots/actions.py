@@ -1,8 +1,7 @@
-"""What the worker's shell may be asked to do.
+"""The actions of the worker's shell.
 
-Pure. Every action is idempotent in its effect: done twice, it changes nothing the second time.
-An action that was done is noted: by `SlotTable.note` what it makes of a slot, by `Reported.note`
-what it says of a task.
+Pure. Every action is idempotent. An action that was done is noted: by `SlotTable.note` in its slot,
+by `Reported.note` for its task.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from worker.models.layer_bytes import Layers
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
-    """One rank of one generation: what a runner is."""
+    """One rank of one generation, which a runner runs."""
 
     instance: InstanceId
     generation: int
@@ -26,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlot:
-    """Note in the table that a slot that waits is to become `task` (None: of no instance)."""
+    """Note in the table that a waiting slot will become `task` (None: of no instance)."""
 
     slot: str
     task: Task | None
@@ -34,8 +33,8 @@ class AssignSlot:
 
 @dataclass(frozen=True, slots=True)
 class StartSlot:
-    """Have supervisord start the slot's process, which is to become `task` (None: the next
-    one that needs a slot, a *spare* that has its libraries imported by then)."""
+    """Make supervisord start the slot's process, which will become `task` (None: a *spare* for the
+    next task that needs a slot, with its libraries already imported)."""
 
     slot: str
     task: Task | None
@@ -53,7 +52,7 @@ class GiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class SeatRank:
-    """Choose fresh ports for a rank of a group, and tell where it will be met."""
+    """Choose fresh ports for a rank of a group, and announce its address."""
 
     task: Task
     instance: Instance
@@ -61,7 +60,7 @@ class SeatRank:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Return the nodes of all ranks, in their order."""
+        """Return the nodes of all ranks, in order."""
         ranks = sorted(self.instance.shards, key=lambda shard: shard.rank)
         return tuple(shard.node for shard in ranks)
 
@@ -86,7 +85,7 @@ class RefuseSlot:
 
 @dataclass(frozen=True, slots=True)
 class StopSlot:
-    """Have supervisord stop the slot (SIGTERM, then SIGKILL)."""
+    """Make supervisord stop the slot (SIGTERM, then SIGKILL)."""
 
     slot: str
     why: str
@@ -102,8 +101,8 @@ class KillSlot:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Put the fact about `task` into the outbox; `boot` is that of a runner that is ready, any
-    other fact says that the task has left."""
+    """Put the fact about `task` into the outbox. `boot` is that of a ready runner; every other fact
+    says that the task has left."""
 
     fact: Fact
     task: Task
@@ -112,7 +111,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class FetchModel:
-    """Get the weights from another node; `layers`: only what those need."""
+    """Fetch the weights from another node; `layers`: only what those need."""
 
     model: ModelId
     layers: Layers | None = None
@@ -120,7 +119,7 @@ class FetchModel:
 
 @dataclass(frozen=True, slots=True)
 class CancelFetch:
-    """Give a fetch up (what came stays for another time), or forget how it ended."""
+    """Cancel a fetch (its files so far are kept), or drop its result."""
 
     model: ModelId
 

@@ -1,6 +1,6 @@
-"""What a worker knows beside state and slots, and whether a shard can be held here by it.
+"""Decide whether this node can hold a shard, from what the worker knows beside state and slots.
 
-Pure. Nothing is fetched that would not fit into memory.
+Pure. Weights that would not fit into memory are not fetched.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 TOLERANCE = 1.10
 ROOM_RETRY_S = 5.0
 SPARE_ROOM_BYTES = 2_000_000_000
-"""A spare runner (some 70 MB) is started only where this much memory is free."""
+"""A spare runner (some 70 MB) is started only if this much memory is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotTiming:
-    """How long the worker waits for what, in seconds.
+    """Timeouts of the worker, in seconds.
 
-    A runner says what it is within `first_report_s` of its start (`inventory_s` of the worker's),
-    and is ended when it was silent for `silent_s` (`silent_loading_s` while it loads); after a
-    third of that it is suspect. One that is not loaded in time leaves by itself, or is ended
-    `ask_s` later. One that is to go is asked, `ask_s` after its deadline sent SIGTERM, `term_s`
-    later SIGKILL (supervisord has sent one after 5 s, this is for when it has not), and that is
-    repeated. A rank waits `seat_s` for the seats of its group's others; its own may be missing
-    from the log for `stray_s` while it runs. A spare runner is started when no slot has changed
-    for `spare_s`, and no sooner than `spare_again_s` after the last one failed. supervisord is
-    asked every `list_s` while a slot changes, every `list_steady_s` otherwise.
+    A runner says hello within `first_report_s` of its start (`inventory_s` of the worker's start).
+    It is killed after `silent_s` of silence (`silent_loading_s` while it loads), and suspect after
+    a third of that. A runner that is not loaded in time leaves by itself, or is killed `ask_s`
+    later. A runner that must leave is asked; `ask_s` after its deadline it gets SIGTERM, and
+    `term_s` later SIGKILL, repeatedly (supervisord sends one after 5 s; this is the backup). A rank
+    waits `seat_s` for the seats of its group's others; its own may be missing from the log for
+    `stray_s` while it runs. A spare runner is started when no slot has changed for `spare_s`, and
+    not within `spare_again_s` of a failed one. supervisord is polled every `list_s` while a slot
+    changes, every `list_steady_s` otherwise.
     """
 
     inventory_s: float = 3.0
@@ -55,8 +55,8 @@ class SlotTiming:
     list_steady_s: float = 2.0
 
     def silence_s(self, life: Life) -> float | None:
-        """Return how long a runner may say nothing in this life before it is ended; None for lives
-        that end by other deadlines."""
+        """Return how long a runner may be silent in this life before it is killed; None for lives
+        with other deadlines."""
         match life:
             case "starting":
                 return self.first_report_s
@@ -68,8 +68,8 @@ class SlotTiming:
                 return None
 
     def is_suspect(self, life: Life, silent_s: float) -> bool:
-        """Return whether a runner has said nothing for a third of what it may: time to look into
-        it, while it is there."""
+        """Return whether a runner has been silent for a third of its limit: time to examine it
+        while it exists."""
         limit_s = self.silence_s(life)
         return limit_s is not None and silent_s >= limit_s / 3
 
@@ -81,10 +81,10 @@ USUAL = SlotTiming()
 class NodeInventory:
     """What the worker knows beside state and slots.
 
-    `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
-    `paths` are the models on this disk, `parts` the models that lie here in
-    part, `elsewhere` what is known of all that does not lie here. `settled`: the inventory is
-    complete. `spare`: a runner is to be kept started that is of no instance.
+    `free_bytes` is measured now; None if that is impossible (then nothing is refused for it).
+    `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the weights
+    on other nodes. `settled`: the inventory is complete. `spare`: keep one runner started that
+    belongs to no instance.
     """
 
     node: NodeId
@@ -99,16 +99,16 @@ class NodeInventory:
     spare: bool = False
 
     def has(self, instance: Instance, shard: Shard) -> bool:
-        """Return whether what a rank loads lies on this disk."""
+        """Return whether a rank's weights are on this disk."""
         part = self.parts.get(instance.reads)
         return instance.reads in self.paths or _in_part(instance, shard, part)
 
     def other_lacks(self, instance: Instance, shard: Shard) -> bool:
-        """Return whether another rank's node is known not to have what it loads."""
+        """Return whether another rank's node is known to lack its weights."""
         card = self.elsewhere.cards.get(shard.node)
-        if card is None or any(one.model == instance.reads for one in card.models):
+        if card is None or any(item.model == instance.reads for item in card.models):
             return False
-        part = next((one for one in card.parts if one.model == instance.reads), None)
+        part = next((item for item in card.parts if item.model == instance.reads), None)
         return not _in_part(instance, shard, part)
 
 
@@ -121,11 +121,10 @@ def _in_part(instance: Instance, shard: Shard, part: PartialModel | None) -> boo
 def admitted(
     instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """Return None to start it now, a list to wait, perhaps fetching, a refusal where it cannot be
-    held here.
+    """Return None to start it now, a list of fetches (maybe empty) to wait, or a refusal.
 
-    Memory is judged before a fetch begins and when the rank could start; a dip between does not
-    count. What leaves gives memory back, and is waited for.
+    Memory is checked before a fetch begins and when the rank could start; a shortage in between
+    does not count. Leaving runners free memory, and are waited for.
     """
     weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:
@@ -139,7 +138,7 @@ def admitted(
 def crowded(
     instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | None:
-    """Return why the memory that is free does not do; None where it does."""
+    """Return why free memory is too small; None if it is enough."""
     if here.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
@@ -149,8 +148,9 @@ def crowded(
     return Refusal(
         reason="insufficient_memory",
         message=(
-            f"{instance.model} was placed here with {shard.bytes_reserved / 1e9:.2f} GB, but "
-            f"{max(free, 0) / 1e9:.2f} GB are free now (10 % tolerated)"
+            f"{instance.model} was placed here with {shard.bytes_reserved / 1e9:.2f} "
+            f"GB reserved, but only {max(free, 0) / 1e9:.2f} GB are free now (10 % "
+            "tolerated)"
         ),
         retry_after_s=ROOM_RETRY_S,
         facts={
@@ -164,8 +164,8 @@ def crowded(
 def supplied(
     instance: Instance, shard: Shard, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """Return None when the weights are here and on the nodes of the other ranks, a list while
-    they are waited for, perhaps by fetching them, a refusal when they will not come."""
+    """Return None if the weights are here and on the nodes of the other ranks, a list of fetches
+    (maybe empty) while they are waited for, or a refusal if they will not come."""
     model, elsewhere = instance.reads, here.elsewhere
     if instance.test is not None:
         return None
@@ -178,14 +178,14 @@ def supplied(
             in_part = instance.sharding == "pipeline"
             first, last = shard.first_layer, shard.last_layer
             return [FetchModel(model, part_wanted(card, first, last) if in_part else None)]
-        text = f"{model} is no longer on this node's disk or any other's"
+        text = f"{model} is no longer on the disk of this or any other node"
         return Refusal(reason="unknown_model", message=text) if elsewhere.has_heard else []
     others = [other for other in instance.shards if other.node != here.node]
     return [] if any(here.other_lacks(instance, other) for other in others) else None
 
 
 def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal | None:
-    """Return why a rank cannot be loaded from this disk any more; None where it can."""
+    """Return why a rank can no longer be loaded from this disk; None if it can."""
     if instance.test is not None or here.has(instance, shard):
         return None
     text = f"{instance.reads} is no longer on this node's disk"

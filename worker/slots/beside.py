@@ -1,8 +1,8 @@
-"""Talks to the disk for the slots, in a thread of its own: how long loads took, and what runners
-that were killed have left of models that they made.
+"""Talks to the disk for the slots, in a thread of its own: stores load times, and deletes partial
+models of killed quantising runners.
 
-What is not whole lies below `.quantizing` in the folder of all models, each in a folder that is
-locked while the process lives that fills it.
+Unfinished models are below `.quantizing` in the models folder, each in a folder locked by the
+process that writes it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_TIMES = 1000
 
 
 class SlotNotes:
-    """What outlives runners. `load_s` are the seconds that the last load of each model took on this
-    node; they are kept in `file`. `models` is the folder of all models."""
+    """Data that outlives runners. `load_s` are the seconds of each model's last load on this node,
+    stored in `file`. `models` is the models folder."""
 
     def __init__(self, file: Path, models: Path, log: Log) -> None:
         self.load_s: dict[ModelId, float] = load_times(file)
@@ -37,7 +37,7 @@ class SlotNotes:
         self._is_closed = False
 
     def loaded(self, model: ModelId, seconds: float) -> None:
-        """Note how long a load took."""
+        """Record the seconds of a load."""
         self.load_s.pop(model, None)
         self.load_s[model] = round(seconds, 2)
         while len(self.load_s) > MOST_TIMES:
@@ -46,12 +46,12 @@ class SlotNotes:
             self._thread.submit(self._keep, dict(self.load_s))
 
     def sweep(self) -> None:
-        """Remove what no process fills any more."""
+        """Delete folders that no process writes."""
         if not self._is_closed:
             self._thread.submit(self._sweep)
 
     def close(self) -> None:
-        """Let what was begun end; nothing more is begun, though a timer may still look at slots."""
+        """Finish running work and start none; a timer may still call `sweep`."""
         self._is_closed = True
         self._thread.shutdown()
 
@@ -62,28 +62,28 @@ class SlotNotes:
             new.write_text(json.dumps(seconds))
             new.replace(self._file)
         except OSError as error:
-            self._log.warning("how long loads take is not kept", error=str(error))
+            self._log.warning("cannot save how long loads take", error=str(error))
 
     def _sweep(self) -> None:
         for name in sweep_unfinished(self._models):
-            self._log.warning("removed what was left of a model that was being made", name=name)
+            self._log.warning("removed the partial files of an unfinished quantisation", name=name)
 
 
 def load_times(file: Path) -> dict[ModelId, float]:
-    """Return the seconds by model that a file holds; none where it cannot be read."""
+    """Return the seconds by model in a file; empty if it cannot be read."""
     try:
-        said: Any = json.loads(file.read_text())
+        content: Any = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         return {}
-    entries = cast(dict[str, Any], said).items()
+    entries = cast(dict[str, Any], content).items()
     return {ModelId(k): float(s) for k, s in entries if isinstance(s, int | float) and s >= 0}
 
 
 def sweep_unfinished(models: Path) -> list[str]:
-    """Remove the folders of models that no process makes any more; return their names."""
-    found: list[str] = []
+    """Delete the folders of unfinished models that no process writes; return their names."""
+    removed: list[str] = []
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((models / UNFINISHED).iterdir()):
             with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ def sweep_unfinished(models: Path) -> list[str]:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder)
-                    found.append(folder.name)
+                    removed.append(folder.name)
                 finally:
                     os.close(lock)
-    return found
+    return removed

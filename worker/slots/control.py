@@ -1,8 +1,8 @@
 """Talks to the slots, and through `executor` to supervisord: the shell around `reconcile`.
 
-The only writer of the slot table and of what was reported. supervisord's list is taken in twice a
-second while a slot changes; with each state, hello and quarter of a second the slots are reconciled
-and the actions done. Stopping a worker stops no runner: the next one finds them by their hellos.
+The only writer of the slot table and of the reports. supervisord is polled twice a second while a
+slot changes. With each state, each hello and four times a second, the slots are reconciled and the
+actions done. Stopping a worker stops no runner: the next worker finds them by their hellos.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from worker.slots.table import Gone, Slot, SlotTable
 REAPED_S, RESTLESS_S = 0.1, 2.0
 STALL_S = 3.0
 ENDED_KEPT = 8
-"""Runners that have ended whose last accounts are kept."""
+"""Ended runners whose last reports are kept."""
 
 
 @dataclass
 class SlotControl:
-    """This node's slots. `inventory` is asked for what is known beside them, given whether every
-    running slot has said what it is and the time; `notes` are told what is to outlive runners.
-    `others` answer what else is asked at this door, given the question and who asks."""
+    """This node's slots. `inventory` returns the other knowledge, given whether every running slot
+    has said hello, and the time; `notes` stores what outlives runners. `others` answers other
+    questions at this socket, given the question and its sender."""
 
     executor: Executor
     inventory: Callable[[bool, float], NodeInventory]
@@ -79,27 +79,27 @@ class SlotControl:
         self._listed_at = self._lost_at = -self.timing.list_steady_s
 
     def forget_ready(self) -> None:
-        """Forget which runners were told to be ready: they are told of again."""
+        """Forget which runners were reported as ready, so that they are reported again."""
         self._reported.ready.clear()
 
     # --- what slots say ---
 
     def received(self, frames: list[bytes]) -> None:
-        """Take in a message of a slot, or of another process that asks about one."""
+        """Take a message of a slot, or of another process that asks about one."""
         if len(frames) != 2:
             return
         identity, payload = frames
         try:
             message = decode(payload).message
         except BadMessage as error:
-            self.log.warning("dropped a slot's message", error=str(error)[:200])
+            self.log.warning("dropped a message from a slot", error=str(error)[:200])
             return
         match message:
             case SlotHello():
                 self._hello(message, identity)
             case SlotEnded():
                 self.table.ended(message)
-                self.log.info("a runner leaves", slot=message.slot, why=message.message)
+                self.log.info("a runner is leaving", slot=message.slot, why=message.message)
                 self._reactor.later(0.05, self.list_slots)
             case RunnerReport():
                 if message.stacks:
@@ -108,8 +108,8 @@ class SlotControl:
                     for asker in self._questions.answered(message.instance):
                         self.executor.send(asker, message)
             case AskEnded():
-                known = RunnersEnded(reports=tuple(self._ended), run=self._run())
-                self.executor.send(identity, known)
+                answer = RunnersEnded(reports=tuple(self._ended), run=self._run())
+                self.executor.send(identity, answer)
             case CancelRow():
                 self._ask_to_cancel(message, identity)
             case RowCancelled(slot=slot, request=request):
@@ -120,13 +120,14 @@ class SlotControl:
             case _ if type(message) in self.others:
                 self.others[type(message)](message, identity)
             case _:
-                self.log.warning("unexpected from a slot", kind=type(message).__name__)
+                self.log.warning("unexpected message from a slot", kind=type(message).__name__)
 
     def _hello(self, hello: SlotHello, identity: bytes) -> None:
         if hello.protocol_max < PROTOCOL_MIN or hello.protocol_min > PROTOCOL_MAX:
             text = (
-                f"the runner speaks protocols {hello.protocol_min} to {hello.protocol_max}, "
-                f"this worker {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+                f"the runner speaks protocol {hello.protocol_min} to "
+                f"{hello.protocol_max}, this worker {PROTOCOL_MIN} to {PROTOCOL_MAX}; "
+                "run `shoal restart` on this node"
             )
             self.log.error("refused a runner", slot=hello.slot, why=text)
             self.executor.send(identity, SlotRefused(message=text))
@@ -140,7 +141,7 @@ class SlotControl:
         self.reconcile()
 
     def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
-        """Note how long a whole model took to load, where it is ready now."""
+        """Record how long a whole model took to load, if it is ready now."""
         if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
             return
         instance = self.client.state.instances.get(slot.task.instance)
@@ -151,31 +152,31 @@ class SlotControl:
     def _ask_runner(self, instance: InstanceId, asker: bytes) -> None:
         slot = instance_slot(self.table, instance)
         if slot is None or slot.boot is None:
-            text = f"no runner of {instance} is on this node"
+            text = f"no runner of {instance} on this node"
             self.executor.send(asker, DiagnosisRefused(status=404, message=text))
             return
         self._questions.ask(instance, asker, self._reactor.now())
         self.executor.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
 
-    def _ask_to_cancel(self, asked: CancelRow, asker: bytes) -> None:
-        """Pass on that a request is to end, to the runner that decides; refuse where none does."""
-        slot = self.table.slots.get(asked.slot)
+    def _ask_to_cancel(self, command: CancelRow, asker: bytes) -> None:
+        """Pass a cancellation to the runner that schedules; refuse if there is none."""
+        slot = self.table.slots.get(command.slot)
         task = None if slot is None else slot.task
         if slot is None or slot.boot is None or task is None:
-            text = f"no runner with a model is in slot {asked.slot} of this node"
+            text = f"slot {command.slot} of this node has no runner with a model"
             self.executor.send(asker, DiagnosisRefused(status=404, message=text))
         elif task.rank:
             lead = self.client.state.instances.get(task.instance)
             where = lead.shards[0].node if lead is not None and lead.shards else "unknown"
-            text = f"its runner is rank {task.rank}: rank 0 decides, on node {where}"
+            text = f"its runner is rank {task.rank}; ask rank 0, on node {where}"
             self.executor.send(asker, DiagnosisRefused(status=409, message=text))
         else:
-            question = f"{asked.slot} {asked.request}"
+            question = f"{command.slot} {command.request}"
             self._questions.ask(question, asker, self._reactor.now())
-            self.executor.send(identity_of(slot.name, slot.boot), asked)
+            self.executor.send(identity_of(slot.name, slot.boot), command)
 
     def _run(self) -> tuple[RunnerReport, ...]:
-        """Return what is known here of each runner that has, or is to have, a model."""
+        """Return the worker's report about each runner with a model, or with a task."""
         return tuple(
             slot_report(slot, self.client.state, self._reactor.now(), self._stacks.of(slot.pid))
             for slot in self.table.slots.values()
@@ -183,23 +184,22 @@ class SlotControl:
         )
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for answers."""
         self._stacks.close()
 
     # --- what supervisord says ---
 
     def connection(self, change: Change) -> None:
-        """Have supervisord's list taken in soon when a connection was lost, as that of a runner
-        that dies is. The first call makes supervisord look after its children, the second hears
-        of it."""
+        """Poll supervisord soon after a lost connection, which a dying runner causes. The first
+        poll makes supervisord reap its children, the second reports it."""
         if change == "lost":
             self._lost_at = self._reactor.now()
             for delay_s in (0.0, REAPED_S):
                 self._reactor.later(delay_s, self.list_slots)
 
     def list_if_due(self) -> None:
-        """Take supervisord's list in: often while a slot changes, one has just dropped its
-        connection or supervisord is in trouble, now and then otherwise."""
+        """Poll supervisord: often while a slot changes, after a lost connection or while
+        supervisord has trouble; rarely otherwise."""
         now = self._reactor.now()
         restless = self._began_at is None or self.processes.trouble or not self.table.is_steady
         steady_s = self.timing.list_steady_s
@@ -207,7 +207,7 @@ class SlotControl:
             self.list_slots()
 
     def list_slots(self) -> None:
-        """Take supervisord's list in, tell of processes that are gone, and reconcile."""
+        """Take supervisord's list, report ended processes, and reconcile."""
         self._listed_at = self._reactor.now()
         seen = self.processes.listed()
         self.ability.note_supervisor(self.processes.trouble, self._listed_at)
@@ -232,8 +232,8 @@ class SlotControl:
         for tell in facts:
             self._do(tell, now)
         word = slot.last_word
-        said = gone.exit_code if word is None else word.exit_code
-        self.ability.note_ended(said, "" if word is None else word.message, now)
+        exit_code = gone.exit_code if word is None else word.exit_code
+        self.ability.note_ended(exit_code, "" if word is None else word.message, now)
         recorder = self.processes.take_flight(slot.name, slot.pid)
         self._reported.note_gone(gone, now)
         self.notes.sweep()
@@ -245,7 +245,8 @@ class SlotControl:
     # --- what to do ---
 
     def tick(self, now: float) -> None:
-        """Judge silence: of this worker itself, of those asked about a runner, of runners."""
+        """Check for silence: of this worker, of telemetry and runners with open questions, and of
+        runners."""
         self._forgive_if_away(now)
         for asker in self._questions.expired(now):
             text = "the runner did not answer in time"
@@ -258,21 +259,21 @@ class SlotControl:
             if self.timing.is_suspect(slot.life, slot.silent_s(now))
         }
         for name in silent - self._suspects:
-            self.log.warning("a runner has fallen silent", slot=name)
+            self.log.warning("a runner is silent", slot=name)
             self._stacks.look(GROUP + name, self.table.slots[name].pid)
         self._suspects = silent
         self._stacks.tick(now)
 
     def _forgive_if_away(self, now: float) -> None:
-        """Hold no silence against a runner that was not listened to. What wakes a worker that
-        stood still may come before its own tick, so who judges asks this first."""
+        """Ignore silence of runners while this worker itself stood still. Another event may come
+        before its own tick, so every judge calls this first."""
         if now - self._ticked_at > STALL_S:
             self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
             self.table.forgive(now)
         self._ticked_at = now
 
     def reconcile(self) -> None:
-        """Have the slots match the state, once that and supervisord's list are known."""
+        """Reconcile the slots with the state, once the state and supervisord's list are known."""
         if not self.client.mirror.live or self._began_at is None:
             return
         now, state = self._reactor.now(), self.client.state

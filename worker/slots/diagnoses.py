@@ -1,11 +1,11 @@
-"""Talks to telemetry: stacks of runners that fell silent; and who asked what of a runner through
-its worker, and until when, which is pure.
+"""Talks to telemetry: gets the stacks of silent runners. Also tracks, purely, the open questions
+about runners: who asked, and until when.
 
-A runner that finds itself stuck tells its own stacks before it leaves.
+A runner that finds itself stuck reports its own stacks before it leaves.
 
-A runner's answer goes to everybody who asked the same; who is not answered in time is told so. A
-runner that falls silent is looked into each time, once: what was seen last is kept until its
-process is gone, and goes with the last account of it.
+A runner's answer goes to everybody who asked the same question; after the timeout an asker is told
+so. A runner is examined once per silence. The last result is kept until its process ends, and goes
+into its last report.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 
 PATIENCE_S = 3.0
 BUSY = 429
-"""Telemetry looks into another process, and is to be asked again."""
+"""Telemetry examines another process; ask again later."""
 AGAIN_S = 0.5
 STACKS_S = 20.0
-"""Telemetry brings stacks within this, or why there are none."""
+"""Telemetry returns stacks, or an error, within this time."""
 STACKS_BYTES = 256 << 10
 
 
 class OpenQuestions:
-    """Askers (as the ROUTER names them) by what they asked, with their deadlines."""
+    """Askers (by their ROUTER identity) and deadlines, by question."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[tuple[bytes, float]]] = {}
 
     def ask(self, question: str, asker: bytes, now: float) -> None:
-        """Note that an asker waits for the answer to this question."""
+        """Add an asker of this question."""
         self.waiting.setdefault(question, []).append((asker, now + PATIENCE_S))
 
     def answered(self, question: str) -> list[bytes]:
-        """Return the askers of this question; they wait no longer."""
+        """Remove and return the askers of this question."""
         return [asker for asker, _ in self.waiting.pop(question, [])]
 
     def expired(self, now: float) -> list[bytes]:
-        """Return the askers whose patience is over; they wait no longer."""
+        """Remove and return the askers after their deadline."""
         late: list[bytes] = []
         for question, askers in list(self.waiting.items()):
             late += [asker for asker, deadline_at in askers if now >= deadline_at]
-            self.waiting[question] = [one for one in askers if now < one[1]]
+            self.waiting[question] = [
+                waiting_asker for waiting_asker in askers if now < waiting_asker[1]
+            ]
         self.waiting = {question: askers for question, askers in self.waiting.items() if askers}
         return late
 
 
 @dataclass(slots=True)
 class _Look:
-    """A look at a process that telemetry was asked for; `link` is None while it is busy."""
+    """An examination requested from telemetry; `link` is None while it is busy."""
 
     process: str
     until: float
@@ -65,8 +67,7 @@ class _Look:
 
 
 class SuspectStacks:
-    """The stacks of runners that fell silent or were stuck, by pid, as telemetry tells them
-    (`Diagnosis`)."""
+    """The stacks of silent or stuck runners, by pid, from telemetry (`Diagnosis`)."""
 
     def __init__(self, client: BusClient) -> None:
         self._client = client
@@ -75,34 +76,36 @@ class SuspectStacks:
         self._found: dict[int, bytes] = {}
 
     def look(self, process: str, pid: int) -> None:
-        """Have the stacks of a process found, unless that is under way."""
+        """Request the stacks of a process, unless that is under way."""
         now = self._reactor.now()
         if pid and pid not in self._open:
             self._open[pid] = _Look(process, now + STACKS_S)
             self._ask(pid, self._open[pid])
 
     def of(self, pid: int) -> bytes:
-        """Return the stacks of a process that was suspect; empty where none are known."""
+        """Return the stacks of a suspect process; empty if unknown."""
         return self._found.get(pid, b"")
 
     def told(self, process: str, pid: int, content: bytes) -> None:
-        """Keep the stacks that a process told of itself before it leaves; they are newer than any
-        that are still looked for."""
+        """Keep the stacks that a process reported before leaving; they are newer than requested
+        ones."""
         look = self._open.pop(pid, None)
         if look is not None:
             self._close(look)
         self._found[pid] = _checked(content, process, pid)
 
     def forget(self, pid: int) -> bytes:
-        """Return what is known of a process that is gone, and forget it."""
+        """Remove and return the stacks of an ended process."""
         look = self._open.pop(pid, None)
         if look is not None:
             self._close(look)
-            self._found.setdefault(pid, _none(look.process, pid, "it was gone before it was seen"))
+            self._found.setdefault(
+                pid, _none(look.process, pid, "the process ended before it was examined")
+            )
         return self._found.pop(pid, b"")
 
     def tick(self, now: float) -> None:
-        """Ask again where telemetry was busy; give up where it has said nothing for long."""
+        """Ask again if telemetry was busy; give up after the timeout."""
         for pid, look in list(self._open.items()):
             if now >= look.until:
                 self._ended(pid, look, _none(look.process, pid, "telemetry did not answer in time"))
@@ -110,7 +113,7 @@ class SuspectStacks:
                 self._ask(pid, look)
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for answers."""
         for look in self._open.values():
             self._close(look)
         self._open.clear()
@@ -135,12 +138,12 @@ class SuspectStacks:
             why = answer.message if isinstance(answer, DiagnosisRefused) else str(answer)
             self._ended(pid, look, _none(look.process, pid, why))
 
-    def _ended(self, pid: int, look: _Look, found: bytes) -> None:
+    def _ended(self, pid: int, look: _Look, stacks: bytes) -> None:
         self._close(look)
         self._open.pop(pid, None)
-        self._found[pid] = found
-        note = json.loads(found)["note"]
-        self._client.log.info("looked into a silent runner", process=look.process, note=note)
+        self._found[pid] = stacks
+        note = json.loads(stacks)["note"]
+        self._client.log.info("examined a silent runner", process=look.process, note=note)
 
     def _close(self, look: _Look) -> None:
         if look.link is not None:
@@ -150,15 +153,15 @@ class SuspectStacks:
 
 
 def _checked(content: bytes, process: str, pid: int) -> bytes:
-    """Return what telemetry found, where it is of this very process and not too long."""
+    """Return telemetry's result if it belongs to this process and is not too long."""
     try:
-        found = cast(dict[str, Any], json.loads(content))
-        if found["pid"] != pid:
-            return _none(process, pid, "another process had its place before it was seen")
+        diagnosis = cast(dict[str, Any], json.loads(content))
+        if diagnosis["pid"] != pid:
+            return _none(process, pid, "another process replaced it before it was examined")
     except (ValueError, KeyError, TypeError) as error:
-        return _none(process, pid, f"telemetry was not understood: {error!r}")
+        return _none(process, pid, f"cannot read telemetry's answer: {error!r}")
     if len(content) > STACKS_BYTES:
-        return _none(process, pid, f"its stacks have {len(content)} bytes, too many to be kept")
+        return _none(process, pid, f"its stack traces have {len(content)} bytes, too many to keep")
     return content
 
 

@@ -1,7 +1,7 @@
-"""Talks to the bus, supervisord and the slots: does what `reconcile` asked.
+"""Talks to the bus, supervisord and the slots: performs the actions of `reconcile`.
 
-What could not be done (a slot whose connection is gone, a supervisord that does not answer) is
-not returned to be noted, so that it is asked for again.
+A failed action (a closed connection, a supervisord that does not answer) is not returned to be
+noted, so it is requested again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Noted = SlotAction | SeatRank | Tell
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """The worker's way to act. `link` is the ROUTER of its slots."""
+    """Performs the worker's actions. `link` is the ROUTER of its slots."""
 
     client: BusClient
     link: Link
@@ -42,16 +42,15 @@ class Executor:
 
     @property
     def log(self) -> Log:
-        """Return the worker's log."""
         return self.client.log
 
     def send(self, peer: bytes, message: Message) -> bool:
-        """Send to the peer that the ROUTER knows by that name; False when it knows none."""
+        """Send to the peer with this ROUTER identity; False if there is none."""
         return self.link.send(peer, self.client.write(message))
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
-        """Do one action and return what is to be noted: the action where it was done, and what was
-        told where supervisord refused it or a rank cannot be seated."""
+        """Do one action and return what to note: the action if it was done, or the reported fact if
+        supervisord refused it or a rank cannot be seated."""
         try:
             return self._act(action, slots, now)
         except Unavailable as error:
@@ -115,7 +114,8 @@ class Executor:
         return [action] if self.processes.start(action.slot) else []
 
     def _mixing(self, task: Task | None) -> list[Tell]:
-        """Tell that a task is not begun where its runner would mix two versions of the code."""
+        """Report that a task is not started because its runner would mix two versions of the
+        code."""
         if task is None or (installed := installed_code()) == running_code():
             return []
         return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]
@@ -124,7 +124,7 @@ class Executor:
         return slot.boot is not None and self.send(identity_of(slot.name, slot.boot), message)
 
     def _seat(self, action: SeatRank, now: float) -> list[Tell]:
-        """Tell where a rank will be met, or that it cannot be."""
+        """Announce the address of a rank, or that it cannot be seated."""
         try:
             self.client.tell(self.seats.choose(action, now))
         except (PortTaken, CannotSeat) as error:
@@ -138,16 +138,16 @@ class Executor:
 
 
 def _mixed(installed: str) -> Refusal:
-    """Return why no runner is started once other code was installed than this worker runs."""
+    """Return why no runner is started after other code was installed than this worker runs."""
     return Refusal(
         reason="protocol",
         message=(
-            f"this node runs {running_code()}, and {installed} is installed now: a runner would "
-            "mix them; `shoal restart` on that node starts all from what is installed"
+            f"this node runs {running_code()}, but {installed} is installed now: a "
+            "new runner would mix both; run `shoal restart` on that node"
         ),
     )
 
 
 def identity_of(slot: str, boot: str) -> bytes:
-    """Return how a slot's runner names itself to the worker's ROUTER."""
+    """Return the identity of a slot's runner at the worker's ROUTER."""
     return f"{GROUP}{slot}/{boot}".encode()

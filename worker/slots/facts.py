@@ -1,8 +1,8 @@
-"""What the worker tells of its runners, each thing once.
+"""The facts that the worker reports about its runners, each once.
 
-Pure. A runner that leaves while its instance drains has unloaded; any other that is gone has
-ended, and the fact says how: the worker's own reason, the runner's last word, or its exit code
-and the end of its log.
+Pure. A runner that leaves while its instance drains has unloaded; any other has ended. The fact
+says how: the worker's own reason, the runner's last message, or its exit code and the end of its
+log.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from worker.slots.table import Gone, Slot
 
 @dataclass(slots=True)
 class Reported:
-    """What was told of each task, so that it is told once: `ready` by boot, `left` with when
-    (of tasks that ended, unloaded or were refused), `seated` of ranks of groups.
+    """What was reported about each task: `ready` by boot, `left` with the time (of tasks that
+    ended, unloaded or were refused), `seated` for ranks of groups.
 
-    `spare_failed_at` is when a spare runner last ended by itself, or could not be started."""
+    `spare_failed_at` is the last time that a spare runner ended by itself or could not be started.
+    """
 
     ready: dict[Task, str] = field(default_factory=dict[Task, str])
     left: dict[Task, float] = field(default_factory=dict[Task, float])
@@ -34,7 +35,7 @@ class Reported:
     spare_failed_at: float = -math.inf
 
     def note(self, action: SeatRank | Tell, now: float) -> None:
-        """Note that a seat was looked for, or a fact told."""
+        """Record a seat that was looked for, or a reported fact."""
         if isinstance(action, SeatRank):
             self.seated.add(action.task)
         elif action.boot is not None:
@@ -43,12 +44,12 @@ class Reported:
             self.left[action.task] = now
 
     def note_gone(self, gone: Gone, now: float) -> None:
-        """Note a spare runner that is gone and was not told to go."""
+        """Record a spare runner that ended by itself."""
         if gone.slot.task is None and not gone.slot.doom:
             self.spare_failed_at = now
 
     def prune(self, instances: Iterable[str]) -> None:
-        """Forget instances that are no more."""
+        """Drop instances that no longer exist."""
         living = set(instances)
         self.ready = {t: b for t, b in self.ready.items() if t.instance in living}
         self.seated = {t for t in self.seated if t.instance in living}
@@ -58,9 +59,10 @@ class Reported:
 def exit_fact(
     gone: Gone, state: ClusterState, node: NodeId, reported: Reported, words: str
 ) -> list[Tell]:
-    """Return what to tell when a slot's process has gone. `words` are the end of its log, if any.
+    """Return the facts to report when a slot's process has ended. `words` are the end of its log,
+    if any.
 
-    A draining runner that left of itself or by our hand has unloaded; any other has ended.
+    A draining runner that left by itself or was stopped has unloaded; any other has ended.
     """
     task = gone.slot.task
     if task is None or task in reported.left:
@@ -75,7 +77,7 @@ def exit_fact(
 
 
 def slot_report(slot: Slot, state: ClusterState, now: float, stacks: bytes) -> RunnerReport:
-    """Return what the worker knows of a runner by itself, without asking it."""
+    """Return the worker's own report about a runner, without asking it."""
     task, hello = slot.task, slot.hello
     instance = state.instances.get(task.instance) if task is not None else None
     return RunnerReport(
@@ -95,8 +97,8 @@ def slot_report(slot: Slot, state: ClusterState, now: float, stacks: bytes) -> R
 def ended_report(
     last: RunnerReport, gone: Gone, recorder: tuple[dict[str, Any], ...], ended_at_s: float
 ) -> RunnerReport:
-    """Return what is kept of a runner whose process has gone: the last account of it, how it ended,
-    and what its flight recorder had last."""
+    """Return the report that is kept of an ended runner: its last report, how it ended, and its
+    flight recorder."""
     slot, word = gone.slot, gone.slot.last_word
     return last.model_copy(
         update={
@@ -110,18 +112,18 @@ def ended_report(
 
 
 def unloaded(task: Task, node: NodeId) -> Tell:
-    """Return the fact that a rank has left as it was asked to."""
+    """Return the fact that a rank has left as requested."""
     return Tell(RunnerUnloaded(**rank_fields(task, node)), task)
 
 
 def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) -> Tell:
-    """Return the fact that a rank's process is gone, or could not be started, and why."""
+    """Return the fact that a rank's process ended or could not be started, and why."""
     return Tell(RunnerEnded(**rank_fields(task, node), exit_code=exit_code, message=message), task)
 
 
 def found_gone(task: Task, node: NodeId) -> Tell:
-    """Return the fact that a rank that was ready is not there when its node's worker begins."""
-    message = "its runner was gone when the worker took stock"
+    """Return the fact that a ready rank does not exist when its node's worker starts."""
+    message = "its runner was gone at the worker's start"
     return Tell(RunnerEnded(**rank_fields(task, node), message=message, found_gone=True), task)
 
 
@@ -131,7 +133,7 @@ def refused(task: Task, node: NodeId, refusal: Refusal) -> Tell:
 
 
 def rank_fields(task: Task, node: NodeId) -> dict[str, Any]:
-    """Return the fields by which every fact about a rank says which one it is."""
+    """Return the fields that identify the rank in every fact."""
     return {**asdict(task), "node": node}
 
 

@@ -1,6 +1,6 @@
 """Talks to supervisord, and to the system: the processes of the runner slots.
 
-supervisord that does not answer is a trouble that is logged once, for as long as it lasts.
+Trouble with supervisord is logged once while it lasts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from worker.slots.table import Seen, Slot
 GROUP = "runner:"
 OWING = ("starting", "loading")
 UNHEARD_S = 1.5
-"""A runner says where it stands each second."""
+"""A runner reports each second."""
 
 
 class RunnerWaits:
-    """For how long runners had no core while they owed a word, or a model."""
+    """How long runners had no CPU core while they owed a report or a model."""
 
     def __init__(self) -> None:
         self._watched: dict[int, LostTime] = {}
 
     def lost(self, slots: Iterable[Slot], now: float) -> list[tuple[str, float]]:
-        """Return the slots with the seconds since the last look that do not count: of those that
-        load, or have said nothing for `UNHEARD_S`."""
+        """Return the slots with the seconds since the last call that do not count: for those that
+        load, or have been silent for `UNHEARD_S`."""
         owing = [
             slot
             for slot in slots
@@ -49,7 +49,7 @@ class RunnerWaits:
 
 
 class SlotProcesses:
-    """The slots' processes. `trouble` is what is wrong with supervisord, empty while it answers."""
+    """The slots' processes. `trouble` is supervisord's error, empty while it answers."""
 
     def __init__(self, supervisor: Supervisor, endpoints: Endpoints, log: Log) -> None:
         self.trouble = ""
@@ -59,9 +59,9 @@ class SlotProcesses:
         self._swept: set[str] = set()
 
     def listed(self) -> list[Seen] | None:
-        """Return the runner slots as supervisord has them; None when it does not answer."""
+        """Return supervisord's runner slots; None if it does not answer."""
         try:
-            found = self._supervisor.list_processes()
+            processes = self._supervisor.list_processes()
         except (ProcessRefused, Unavailable) as error:
             if not (isinstance(error, ProcessRefused) and error.reason == "shutting_down"):
                 self.say_once(str(error))
@@ -69,7 +69,7 @@ class SlotProcesses:
         self.trouble = ""
         return [
             Seen(process.name.removeprefix(GROUP), process.alive, process.pid, process.exit_code)
-            for process in found
+            for process in processes
             if process.name.startswith(GROUP)
         ]
 
@@ -88,20 +88,22 @@ class SlotProcesses:
         self._supervisor.signal(GROUP + slot, "KILL")
 
     def sweep(self, free: set[str]) -> None:
-        """Remove the sockets that a killed runner left, once for each slot that came free."""
+        """Delete the sockets that a killed runner left, once per freed slot."""
         for slot in sorted(free - self._swept):
             left = sweep_role(self._endpoints, GROUP + slot)
             if left:
                 files = ", ".join(left)
-                self._log.info("swept after a runner that was killed", slot=slot, files=files)
+                self._log.info(
+                    "killed the child processes of a killed runner", slot=slot, files=files
+                )
         self._swept = free
 
     def take_flight(self, slot: str, pid: int) -> tuple[dict[str, Any], ...]:
-        """Return what the flight recorder of a slot's process, which is gone, had last."""
+        """Take the flight recorder's entries of a slot's ended process."""
         return take_flight(Path(self._endpoints.folder), GROUP + slot, pid)
 
     def last_words(self, slot: str) -> str:
-        """Return the last line of a slot's log, readable; empty when there is none."""
+        """Return the last line of a slot's log, readable; empty if there is none."""
         try:
             tail = self._supervisor.last_words(GROUP + slot)
         except (Unavailable, ProcessRefused):
@@ -110,20 +112,20 @@ class SlotProcesses:
         return _readable(lines[-1])[:300] if lines else ""
 
     def say_once(self, trouble: str) -> None:
-        """Log a trouble with supervisord, once for as long as it lasts."""
+        """Log a trouble with supervisord once while it lasts."""
         if trouble != self.trouble:
             self.trouble = trouble
             self._log.error("supervisord does not answer", error=trouble)
 
 
 def _readable(line: str) -> str:
-    """Return the message of a log line that is one of our JSON lines, else the line itself."""
+    """Return the message of a log line if it is one of our JSON lines, else the line itself."""
     try:
-        found: Any = json.loads(line)
+        log_record: Any = json.loads(line)
     except ValueError:
         return line
-    if not isinstance(found, dict):
+    if not isinstance(log_record, dict):
         return line
-    record = cast(dict[str, Any], found)
+    record = cast(dict[str, Any], log_record)
     error = str(record.get("error", "")).strip().splitlines()
     return ": ".join([str(record.get("message", line)), *error[-1:]])

@@ -1,13 +1,13 @@
-"""What to do next so that this node's slots match the state; and what to tell of them.
+"""Decide the next actions that make this node's slots match the state, and the facts to report.
 
-Pure, and level-based: it looks at the state as it is and the slots as they are, so a lost, late
-or repeated message costs a turn and nothing else. Running runners are adopted, never restarted.
-Nothing is started before the inventory is complete. A generation is attempted once: when its
-runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
-wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
-fetched before anything is started, and no rank starts while another's node still lacks them; a
-fetch that fails concerns only what waits for it, never what runs. Where `spare` says so, one runner
-waits without a task, so that the next one need not import its libraries first.
+Pure and level-based: it compares the current state with the current slots, so a lost, late or
+repeated message costs one turn and nothing else. Running runners are adopted, never restarted.
+Nothing is started before the inventory is complete. A generation is attempted once: when its runner
+ends, that is reported, and only the leader opens another. Stopping escalates: ask, wait, SIGTERM
+(supervisord follows with SIGKILL after 5 s), SIGKILL. Missing weights are fetched before anything
+is started, and no rank starts while another's node lacks them; a failed fetch affects only what
+waits for it. With `spare`, one runner waits without a task, so that the next task need not import
+libraries first.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ WAITING = ("starting", "idle")
 
 
 def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
-    """Return whether every running slot has said what it is, or has had 3 s to do so."""
+    """Return whether every running slot has said hello, or has had 3 s to do so."""
     unheard = [s for s in table.slots.values() if s.life != "free" and s.hello is None]
     return not unheard or now - began_at >= timing.inventory_s
 
 
 def silent_ones(table: SlotTable) -> list[KillSlot]:
-    """Return the end of every process that did not answer the inventory: it is of no instance."""
+    """Return kill actions for processes that did not answer the inventory: they belong to no
+    instance."""
     return [
         KillSlot(slot.name, "did not answer the inventory")
         for slot in table.slots.values()
@@ -52,46 +53,49 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
 
 
 def reconcile(
-    state: ClusterState, table: SlotTable, here: NodeInventory, told: Reported
+    state: ClusterState, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> list[Action]:
-    """Return the next actions, in order. The shell does them and notes those that it did, in
-    `table` and `reported`; neither is written here."""
+    """Return the next actions, in order. The shell does them and notes the finished ones in `table`
+    and `reported`; this function writes neither."""
     wanted, leaving = _desired(state, here.node)
     table = SlotTable(dict(table.slots))
-    found: list[Action] = [*_assign_waiting(wanted, table, here, told)]
+    actions_now: list[Action] = [*_assign_waiting(wanted, table, here, reported)]
     spare = _spare_slot(table, here)
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free" and name == spare:
-            found += _watched(slot, here)
+            actions_now += _watched(slot, here)
         elif slot.life != "free":
-            known = state.instances.get(slot.task.instance) if slot.task else None
-            found += _watched(slot, here) or _guided(slot, known, wanted, leaving, here, told)
+            instance = state.instances.get(slot.task.instance) if slot.task else None
+            actions_now += _watched(slot, here) or _guided(
+                slot, instance, wanted, leaving, here, reported
+            )
     for task in sorted(wanted):
-        found += _missing(task, *wanted[task], table, here, told, found)
+        actions_now += _missing(task, *wanted[task], table, here, reported, actions_now)
     for task in leaving:
         if table.of(task) is None and here.settled:
-            found += _again(task, here, told)
-    left = {*told.left, *(action.task for action in found if isinstance(action, Tell))}
+            actions_now += _again(task, here, reported)
+    left = {*reported.left, *(action.task for action in actions_now if isinstance(action, Tell))}
     return [
-        *found,
+        *actions_now,
         *_unneeded(wanted, table, here, left),
-        *_beforehand(table, here, told, found),
+        *_beforehand(table, here, reported, actions_now),
     ]
 
 
 def _assign_waiting(
-    wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
+    wanted: Desired, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> Iterator[actions.AssignSlot]:
-    """Give runners that wait for a task (spares; the first one was dropped, or given by a worker
-    that is no more) a task that no slot is and that may start; each is noted in `table`, a copy
-    of this turn."""
+    """Give runners without a task (spares, or left over by an earlier worker) a task that has no
+    slot and may start. Notes each in `table`, a copy of this turn."""
     if not here.settled:
         return
     for slot in list(table.slots.values()):
         if slot.life not in WAITING or slot.task in wanted:
             continue
-        task = min((t for t in wanted if _may_start(t, wanted, table, here, told)), default=None)
+        task = min(
+            (t for t in wanted if _may_start(t, wanted, table, here, reported)), default=None
+        )
         if task != slot.task:
             assign = actions.AssignSlot(slot.name, task)
             table.note(assign, here.now)
@@ -99,33 +103,35 @@ def _assign_waiting(
 
 
 def _may_start(
-    task: Task, wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
+    task: Task, wanted: Desired, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> bool:
-    """Return whether a wanted task that no living slot has may have one now."""
+    """Return whether a wanted task without a living slot may get one now."""
     instance, shard = wanted[task]
-    if table.of(task) is not None or task in told.left or _is_ready(task, instance):
+    if table.of(task) is not None or task in reported.left or _is_ready(task, instance):
         return False
     return not _elder_here(task, table) and admitted(instance, shard, table, here) is None
 
 
 def _spare_slot(table: SlotTable, here: NodeInventory) -> str | None:
-    """Return the slot whose runner is to stay without a task; None where there is none, or none
-    is to."""
+    """Return the slot whose runner stays without a task; None if there is none, or no spare is
+    wanted."""
     spares = (n for n, s in table.slots.items() if s.life in WAITING and s.task is None)
     return min(spares, default=None) if here.spare and here.settled else None
 
 
 def _beforehand(
-    table: SlotTable, here: NodeInventory, told: Reported, planned: list[Action]
+    table: SlotTable, here: NodeInventory, reported: Reported, planned: list[Action]
 ) -> list[Action]:
-    """Return the start of a spare runner, where one is to be and nothing else is going on."""
+    """Return the start of a spare runner, if one is wanted and nothing else is going on."""
     timing, now = here.timing, here.now
     if not (here.spare and here.settled) or planned or not table.is_steady:
         return []
     idle = any(slot.life == "idle" for slot in table.slots.values())
     crowded = here.free_bytes is not None and here.free_bytes < SPARE_ROOM_BYTES
     changed_at = max((slot.since_at for slot in table.slots.values()), default=now)
-    soon = now - changed_at < timing.spare_s or now - told.spare_failed_at < timing.spare_again_s
+    soon = (
+        now - changed_at < timing.spare_s or now - reported.spare_failed_at < timing.spare_again_s
+    )
     name = None if idle or crowded or soon else _free_slot(table, set())
     return [] if name is None else [actions.StartSlot(name, None)]
 
@@ -135,7 +141,7 @@ def _is_ready(task: Task, instance: Instance) -> bool:
 
 
 def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
-    """Return (tasks that are to run here, tasks that are to drain here)."""
+    """Return (tasks that must run here, tasks that must drain here)."""
     wanted: dict[Task, tuple[Instance, Shard]] = {}
     leaving: dict[Task, tuple[Instance, Shard]] = {}
     for instance in state.instances.values():
@@ -154,7 +160,7 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 
 
 def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
-    """Return how to end by force a living slot that has passed a deadline."""
+    """Return how to end a living slot that has passed a deadline."""
     age_s, silent_s = here.now - slot.since_at, slot.silent_s(here.now)
     timing = here.timing
     match slot.life:
@@ -163,12 +169,12 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
             return [KillSlot(slot.name, slot.doom)] if age_s >= limit_s else []
         case "starting" if silent_s >= timing.first_report_s:
             return [
-                KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
+                KillSlot(slot.name, f"sent nothing for {timing.first_report_s:g} s after its start")
             ]
         case "loading" if age_s - slot.lost_s >= here.load_deadline_s + timing.ask_s:
             return [KillSlot(slot.name, f"was not loaded within {here.load_deadline_s:g} s")]
         case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
-            return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
+            return [StopSlot(slot.name, slot.doom or "did not leave when asked to")]
         case _:
             limit_s = timing.silence_s(slot.life)
             if slot.life != "starting" and limit_s is not None and silent_s >= limit_s:
@@ -178,19 +184,18 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
 
 def _guided(
     slot: Slot,
-    known: Instance | None,
+    known_instance: Instance | None,
     wanted: Desired,
     leaving: Desired,
     here: NodeInventory,
-    told: Reported,
+    reported: Reported,
 ) -> list[Action]:
-    """Return what a living slot has to hear, given what it is; `known` is its instance as the
-    state has it."""
+    """Return what to send a living slot; `known_instance` is its instance in the state."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
     if task is not None and task in wanted and slot.life in ("starting", "idle"):
-        seat = _seated(task, *wanted[task], told)
+        seat = _seated(task, *wanted[task], reported)
         if seat:
             return seat
     if slot.life == "starting":
@@ -199,44 +204,52 @@ def _guided(
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
     if task is None or task not in wanted:
-        return _unwanted(slot, known, here)
+        return _unwanted(slot, known_instance, here)
     instance, shard = wanted[task]
-    if _is_stray(slot, task, instance, here, told):
-        return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
+    if _is_stray(slot, task, instance, here, reported):
+        return [StopSlot(slot.name, "the log that had its seat in the group was lost")]
     if slot.life == "idle" or _missed_its_spec(slot, here):
-        return _given(slot, task, instance, shard, here, told)
+        return _given(slot, task, instance, shard, here, reported)
     if slot.life == "ready":
-        return _announced(slot, task, instance, here, told)
+        return _announced(slot, task, instance, here, reported)
     return []
 
 
 def _given(
-    slot: Slot, task: Task, instance: Instance, shard: Shard, here: NodeInventory, told: Reported
+    slot: Slot,
+    task: Task,
+    instance: Instance,
+    shard: Shard,
+    here: NodeInventory,
+    reported: Reported,
 ) -> list[Action]:
-    """Return how to give a slot its spec, once every rank of its group has a seat, unless the
-    model has vanished from the disk since the slot was started."""
+    """Return how to give a slot its spec after every rank of its group has a seat, unless the model
+    has vanished from the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
         waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s
         where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
-        text = f"{where}: no seat within {seat_s:g} s (is that node's worker running?)"
+        text = (
+            f"{where} reported no address within {seat_s:g} s; check that the worker of "
+            "that node is running"
+        )
         return [StopSlot(slot.name, text)] if waited_s >= seat_s else []
     refusal = vanished(instance, shard, here)
     if refusal is None:
         return [actions.GiveSpec(slot.name, task, instance, shard)]
-    told_now = [] if task in told.left else [refused(task, here.node, refusal)]
+    told_now = [] if task in reported.left else [refused(task, here.node, refusal)]
     return [actions.RefuseSlot(slot.name, refusal.message), *told_now]
 
 
-def _seated(task: Task, instance: Instance, shard: Shard, told: Reported) -> list[Action]:
-    """Tell of a rank of a group as soon as it has a slot, for all wait for it."""
-    if task in told.seated or shard not in _unseated(instance):
+def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
+    """Seat a rank of a group when it has a slot, because all ranks wait for it."""
+    if task in reported.seated or shard not in _unseated(instance):
         return []
     return [actions.SeatRank(task, instance, shard)]
 
 
 def _unseated(instance: Instance) -> list[Shard]:
-    """Return the ranks of a group that have no seat yet."""
+    """Return the ranks of a group without a seat."""
     if len(instance.shards) == 1:
         return []
     seated = {seat.rank for seat in instance.seats}
@@ -244,13 +257,13 @@ def _unseated(instance: Instance) -> list[Shard]:
 
 
 def _is_stray(
-    slot: Slot, task: Task, instance: Instance, here: NodeInventory, told: Reported
+    slot: Slot, task: Task, instance: Instance, here: NodeInventory, reported: Reported
 ) -> bool:
-    """Return whether a rank runs whose seat this worker has not told and the state does not know:
-    a log that is no more gave its spec, and the others will never hear of its ports. Once all
-    ranks are ready they have found each other, and its seat is needed no more."""
+    """Return whether a running rank's seat was not reported by this worker and is not in the state:
+    a lost log gave its spec, so the others will never learn its ports. When all ranks are ready
+    they have connected, and the seat no longer matters."""
     waits = instance.status == "placed" and slot.life in ("loading", "ready")
-    if not waits or task in told.seated or here.now - slot.since_at < here.timing.stray_s:
+    if not waits or task in reported.seated or here.now - slot.since_at < here.timing.stray_s:
         return False
     return any(shard.rank == task.rank for shard in _unseated(instance))
 
@@ -262,26 +275,26 @@ def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
     return slot.life == "loading" and idle and late
 
 
-def _unwanted(slot: Slot, known: Instance | None, here: NodeInventory) -> list[Action]:
-    """Return how a runner ends that the state does not want: at once where a later generation took
-    its place, with the time of any drain where the state never had it, or let go of it unasked (a
-    log that another one replaced, a node that was thought gone): it may be answering requests."""
+def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) -> list[Action]:
+    """Return how to end a runner that the state does not want. If a later generation took its
+    place, at once. If the state never had it or dropped it (a replaced log, a node presumed dead),
+    with a normal drain, because it may be answering requests."""
     if not here.settled:
         return []
     if slot.life == "idle":
-        return [actions.RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
+        return [actions.RefuseSlot(slot.name, "there is nothing to load in this slot")]
     if slot.life == "draining":
         return []
     if slot.task is None:
-        return [StopSlot(slot.name, "is of no instance")]
-    if known is None or known.generation < slot.task.generation:
-        return _drained(slot, slot.task, DRAIN_S, "the cluster's log no longer has this copy")
-    return _drained(slot, slot.task, 0.0, "its generation is over")
+        return [StopSlot(slot.name, "belongs to no instance")]
+    if known_instance is None or known_instance.generation < slot.task.generation:
+        return _drained(slot, slot.task, DRAIN_S, "the cluster's log no longer has this instance")
+    return _drained(slot, slot.task, 0.0, "its generation has ended")
 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
-    """Ask it to leave; ask again only when the deadline was brought forward. A runner that
-    is not yet ready has nothing to finish."""
+    """Ask it to leave; ask again only if the deadline was brought forward. A runner that is not
+    ready has nothing to finish."""
     if slot.life in ("idle", "loading"):
         return [StopSlot(slot.name, why)]
     told_s = slot.drain_deadline_s
@@ -291,13 +304,13 @@ def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action
 
 
 def _announced(
-    slot: Slot, task: Task, instance: Instance, here: NodeInventory, told: Reported
+    slot: Slot, task: Task, instance: Instance, here: NodeInventory, reported: Reported
 ) -> list[Action]:
     hello = slot.hello
-    if hello is None or slot.boot is None or told.ready.get(task) == slot.boot:
+    if hello is None or slot.boot is None or reported.ready.get(task) == slot.boot:
         return []
-    known = next((rank for rank in instance.ready if rank.rank == task.rank), None)
-    if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
+    ready = next((rank for rank in instance.ready if rank.rank == task.rank), None)
+    if ready is not None and (ready.pid, ready.addresses) == (slot.pid, hello.addresses):
         return []
     fact = RunnerReady(
         **rank_fields(task, here.node),
@@ -317,11 +330,11 @@ def _missing(
     shard: Shard,
     table: SlotTable,
     here: NodeInventory,
-    told: Reported,
+    reported: Reported,
     planned: list[Action],
 ) -> list[Action]:
-    """Start a slot for a task that no living slot has, or say why not."""
-    if table.of(task) is not None or not here.settled or task in told.left:
+    """Start a slot for a task that has no living slot, or report why not."""
+    if table.of(task) is not None or not here.settled or task in reported.left:
         return []
     if _is_ready(task, instance):
         return [found_gone(task, here.node)]
@@ -338,7 +351,7 @@ def _missing(
 
 
 def _elder_here(task: Task, table: SlotTable) -> bool:
-    """Return whether a rank of an earlier generation is still here: its memory is taken."""
+    """Return whether a rank of an earlier generation still exists: its memory is taken."""
     return any(
         slot.life != "free"
         and slot.task is not None
@@ -351,7 +364,7 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 def _unneeded(
     wanted: Desired, table: SlotTable, here: NodeInventory, left: Set[Task]
 ) -> Iterable[actions.CancelFetch]:
-    """Return an end to each fetch that nothing waits for (any more)."""
+    """Return a cancellation for each fetch that nothing waits for."""
     if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
@@ -359,10 +372,11 @@ def _unneeded(
     return [actions.CancelFetch(model) for model in sorted(set(here.elsewhere.fetches) - needed)]
 
 
-def _again(task: Task, here: NodeInventory, told: Reported) -> list[Action]:
-    """Tell again that a draining task without a process has left: the holder told may be dead."""
+def _again(task: Task, here: NodeInventory, reported: Reported) -> list[Action]:
+    """Report again that a draining task without a process has left: the previous leader may have
+    died."""
     retell_s = here.timing.retell_s
-    if here.now - told.left.get(task, -retell_s) < retell_s:
+    if here.now - reported.left.get(task, -retell_s) < retell_s:
         return []
     return [unloaded(task, here.node)]
 
@@ -373,7 +387,7 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """Return the slot that leads an instance (its lowest rank here); None without one."""
+    """Return the leading slot of an instance (its lowest rank here); None without one."""
     living = [slot for slot in table.slots.values() if slot.life != "free"]
-    found = [(s.task, s.name) for s in living if s.task and s.task.instance == instance]
-    return table.slots[max(found)[1]] if found else None
+    ranks = [(s.task, s.name) for s in living if s.task and s.task.instance == instance]
+    return table.slots[max(ranks)[1]] if ranks else None

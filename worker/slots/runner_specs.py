@@ -1,7 +1,7 @@
-"""Talks to the operating system about ports and addresses: what a runner is told to be, and where.
+"""Talks to the operating system about ports and addresses: makes the specs and seats of runners.
 
-A rank of a group has a seat first: the address at which its left neighbour reaches this node, with
-a port that was not used lately. When all seats are known each rank gets its `RunnerSpec`.
+A rank of a group first gets a seat: the address at which its left neighbour reaches this node, with
+a port that was not used recently. When all seats are known each rank gets its `RunnerSpec`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worker.slots.actions import GiveSpec, SeatRank
 
 @dataclass(frozen=True, slots=True)
 class RunnerDefaults:
-    """What every `RunnerSpec` gets from the settings."""
+    """The settings in every `RunnerSpec`."""
 
     max_rows: int
     max_waiting: int
@@ -46,15 +46,15 @@ RingSecret = Callable[[InstanceId, int], str]
 
 
 def open_secret(instance: InstanceId, generation: int) -> str:
-    """Return what the ranks of a cluster without keys greet each other with: it tells generations
-    apart and keeps no stranger out."""
+    """Return the greeting secret of a group in a cluster without keys: it tells generations apart
+    but keeps no stranger out."""
     return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class DataPorts:
     """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
-    (empty: they do not), dialled at `hosts`, best first."""
+    (empty: nowhere), announced as `hosts`, best first."""
 
     listen: str
     port: int
@@ -63,8 +63,8 @@ class DataPorts:
 
 @dataclass(frozen=True, slots=True)
 class RankSeats:
-    """Chooses where ranks on this `node` are met. `devices` returns peer to the RDMA device that
-    leads there, now."""
+    """Chooses the addresses of ranks on this `node`. `devices` returns by peer the RDMA device that
+    leads there now."""
 
     node: NodeId
     data: DataPorts
@@ -75,11 +75,13 @@ class RankSeats:
     log: Log
 
     def choose(self, action: SeatRank, now: float) -> RankSeated:
-        """Return where a rank will be met: by its left neighbour on the ring and, where it leads,
-        by its followers for step plans. Raises PortTaken, CannotSeat."""
+        """Return the address of a rank: for its left neighbour on the ring and, on the lead, for
+        its followers' plan connections. Raises PortTaken, CannotSeat."""
         data, task, shard, nodes = self.data, action.task, action.shard, action.nodes
         if not data.listen or not data.hosts:
-            raise CannotSeat("this node does not listen for others (`cluster.listen`)")
+            raise CannotSeat(
+                "this node does not accept connections from others; set `cluster.listen`"
+            )
         rdma = self._device_row(action)
         ring = self.ring_ports.fresh(data.listen)
         plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
@@ -105,7 +107,7 @@ class RankSeats:
 
     def _device_row(self, action: SeatRank) -> tuple[str, ...]:
         """Return a JACCL rank's row of the device matrix, "" for itself; () for a ring. Raises
-        CannotSeat where a device is missing (its port went down after the placement)."""
+        CannotSeat if a device is missing (its port went down after the placement)."""
         if action.instance.collectives != "jaccl":
             return ()
         row = device_row(action.nodes, self.node, self.devices())
@@ -116,7 +118,7 @@ class RankSeats:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSpecs:
-    """Says what each slot's runner is to be."""
+    """Makes the spec of each slot's runner."""
 
     endpoints: Endpoints
     defaults: RunnerDefaults
@@ -126,7 +128,7 @@ class RunnerSpecs:
     group_connect_s: float
 
     def spec(self, give: GiveSpec) -> RunnerSpec:
-        """Return the spec of one rank. Raises KeyError when its model does not lie here."""
+        """Return the spec of one rank. Raises KeyError if its model is not here."""
         instance, data = give.instance, self.data
         test = instance.test
         card = None if test is not None else self.models.card(instance.reads)
@@ -178,7 +180,7 @@ class RunnerSpecs:
 
 
 def _adapters(card: ModelCard | None) -> tuple[str, ...] | None:
-    """Return those that are loaded; None: all, for the model's card names none."""
+    """Return the adapters to load; None: all, because the model's card names none."""
     if card is None or "adapters" not in card.noted:
         return None
-    return tuple(one.name for one in card.adapters)
+    return tuple(adapter.name for adapter in card.adapters)

@@ -1,8 +1,8 @@
-"""What the worker knows of each runner slot: a life as a table, and what the runner last said.
+"""The state of each runner slot: its life as a table, and the runner's last message.
 
-Pure: time arrives as `now`. supervisord says which slots have a process (`listed`), runners
-say what they are (`heard`, `ended`), the worker notes what it did (`note`). A slot's `task` is
-what its runner is, or is meant to become.
+Pure: time arrives as `now`. supervisord lists slots with a process (`listed`), runners say what
+they are (`heard`, `ended`), and the worker notes its actions (`note`). A slot's `task` is what its
+runner is, or will become.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "stopping": {"kill": "killed"},
     "killed": {"kill": "killed"},
 }
-"""What each deed of the worker leads to; a deed that is not listed changes nothing. A slot
-becomes `free` only when supervisord says that its process is gone."""
+"""The result of each deed of the worker; a deed that is not listed changes nothing. A slot becomes
+`free` only when supervisord says that its process has ended."""
 
 SAID: Mapping[str, Life] = {
     "idle": "idle",
@@ -40,25 +40,25 @@ SAID: Mapping[str, Life] = {
     "draining": "draining",
     "ended": "stopping",
 }
-"""What a hello's phase makes of a slot that was not told to go."""
+"""The life that a hello's phase implies, for a slot that was not told to leave."""
 
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
-"""Lives that last until somebody wants something."""
+"""Lives that last until somebody acts."""
 
 LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
-"""Lives that end with the memory given back."""
+"""Lives that end with freed memory."""
 
 FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
-"""A runner's life goes one way, that of `AFTER`: what a hello says late is not believed."""
+"""A runner's life goes one way, that of `AFTER`: a late hello with an earlier one is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One slot.
 
-    `since_at` is when its present life began, `heard_at` when its runner last spoke (or the
-    slot was started). `lost_s` and `unheard_s` are the time since then that does not count, for
-    its runner had no core. `doom` is why the worker ended it; `last_word` what it said itself.
+    `since_at` is the beginning of its present life, `heard_at` its runner's last message (or its
+    start). `lost_s` and `unheard_s` are the time since then that does not count, because its runner
+    had no core. `doom` is why the worker ended it; `last_word` is its own last message.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Slot:
     unheard_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return for how long its runner could have said something, and did not."""
+        """Return how long its runner could have reported, and did not."""
         return max(0.0, now - self.heard_at - self.unheard_s)
 
 
@@ -92,7 +92,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A slot's process is gone: what it was, and how it ended."""
+    """An ended process: its slot, and how it ended."""
 
     slot: Slot
     exit_code: int | None
@@ -106,65 +106,65 @@ class SlotTable:
 
     @property
     def is_steady(self) -> bool:
-        """Return whether no slot is on its way to another life."""
+        """Return whether no slot is changing its life."""
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
-        """Take supervisord's list in; returns the slots whose process has gone since.
+        """Take supervisord's list; return the slots whose process has ended since.
 
-        A process of another pid than the one we know is a new life of the slot. An unknown
-        living process is `starting`: it has to say what it is.
+        A process with another pid is a new life of the slot. An unknown living process is
+        `starting`: it must say hello.
         """
         gone: list[Gone] = []
-        for one in seen:
-            known = self.slots.get(one.name, Slot(one.name))
-            lost = known.life != "free" and (
-                not one.alive or (known.pid not in (0, one.pid) and one.pid != 0)
+        for process in seen:
+            slot = self.slots.get(process.name, Slot(process.name))
+            lost = slot.life != "free" and (
+                not process.alive or (slot.pid not in (0, process.pid) and process.pid != 0)
             )
             if lost:
-                gone.append(Gone(known, one.exit_code))
-                known = Slot(one.name, since_at=now)
-            if one.alive and known.life == "free":
-                known = replace(known, life="starting", since_at=now, heard_at=now)
-            if one.alive and one.pid:
-                known = replace(known, pid=one.pid)
-            self.slots[one.name] = known
+                gone.append(Gone(slot, process.exit_code))
+                slot = Slot(process.name, since_at=now)
+            if process.alive and slot.life == "free":
+                slot = replace(slot, life="starting", since_at=now, heard_at=now)
+            if process.alive and process.pid:
+                slot = replace(slot, pid=process.pid)
+            self.slots[process.name] = slot
         return gone
 
     def heard(self, hello: SlotHello, now: float) -> Gone | None:
-        """Take a hello in. A new boot in a slot that we thought alive means that the old
-        process is gone."""
-        known = self.slots.get(hello.slot, Slot(hello.slot))
+        """Take a hello. A new boot in a slot that was thought alive means that the old process has
+        ended."""
+        slot = self.slots.get(hello.slot, Slot(hello.slot))
         gone: Gone | None = None
-        if known.boot not in (None, hello.boot):
-            gone = Gone(known, None) if known.task is not None else None
-            known = Slot(hello.slot)
-        said, life = SAID[hello.phase], known.life
+        if slot.boot not in (None, hello.boot):
+            gone = Gone(slot, None) if slot.task is not None else None
+            slot = Slot(hello.slot)
+        implied, life = SAID[hello.phase], slot.life
         told_to_go = life in ("stopping", "killed")
-        if not told_to_go and (known.boot is None or FORWARD[said] >= FORWARD[life]):
-            life = said
+        if not told_to_go and (slot.boot is None or FORWARD[implied] >= FORWARD[life]):
+            life = implied
         self.slots[hello.slot] = replace(
-            known,
+            slot,
             life=life,
             pid=hello.pid,
             boot=hello.boot,
-            task=_task_of(hello) or known.task,
+            task=_task_of(hello) or slot.task,
             hello=hello,
             heard_at=now,
             unheard_s=0.0,
-            since_at=now if life != known.life else known.since_at,
-            lost_s=0.0 if life != known.life else known.lost_s,
+            since_at=now if life != slot.life else slot.since_at,
+            lost_s=0.0 if life != slot.life else slot.lost_s,
         )
         return gone
 
     def ended(self, word: SlotEnded) -> None:
-        """Keep a runner's last word until its process is gone."""
-        known = self.slots.get(word.slot)
-        if known is not None and known.boot in (None, word.boot):
-            self.slots[word.slot] = replace(known, last_word=word)
+        """Keep a runner's last message until its process has ended."""
+        slot = self.slots.get(word.slot)
+        if slot is not None and slot.boot in (None, word.boot):
+            self.slots[word.slot] = replace(slot, last_word=word)
 
     def note(self, action: SlotAction, now: float) -> None:
-        """Note what the worker did to a slot."""
+        """Note an action of the worker on a slot."""
         slot = self.slots[action.slot]
         match action:
             case actions.AssignSlot(task=task):
@@ -183,7 +183,7 @@ class SlotTable:
         self.slots[action.slot] = slot
 
     def forgive(self, now: float) -> None:
-        """Forgive all silence till now: the worker itself was away (asleep, stalled)."""
+        """Ignore all silence until now: the worker itself was asleep or stalled."""
         for name, slot in self.slots.items():
             since_at = max(slot.since_at, now)
             self.slots[name] = replace(
@@ -191,13 +191,13 @@ class SlotTable:
             )
 
     def excuse(self, name: str, lost_s: float) -> None:
-        """Do not count so many seconds: the slot's runner had no core, or all stood still."""
+        """Do not count these seconds: the slot's runner had no core, or everything stood still."""
         slot = self.slots[name]
         lost_s, unheard_s = slot.lost_s + lost_s, slot.unheard_s + lost_s
         self.slots[name] = replace(slot, lost_s=lost_s, unheard_s=unheard_s)
 
     def of(self, task: Task) -> Slot | None:
-        """Return the living slot that is, or is to be, this task."""
+        """Return the living slot with this task, or assigned to it."""
         return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
 
 

@@ -105,9 +105,9 @@ def test_a_telemetry_that_looks_elsewhere_is_asked_again(desk: Desk) -> None:
     ("answer", "note"),
     [
         (DiagnosisRefused(status=504, message="no stacks of it"), "no stacks of it"),
-        (diagnosis(pid=PID + 1), "another process had its place"),
-        (diagnosis(padding=STACKS_BYTES), "too many to be kept"),
-        (Diagnosis(method="py-spy", content=b"?"), "was not understood"),
+        (diagnosis(pid=PID + 1), "another process replaced it"),
+        (diagnosis(padding=STACKS_BYTES), "too many to keep"),
+        (Diagnosis(method="py-spy", content=b"?"), "cannot read"),
     ],
 )
 def test_where_there_are_no_stacks_it_is_said_why(desk: Desk, answer: Message, note: str) -> None:
@@ -140,5 +140,5 @@ def test_what_a_stuck_runner_tells_of_itself_is_kept_and_nothing_else_is_waited_
 def test_a_process_that_goes_before_it_is_seen_says_so_in_its_last_account(desk: Desk) -> None:
     desk.answers = [None]
     desk.stacks.look("runner:00", PID)
-    assert "gone before" in json.loads(desk.stacks.forget(PID))["note"]
+    assert "ended before" in json.loads(desk.stacks.forget(PID))["note"]
     assert desk.stacks.of(PID) == b""
