@@ -26,14 +26,14 @@ NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
     *("group_connect_s", "spare", "kv", "metal_fast_synch"),
 }
-"""Settings of runners that reach them in another way."""
+"""Runner settings that are not passed in specs."""
 STILL_S = 1.0
-"""Weights that changed less long ago may still be on their way to the disk."""
+"""Weights that changed more recently may still be being written."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
-    """Return where weights go, and where others get them: nowhere, unless this node listens for
-    them."""
+    """Return where this node stores weights and at which addresses other nodes get them: none
+    unless this node listens for them."""
     listen, port = settings.cluster.listen, settings.port_of("weights")
     return WeightsSettings(
         models=settings.paths.models,
@@ -45,7 +45,7 @@ def weights_settings(settings: Settings) -> WeightsSettings:
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
-    """Return what a worker has to know of the settings."""
+    """Return the worker's part of the settings."""
     runner = settings.runner
     return WorkerSettings(
         node_name=settings.node_name,
@@ -77,7 +77,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
 
 
 def shelf(settings: Settings) -> Shelf:
-    """Return where this node's models lie."""
+    """Return the model folders of this node."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
         bundled=bundled_models() if settings.bundled_model else {},
@@ -91,21 +91,21 @@ def shelf(settings: Settings) -> Shelf:
     )
 
 
-def _fast_synch(said: str) -> bool | None:
-    """Return what the operator says of Metal's fast synchronisation; None: nothing."""
-    if said != "card":
-        return said == "on"
+def _fast_synch(setting: str) -> bool | None:
+    """Return the operator's setting of Metal's fast synchronisation; None if unset."""
+    if setting != "card":
+        return setting == "on"
     exported = os.environ.get(FAST_SYNCH)
     return None if not exported else exported != "0"
 
 
 def _float32() -> bool:
-    """Return whether floating-point weights are cast to 32 bits when they are loaded."""
+    """Return whether floating-point weights are cast to 32 bits on loading."""
     return not (has_metal() or has_cuda())
 
 
 def main() -> int:
-    """Run until told to stop."""
+    """Run until stopped."""
     settings = load_settings()
     make_folders(settings.paths)
 

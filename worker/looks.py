@@ -1,8 +1,8 @@
-"""Talks to a thread of its own: looks at the folders of models, one look after the other.
+"""Talks to a thread of its own: scans the model folders, one scan at a time.
 
-The worker's loop begins a look and asks later for what it saw; a disk that does not answer holds up
-looks alone. A look that took long is followed by a pause that is longer still: looking takes a
-twentieth of a core at most. When each model was used last is written there, too.
+The worker's loop starts a scan and asks for its result later, so a disk that does not respond
+delays scans only. A slow scan is followed by a longer pause: scanning takes at most a twentieth of
+a core. The thread also writes when each model was last used.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
 CLOSE_S = 2.0
 STUCK_S = 30.0
-"""A look that takes longer is spoken of."""
+"""A scan that takes longer is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look saw, and which of the models that were fetched or pulled had come before it."""
+    """The result of a scan, and the fetched or pulled models that had arrived before it."""
 
     seen: DiskLook
     came: frozenset[ModelId]
 
 
 class Looks:
-    """Looks at `models`, in a thread. Called from the loop's thread alone."""
+    """Scans `models` in a thread. Called from the loop's thread only."""
 
     def __init__(self, models: LocalModels, last_used: LastUsed) -> None:
         self._models = models
@@ -47,15 +47,15 @@ class Looks:
         self._thread.start()
 
     def begin(self, now: float, came: Collection[ModelId], used: Mapping[ModelId, int]) -> None:
-        """Begin a look where it is time for one or a fetched model `came`, unless one is under
-        way; write down when models were `used`."""
+        """Start a scan if one is due or a fetched model `came`, unless one is running; store when
+        models were `used`."""
         if self._came is None and (came or now >= self._next_at):
             self._came, self._began_at, self._told_stuck = frozenset(came), now, False
             self._jobs.put(dict(used))
 
     def ended(self, now: float) -> Looked | None:
-        """Return what a look saw that has ended since this was asked last, None without one.
-        Raises what the look raised."""
+        """Return the result of a scan that has ended since the last call, None without one. Raises
+        the scan's error."""
         if self._came is None or self._done.empty():
             return None
         result, came = self._done.get(), self._came
@@ -66,13 +66,13 @@ class Looks:
         return Looked(result, came)
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether the look under way has lasted too long, once for each look."""
+        """Return whether the running scan has taken too long; true once per scan."""
         stuck = self._came is not None and now - self._began_at > STUCK_S
-        told, self._told_stuck = self._told_stuck, self._told_stuck or stuck
-        return stuck and not told
+        was_told, self._told_stuck = self._told_stuck, self._told_stuck or stuck
+        return stuck and not was_told
 
     def close(self) -> None:
-        """End the thread; a look under way may take a moment more."""
+        """End the thread; a running scan may take a moment more."""
         self._jobs.put(None)
         self._thread.join(CLOSE_S)
 

@@ -1,7 +1,7 @@
-"""Talks to the bus: the worker's composition, and what it says of its node.
+"""Talks to the bus: composes the worker and announces its node.
 
-It joins, announces what lies on the disk, and has the slots reconciled with each state and quarter
-of a second. Stopping a worker stops no runner.
+It joins, announces the models on the disk, and reconciles the slots with each state and four times
+a second. Stopping a worker stops no runner.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ TICK_S = 0.25
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
-"""Told in a card, and in the log: what is named first, and how many there are."""
+"""Limits of entries and characters in a card and in the log; the total is reported beside them."""
 UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the composition root read. `memory_bytes` 0: what the machine has. Ports come as
+    """The settings from the composition root. `memory_bytes` 0: all of the machine's. Ports are
     (first, count)."""
 
     node_name: str
@@ -118,7 +118,9 @@ class Worker:
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
         client.hear(f"reading.runner.{client.speaker.node}", self._heard_use)
         for kind in ("peers", "link"):
-            client.hear(f"reading.{kind}", lambda _, found: seen.hear(found.message, reactor.now()))
+            client.hear(
+                f"reading.{kind}", lambda _, envelope: seen.hear(envelope.message, reactor.now())
+            )
         client.on_state.append(self._on_state)
         self._join()
         self._saw(Looked(self._models.scan(), frozenset()))
@@ -128,7 +130,7 @@ class Worker:
         reactor.every(TICK_S, self._tick)
 
     def close(self) -> None:
-        """Leave; the runners stay."""
+        """Leave the cluster; the runners stay."""
         self._reactor.unwatch(self._link)
         self._link.close()
         self._slots.close()
@@ -192,8 +194,8 @@ class Worker:
         self._slots.reconcile()
 
     def _rejoin(self) -> None:
-        """Tell the holder afresh what it does not know of us: it has lost its log."""
-        self._log.warning("the cluster has forgotten this node; it joins anew")
+        """Send the leader everything about this node again: it has lost its log."""
+        self._log.warning("the cluster no longer knows this node; joining again")
         old, speaker = self.client.outbox, self.client.speaker
         self.client.outbox = Outbox(speaker.node, speaker.process, new_boot())
         self._slots.forget_ready()
@@ -202,21 +204,21 @@ class Worker:
             self.client.tell(fact)
 
     def _look(self, now: float) -> None:
-        """Take in what the last look at the disk saw, and begin the next where it is time."""
+        """Take the result of the last scan of the disk, and start the next if it is due."""
         try:
             looked = self._looks.ended(now)
         except OSError as error:
             looked = None
-            self._log.warning("the folders of models could not be looked at", error=str(error))
+            self._log.warning("cannot scan the model folders", error=str(error))
         if looked is not None:
             self._saw(looked)
         if self._looks.is_stuck(now):
-            self._log.warning("the disk with the models does not answer", silent_s=STUCK_S)
+            self._log.warning("the disk with the models does not respond", silent_s=STUCK_S)
         came = {*self._downloads.came(), *self._pulls.came()}
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
-        """Go by what a look saw; announce it when it changed, or it is time."""
+        """Apply the result of a scan; announce it if it changed, or if an announcement is due."""
         self._models.take(looked.seen)
         passed_over = self._say_passed_over()
         addresses = self._downloads.addresses
@@ -255,14 +257,18 @@ class Worker:
         return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
 
     def _say_passed_over(self) -> tuple[PassedOver, ...]:
-        """Log what lies on the disk and is not taken, each once; return what is told of it."""
-        told = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
-        for one in told:
-            if one not in self._passed_over and one.reason not in UNLOGGED:
-                text = "a model is taken but for a part" if one.taken else "not taken for a model"
-                self._log.warning(text, path=one.path, why=one.why, remedy=one.remedy)
-        self._passed_over = frozenset(told)
-        return told
+        """Log each problem on the disk once; return those to announce."""
+        notices = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
+        for notice in notices:
+            if notice not in self._passed_over and notice.reason not in UNLOGGED:
+                text = (
+                    "a model is listed, but part of it is not used"
+                    if notice.taken
+                    else "not listed as a model"
+                )
+                self._log.warning(text, path=notice.path, why=notice.why, remedy=notice.remedy)
+        self._passed_over = frozenset(notices)
+        return notices
 
     def _heard_use(self, _topic: str, envelope: Envelope) -> None:
         reading = envelope.message
@@ -309,7 +315,7 @@ class Worker:
         )
 
     def _free_bytes(self, now: float) -> int:
-        """Return telemetry's figure where it is fresh (it knows macOS's ways), else our own."""
+        """Return telemetry's figure if it is recent (it knows macOS's rules), else our own."""
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

@@ -1,1 +1,1 @@
-"""What this node is: its card, memory, RDMA devices, addresses and ports."""
+"""Facts about this machine: its card, memory, RDMA devices, addresses and ports."""

@@ -1,8 +1,8 @@
-"""Talks to macOS's `caffeinate`: keeps the machine from sleeping while a runner here has work.
+"""Talks to macOS's `caffeinate`: keeps the machine awake while a runner has work.
 
-An assertion is held from the first sign of work until a while after the last; it ends with this
-process in any case (`-w`). Elsewhere there is no such program, and nothing is done: there the
-settings of the system decide, which `shoal doctor` looks at.
+An assertion is held from the first sign of work until a while after the last; it also ends with
+this process (`-w`). Other systems have no such program, and nothing is done: their settings decide,
+which `shoal doctor` checks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bus.process.logs import Log
 from bus.wire.messages.control import SlotHello
 
 LINGER_S = 60.0
-"""The pauses of a conversation: an assertion that comes and goes with each answer helps little."""
+"""Covers the pauses of a conversation, so that the assertion does not change with each answer."""
 CAFFEINATE = ("/usr/bin/caffeinate", "-i", "-w")
-"""Against idle sleep, until the process of the number that follows is gone."""
+"""Prevents idle sleep until the process with the following id ends."""
 
 
 class KeepAwake:
-    """Whether the machine is held awake. `command` has this process's id put behind it; empty:
-    there is no such program here."""
+    """Keeps the machine awake. `command` gets this process's id appended; empty: there is no such
+    program."""
 
     def __init__(self, log: Log, command: Sequence[str] | None = None) -> None:
         if command is None:
@@ -36,11 +36,11 @@ class KeepAwake:
 
     @property
     def is_held(self) -> bool:
-        """Return whether the assertion stands."""
+        """Return whether the assertion is held."""
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:
-        """Hold the machine awake, or let it go, by what the living slots said last."""
+        """Hold or release the assertion, by the last reports of the living slots."""
         if not self._command:
             return
         steps: dict[str, int] = {}
@@ -55,7 +55,7 @@ class KeepAwake:
             self._hold()
 
     def release(self) -> None:
-        """Let the machine sleep again when it likes."""
+        """Allow the machine to sleep."""
         if self._held is not None:
             self._held.terminate()
             self._held.wait()
@@ -71,11 +71,11 @@ class KeepAwake:
             )
         except OSError as error:
             self._command = ()
-            self._log.warning("the machine may sleep while it answers", error=str(error))
+            self._log.warning("the machine may sleep while it serves", error=str(error))
 
 
 def has_work(hello: SlotHello, step_before: int | None) -> bool:
-    """Return whether a runner has work: it loads, owes answers, or computes for its lead."""
+    """Return whether a runner has work: it loads, has open requests, or computes for its lead."""
     if hello.phase in ("loading", "warming") or hello.open_requests:
         return True
     return step_before is not None and hello.step != step_before

@@ -1,7 +1,8 @@
-"""Talks to the GPU's tools and to the installed packages: what this node's runners compute on.
+"""Talks to the GPU's tools and to the installed packages: the hardware that this node's runners
+use.
 
-MLX computes on a GPU of NVIDIA's where there is one and MLX's build for CUDA is installed; the
-worker loads no MLX: it looks for MLX's files, and asks the driver's tool.
+MLX uses an NVIDIA GPU if there is one and MLX's CUDA build is installed. The worker does not import
+MLX: it looks for MLX's files and runs the driver's tool.
 """
 
 from __future__ import annotations
@@ -23,40 +24,42 @@ ASK_METAL = (
 )
 METAL_S = 30.0
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
-"""The packages of which one comes with `mlx[cuda]`."""
+"""Packages of which `mlx[cuda]` installs one."""
 
 
 def has_metal() -> bool:
-    """Return whether runners compute on Apple's GPU here."""
+    """Return whether runners use Apple's GPU here."""
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
 def has_cuda() -> bool:
-    """Return whether runners compute on a GPU of NVIDIA's here."""
+    """Return whether runners use an NVIDIA GPU here."""
     return bool(nvidia_bytes()) and any(_is_installed(name) for name in CUDA_BUILDS)
 
 
 def folders_of(package: str) -> list[Path]:
-    """Return the folders in which a package's files lie; none where it is not installed."""
+    """Return the folders with a package's files; none if it is not installed."""
     invalidate_caches()
     spec = find_spec(package)
-    found = None if spec is None else spec.submodule_search_locations
-    return [Path(one) for one in found or ()]
+    locations = None if spec is None else spec.submodule_search_locations
+    return [Path(location) for location in locations or ()]
 
 
 def missing(folders_of: Callable[[str], list[Path]] = folders_of) -> str:
-    """Return what of MLX is not installed here, so that no runner can start; empty where all is.
-    Nothing is imported: a package's files are looked for."""
+    """Return which part of MLX is not installed, so that no runner can start; empty if all is
+    there. Looks for files and imports nothing."""
     mlx = folders_of("mlx")
-    if not any((one / f"core{suffix}").exists() for one in mlx for suffix in EXTENSION_SUFFIXES):
+    if not any(
+        (folder / f"core{suffix}").exists() for folder in mlx for suffix in EXTENSION_SUFFIXES
+    ):
         return "mlx"
-    if not any(any(one.glob("lib/libmlx.*")) for one in mlx):
+    if not any(any(folder.glob("lib/libmlx.*")) for folder in mlx):
         return "mlx-metal" if has_metal() else "mlx-cpu"  # or a build for CUDA
     return "" if folders_of("mlx_lm") else "mlx-lm"
 
 
 def backends() -> tuple[str, ...]:
-    """Return the tags of what runners compute on here, best first; none where MLX is missing."""
+    """Return the tags of the backends that runners use here, best first; none if MLX is missing."""
     if missing():
         return ()
     if has_metal():
@@ -66,33 +69,33 @@ def backends() -> tuple[str, ...]:
 
 @functools.cache
 def nvidia_bytes() -> int:
-    """Return the memory of the first NVIDIA GPU, the one that MLX takes; 0 where there is none."""
+    """Return the memory of the first NVIDIA GPU, which MLX uses; 0 if there is none."""
     query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return memory_in(asked("nvidia-smi", *query))
 
 
-def memory_in(said: str) -> int:
-    """Return the bytes in what `nvidia-smi` says of its GPUs' memory, in MiB, a line for each."""
-    first = next(iter(said.splitlines()), "").strip()
+def memory_in(output: str) -> int:
+    """Return the bytes in the output of `nvidia-smi`: MiB, one line per GPU."""
+    first = next(iter(output.splitlines()), "").strip()
     return int(first) << 20 if first.isdecimal() else 0
 
 
 @functools.cache
 def working_set_bytes() -> int:
-    """Return what macOS lets its GPU wire down: the operator's limit (`iogpu.wired_limit_mb`)
-    where there is one, else what Metal recommends, asked in a process of its own; 0 without Metal,
-    or where neither says."""
+    """Return how much memory macOS lets its GPU wire down: the operator's limit
+    (`iogpu.wired_limit_mb`) if set, else Metal's recommendation, asked in a process of its own; 0
+    without Metal, or if both are unknown."""
     if not has_metal():
         return 0
-    said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+    output = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
     return working_set_in(
-        said, lambda: asked(sys.executable, "-P", "-c", ASK_METAL, timeout_s=METAL_S)
+        output, lambda: asked(sys.executable, "-P", "-c", ASK_METAL, timeout_s=METAL_S)
     )
 
 
 def working_set_in(limit_mb: str, ask_metal: Callable[[], str]) -> int:
-    """Return the bytes that a limit in MB stands for; 0, as every Mac has it that was left alone,
-    is no limit, and then it is what Metal says."""
+    """Return the bytes of a limit in MB; 0 is macOS's default and means no limit, so Metal's
+    recommendation is returned."""
     if limit_mb.isdecimal() and int(limit_mb):
         return int(limit_mb) << 20
     recommended = ask_metal()

@@ -1,4 +1,4 @@
-"""Talks to the operating system: what this node is and how much memory it has free now."""
+"""Talks to the operating system: facts about this node and its free memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "
 
 
 def free_bytes() -> int:
-    """Return the bytes of memory that can be taken now without swapping."""
+    """Return the bytes of memory that are available without swapping."""
     return psutil.virtual_memory().available
 
 
 def machine_facts(memory_bytes: int) -> dict[str, Any]:
-    """Return what this node's card says of its machine and its software, by field.
-    `memory_bytes` 0 stands for all that the machine has."""
+    """Return this node's card entries about its machine and its software, by field. `memory_bytes`
+    0: all that the machine has."""
     total = psutil.virtual_memory().total
     version, _, tree = running_code().partition("/")
     return {
@@ -54,11 +54,11 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
 
 
 def cannot_run(missing: str) -> str:
-    """Return why no runner can start where a package is missing; empty where none is."""
+    """Return why no runner can start if a package is missing; empty if none is."""
     if not missing:
         return ""
     return f"cannot run any: {missing} is not installed there ({sys.executable} -m pip install " + (
-        f"{missing}); `shoal doctor` there tells more"
+        f"{missing}); run `shoal doctor` there"
     )
 
 
@@ -76,7 +76,7 @@ def os_version() -> str:
 
 @functools.cache
 def chip() -> str:
-    """Return the processor's name, as the system says it; empty when it does not."""
+    """Return the processor's name from the system; empty if unknown."""
     if sys.platform == "darwin":
         return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
@@ -87,47 +87,49 @@ def chip() -> str:
 
 def chip_in(cpuinfo: str) -> str:
     """Return the processor's name in Linux's `/proc/cpuinfo`."""
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
-    return found.group(1).strip() if found else ""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
+    return match.group(1).strip() if match else ""
 
 
 def machine() -> str:
-    """Return one name for all nodes of a machine: of a Mac a digest of its own id, for its network
-    addresses come and go with docks and private Wi-Fi; elsewhere its lowest hardware address; ""
-    without one."""
+    """Return one name for all nodes of a machine: on a Mac a digest of its id, because its network
+    addresses change with docks and private Wi-Fi; elsewhere its lowest hardware address; "" without
+    one."""
     return (mac_id() if sys.platform == "darwin" else "") or lowest_address()
 
 
 @functools.cache
 def mac_id() -> str:
-    """Return a digest of the id of this Mac; empty where it is not told."""
+    """Return a digest of this Mac's id; empty if unknown."""
     return mac_id_in(asked("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
 
 
 def mac_id_in(ioreg: str) -> str:
-    """Return a digest of the id in what `ioreg` says of a Mac; empty where there is none."""
-    found = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]+)"', ioreg)
-    return sha256(found.group(1).upper().encode()).hexdigest()[:16] if found else ""
+    """Return a digest of the id in the output of `ioreg`; empty if there is none."""
+    match = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]+)"', ioreg)
+    return sha256(match.group(1).upper().encode()).hexdigest()[:16] if match else ""
 
 
 def lowest_address() -> str:
     """Return the lowest hardware address of this machine; empty without one."""
-    found = [
+    hardware_addresses = [
         address.address
         for name, some in psutil.net_if_addrs().items()
         for address in some
         if address.family == psutil.AF_LINK and not name.startswith(_VIRTUAL)
     ]
-    return min((one for one in found if one.strip("0:-")), default="")
+    return min(
+        (candidate for candidate in hardware_addresses if candidate.strip("0:-")), default=""
+    )
 
 
 def addresses() -> tuple[NodeAddress, ...]:
-    """Return the addresses of interfaces that are up and may lead to other machines, and what each
-    lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
+    """Return the addresses of active interfaces that may lead to other machines, with the medium of
+    each. Leaves out link-local IPv6, which is meaningless without the interface's name."""
     return tuple(
-        one
-        for one in addresses_up()
-        if not one.interface.startswith(_VIRTUAL) and not one.ip.startswith("fe80")
+        address
+        for address in addresses_up()
+        if not address.interface.startswith(_VIRTUAL) and not address.ip.startswith("fe80")
     )
 
 

@@ -1,7 +1,7 @@
-"""Talks to the system: fresh ports for ranks of groups, from a range of the table.
+"""Talks to the system: fresh ports for ranks of groups, from a configured range.
 
-Every generation gets ports that were not used lately: a rank of an earlier one that still runs
-could otherwise take a connection meant for the new one (MLX's ring shares its ports).
+Every generation gets ports that were not used recently. Otherwise a rank of an earlier generation
+could accept a connection meant for the new one (MLX's ring shares its ports).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bus.wire.errors import PortTaken
 
 
 class PortPool:
-    """`count` ports from `first` on, handed out in turn from a place chosen at the start."""
+    """`count` ports from `first` on, handed out in turn from a random start."""
 
     def __init__(self, first: int, count: int) -> None:
         self._first = first
@@ -21,7 +21,8 @@ class PortPool:
         self._next = secrets.randbelow(count) if count else 0
 
     def fresh(self, host: str) -> int:
-        """Return the next port that can be bound on `host` now. Raises PortTaken when none can."""
+        """Return the next port that can be bound on `host` now. Raises PortTaken if there is
+        none."""
         for _ in range(self._count):
             port = self._first + self._next % self._count
             self._next += 1
@@ -32,4 +33,4 @@ class PortPool:
                     continue
                 return port
         last = self._first + self._count - 1
-        raise PortTaken(f"no port of {self._first} to {last} is free on {host} for a rank")
+        raise PortTaken(f"no port from {self._first} to {last} is free on {host} for a rank")

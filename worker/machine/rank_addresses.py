@@ -1,9 +1,9 @@
-"""At which of this node's addresses other ranks of a group are to meet it.
+"""Choose the address of this node at which other ranks of a group connect.
 
-Pure: time arrives as `now`. MLX's ring has rank i connect to rank i + 1 and the last to the
-first, so a rank's address is dialled by its left neighbour alone: each pair of neighbours takes
-its own best way, out of those that the neighbour was seen to reach this node by. Only names
-and IPv4 addresses count: MLX's ring has no IPv6.
+Pure: time arrives as `now`. In MLX's ring rank i connects to rank i + 1 and the last to the first,
+so only the left neighbour connects to a rank's address. Each pair of neighbours uses its own best
+path, of those by which the neighbour was seen to reach this node. Only names and IPv4 addresses
+count: MLX's ring has no IPv6.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINK_READING_S = 600.0
 
 
 class RankAddresses:
-    """What other nodes say of how they reach this one, `me`; the latest of each."""
+    """Other nodes' latest reports of how they reach this one, `me`."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
@@ -30,7 +30,7 @@ class RankAddresses:
         self.links: dict[NodeId, tuple[LinkReading, float]] = {}
 
     def hear(self, message: Message, now: float) -> None:
-        """Take a reading in; others than those two are ignored."""
+        """Take a reading; messages of other kinds are ignored."""
         if isinstance(message, PeersReading):
             self.peers[message.node] = (message, now)
         elif isinstance(message, LinkReading):
@@ -38,15 +38,15 @@ class RankAddresses:
 
     def host_for(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> str | None:
         """Return the best address at which `other` was seen to reach this node, whose own are
-        `ips`; None when it was not."""
+        `ips`; None if there is none."""
         best = observed_address(other, self.me, self._seen(other, ips, now))
         return None if best is None else best.ip
 
     def shared_host(
         self, others: Sequence[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> str | None:
-        """Return the best address at which every one of `others` was seen to reach this node; None
-        when there is none such."""
+        """Return the best address at which all of `others` were seen to reach this node; None if
+        there is none."""
         if not others:
             return None
         seen = [self._seen(other, ips, now) for other in others]
@@ -59,8 +59,8 @@ class RankAddresses:
     ) -> tuple[str, ...]:
         """Return an address for each of the others, without repetition; for those that were
         seen."""
-        found = (self.host_for(other, ips, now) for other in others)
-        return tuple(dict.fromkeys(host for host in found if host is not None))
+        hosts = (self.host_for(other, ips, now) for other in others)
+        return tuple(dict.fromkeys(host for host in hosts if host is not None))
 
     def _seen(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> list[Reach]:
         peers, links = self.peers.get(other), self.links.get(other)

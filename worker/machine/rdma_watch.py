@@ -1,7 +1,7 @@
-"""Talks to the system's RDMA tools, in a thread of its own, and to the bus about other nodes'.
+"""Talks to the system's RDMA tools, in a thread of its own, and to the bus about other nodes'
+ports.
 
-The tools may take seconds, and cables come and go: they are asked again and again, where they are
-there at all.
+The tools may take seconds and cables change, so they run repeatedly, if they exist.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NEEDED = "ibv_devinfo"
 
 
 def find_tool(name: str) -> str | None:
-    """Return where a tool is: on the PATH, or where the system keeps its own."""
+    """Return the path of a tool: on the PATH, or in the system's own folder."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
 
 
 def ask(name: str, *words: str) -> str:
-    """Return what a tool prints; nothing where there is no such tool."""
-    found = find_tool(name)
-    return "" if found is None else asked(found, *words)
+    """Return a tool's output; empty if it does not exist."""
+    path = find_tool(name)
+    return "" if path is None else asked(path, *words)
 
 
 class RdmaWatch:
-    """This node's RDMA ports and where they lead. Use it from the loop's thread."""
+    """This node's RDMA ports and their other ends. Use it from the loop's thread."""
 
     def __init__(self, client: BusClient, look_s: float = LOOK_S) -> None:
         self.ports: tuple[RdmaPort, ...] = ()
@@ -49,11 +49,11 @@ class RdmaWatch:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Return peer to the device that leads there."""
+        """Return by peer the device that leads there."""
         return devices_to(self.ports, self._others)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop running the tools."""
         self._stop.set()
 
     def _watch(self) -> None:

@@ -1,6 +1,5 @@
-"""Talks to the disk and the bus: models that lie here are read and held against their hashes, in a
-thread, for as long as a client waits for it. Nothing is changed by it.
-"""
+"""Talks to the disk and the bus: reads models here and compares them with their hashes, in a
+thread, while a client waits. Changes nothing."""
 
 from worker.verifying.checks import Verdict, total_bytes, verify
 from worker.verifying.verifications import Verifications

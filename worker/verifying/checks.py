@@ -1,8 +1,8 @@
-"""Talks to the disk: holds the files of one model against what they are to be, or reads them all.
+"""Talks to the disk: compares the files of one model with their hashes, or reads them all.
 
-A model that shoal fetched has the hash of each file noted; in a Hugging Face cache the names of the
-blobs are the hashes. What a person put there has none: every byte is read, and the headers of its
-weights have to be whole, which finds a failing disk and a cut file, and no flipped bit.
+A model that shoal fetched has a recorded hash per file; in a Hugging Face cache the names of the
+blobs are the hashes. A model that a person added has none. Then every byte is read and the headers
+of its weights are checked, which finds a failing disk and a truncated file, but no flipped bit.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 READ_BYTES = 4 << 20
 MOST_WRONG = 20
-"""Files that a verdict names; what is wrong with more is counted."""
+"""Wrong files that a result lists; further ones are counted."""
 Against = Literal["hashes", "headers"]
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of holding a model against its hashes, or of reading it. `unlisted` are files that
-    have none, and were only read."""
+    """The result of comparing a model with its hashes, or of reading it. `unlisted` are files
+    without a hash, which were only read."""
 
     against: Against
     files: int
@@ -43,9 +43,13 @@ class Verdict:
 
 
 def expected_of(folder: Path) -> dict[str, str]:
-    """Return the hash that each file of a model's folder is to have, as far as that is known:
-    SHA-256, or Git's SHA-1 of a blob, in hexadecimal."""
-    noted = {path: said for path, said in origin_of(folder).files.items() if _HASH.fullmatch(said)}
+    """Return the known hash of each file of a model's folder: SHA-256, or Git's SHA-1 of a blob, in
+    hexadecimal."""
+    noted = {
+        path: file_hash
+        for path, file_hash in origin_of(folder).files.items()
+        if _HASH.fullmatch(file_hash)
+    }
     if noted or folder.parent.name != "snapshots":
         return noted
     blobs = folder.resolve().parent.parent / "blobs"
@@ -57,23 +61,23 @@ def expected_of(folder: Path) -> dict[str, str]:
 
 
 def total_bytes(folder: Path) -> int:
-    """Return how many bytes are to be read. Raises OSError."""
+    """Return how many bytes must be read. Raises OSError."""
     return sum(held.size_bytes for held in held_files(folder))
 
 
 def verify(folder: Path, progress: Callable[[int], None], stopped: Stopped) -> Verdict:
-    """Read the files of the model in a folder, and say what is wrong with them. `progress` is told
-    of bytes as they are read. Raises OSError where the folder cannot be listed, Interrupted."""
+    """Read the files of the model in a folder and return what is wrong with them. `progress` gets
+    bytes as they are read. Raises OSError if the folder cannot be listed, Interrupted."""
     expected, held = expected_of(folder), held_files(folder)
-    here = {one.path: one.real for one in held}
+    here = {file.path: file.real for file in held}
     wrong = [
-        WrongFile(path=printable(path), what="it is not there")
+        WrongFile(path=printable(path), what="it is missing")
         for path in sorted(expected.keys() - here.keys())
     ]
     for path, real in here.items():
-        said = _checked(real, expected.get(path, ""), progress, stopped)
-        if said:
-            wrong.append(WrongFile(path=printable(path), what=printable(said)))
+        what = _checked(real, expected.get(path, ""), progress, stopped)
+        if what:
+            wrong.append(WrongFile(path=printable(path), what=printable(what)))
     return Verdict(
         against="hashes" if expected else "headers",
         files=len(here.keys() | expected.keys()),
@@ -84,23 +88,23 @@ def verify(folder: Path, progress: Callable[[int], None], stopped: Stopped) -> V
 
 
 def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped: Stopped) -> str:
-    """Return what is wrong with a file; empty for nothing."""
+    """Return what is wrong with a file; empty if nothing is."""
     try:
         size = real.stat().st_size
-        found = _hash_for(expected, size)
+        file_hash = _hash_for(expected, size)
         read = 0
         for content in _contents(real, stopped):
-            found.update(content)
+            file_hash.update(content)
             read += len(content)
             progress(len(content))
-        if expected and found.hexdigest() != expected:
-            return f"its hash is {found.hexdigest()[:16]}..., and has to be {expected[:16]}..."
+        if expected and file_hash.hexdigest() != expected:
+            return f"its hash is {file_hash.hexdigest()[:16]}..., but should be {expected[:16]}..."
         if read != size:
             return f"it ended after {read:,} of {size:,} bytes"
         if not expected and real.name.endswith(".safetensors"):
             header_of(real)
     except FileNotFoundError:
-        return "it went away while it was looked at"
+        return "it was deleted during the check"
     except OSError as error:
         return f"it cannot be read: {error.strerror or type(error).__name__}"
     except UnfitModel as error:
@@ -109,7 +113,7 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
 
 
 def _hash_for(expected: str, size_bytes: int) -> _Hash:
-    """Return what computes a hash of the kind that is expected."""
+    """Return a hash object of the expected kind."""
     if len(expected) == 40:
         return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
     return hashlib.sha256()

@@ -1,7 +1,7 @@
-"""Talks to the bus and to a thread: the models of one node that are being verified, one at a time.
+"""Talks to the bus and to a thread: verifies models of one node, one at a time.
 
-A verification is wanted for as long as one of those who asked repeats it; who asks for a model that
-is being verified joins. `tick` is called by the worker; how each stands is published.
+A verification lasts while one of its clients repeats the question; a client that asks for a model
+already being verified joins. The worker calls `tick`; the state of each is published.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from worker.models.local_models import LocalModels
 
 LEASE_S = 10.0
-"""Who has not repeated a question for so long waits no longer."""
+"""A client that has not repeated its question for this long is gone."""
 ENDED_S = 30.0
-"""How a verification ended is told for so long."""
+"""The result of a verification is kept this long."""
 PUBLISH_S = 0.5
 MOST = 16
 MOST_QUESTIONS = 64
@@ -36,8 +36,8 @@ MOST_QUESTIONS = 64
 
 @dataclass(slots=True)
 class _Verification:
-    """One model's. `heard` says of each question when it was repeated last. `done_bytes` and
-    `total_bytes` are written by the thread, `left` is read by it: no client waits any more."""
+    """The verification of one model. `heard` has the last repetition of each question. The thread
+    writes `done_bytes` and `total_bytes` and reads `left`: its clients are gone."""
 
     model: ModelId
     state: VerifyState
@@ -49,12 +49,12 @@ class _Verification:
     left: bool = False
 
     def read(self, count: int) -> None:
-        """Take in that so many bytes more were read."""
+        """Record that `count` more bytes were read."""
         self.done_bytes += count
 
 
 class Verifications:
-    """What of this node is verified. `here` is what lies on its disk."""
+    """The verifications of this node. `here` are the models on its disk."""
 
     def __init__(self, client: BusClient, here: LocalModels) -> None:
         self._client = client
@@ -67,83 +67,101 @@ class Verifications:
         client.hear(f"verify.asked.{client.speaker.node}", self._asked)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and take in what the thread has ended."""
+        """Do what is due, and take results of the thread."""
         while not self._news.empty():
             self._news.get()()
-        for one in self._live():
-            self._go_on(one, now)
+        for verification in self._live():
+            self._go_on(verification, now)
         self._all = [
-            one for one in self._all if one.ended_at is None or now - one.ended_at < ENDED_S
+            verification
+            for verification in self._all
+            if verification.ended_at is None or now - verification.ended_at < ENDED_S
         ]
         self._publish(now)
 
     def models(self) -> frozenset[ModelId]:
         """Return the models that are being verified, or wait for it."""
-        return frozenset(one.model for one in self._live())
+        return frozenset(verification.model for verification in self._live())
 
     def close(self) -> None:
-        """Interrupt what is under way, and end the thread."""
+        """Interrupt a running verification, and end the thread."""
         self._thread.close()
 
     def _asked(self, _topic: str, envelope: Envelope) -> None:
-        asked, now = envelope.message, self._client.reactor.now()
-        if not isinstance(asked, VerifyAsked):
+        question, now = envelope.message, self._client.reactor.now()
+        if not isinstance(question, VerifyAsked):
             return
-        known = next((one for one in self._all if asked.question in one.heard), None)
-        if known is None and not asked.leaves:
-            self._take(asked, now)
-        elif known is not None:
-            known.heard[asked.question] = now
-            if asked.leaves and known.ended_at is None:
-                del known.heard[asked.question]
+        joined = next(
+            (verification for verification in self._all if question.question in verification.heard),
+            None,
+        )
+        if joined is None and not question.leaves:
+            self._take(question, now)
+        elif joined is not None:
+            joined.heard[question.question] = now
+            if question.leaves and joined.ended_at is None:
+                del joined.heard[question.question]
 
-    def _take(self, asked: VerifyAsked, now: float) -> None:
+    def _take(self, question: VerifyAsked, now: float) -> None:
         """Join the verification of that model, begin one, or refuse it."""
         live = self._live()
-        same = next((one for one in live if one.model == asked.model), None)
+        same = next(
+            (verification for verification in live if verification.model == question.model), None
+        )
         if same is not None and len(same.heard) < MOST_QUESTIONS:
-            same.heard[asked.question] = now
+            same.heard[question.question] = now
             return
-        state = VerifyState(model=asked.model, phase="waiting")
-        fresh = _Verification(asked.model, state, {asked.question: now})
+        state = VerifyState(model=question.model, phase="waiting")
+        fresh = _Verification(question.model, state, {question.question: now})
         self._all.append(fresh)
         if same is not None or len(live) >= MOST:
-            self._fail(fresh, "busy", f"{MOST} models wait here, or {MOST_QUESTIONS} for this one")
+            self._fail(
+                fresh,
+                "busy",
+                f"too many verifications: this node allows {MOST} models and "
+                f"{MOST_QUESTIONS} clients per model",
+            )
 
-    def _go_on(self, one: _Verification, now: float) -> None:
-        one.heard = {q: at for q, at in one.heard.items() if now - at < LEASE_S}
-        if not one.heard:
-            one.left = True
-            self._all.remove(one)
-        elif one.begun_at is None and self._is_free():
-            self._begin(one, now)
-        elif one.begun_at is not None:
-            passed_s = max(now - one.begun_at, PUBLISH_S)
-            told = {
+    def _go_on(self, verification: _Verification, now: float) -> None:
+        verification.heard = {q: at for q, at in verification.heard.items() if now - at < LEASE_S}
+        if not verification.heard:
+            verification.left = True
+            self._all.remove(verification)
+        elif verification.begun_at is None and self._is_free():
+            self._begin(verification, now)
+        elif verification.begun_at is not None:
+            passed_s = max(now - verification.begun_at, PUBLISH_S)
+            facts = {
                 "phase": "reading",
-                "done_bytes": one.done_bytes,
-                "total_bytes": one.total_bytes,
-                "bytes_per_s": one.done_bytes / passed_s,
+                "done_bytes": verification.done_bytes,
+                "total_bytes": verification.total_bytes,
+                "bytes_per_s": verification.done_bytes / passed_s,
             }
-            one.state = one.state.model_copy(update=told)
+            verification.state = verification.state.model_copy(update=facts)
 
-    def _begin(self, one: _Verification, now: float) -> None:
-        card = self._here.cards.get(one.model)
+    def _begin(self, verification: _Verification, now: float) -> None:
+        card = self._here.cards.get(verification.model)
         if card is None:
-            self._fail(one, "not_here", f"{one.model} is not whole on this node's disk")
+            self._fail(
+                verification,
+                "not_here",
+                f"{verification.model} is not complete on this node's disk",
+            )
             return
-        one.begun_at = now
-        self._client.log.info("verifies a model", model=one.model, folder=card.path)
-        self._thread.add(partial(_work, one, Path(card.path)), partial(self._ended, one))
+        verification.begun_at = now
+        self._client.log.info("verifying a model", model=verification.model, folder=card.path)
+        self._thread.add(
+            partial(_work, verification, Path(card.path)), partial(self._ended, verification)
+        )
 
-    def _ended(self, one: _Verification, result: Verdict | Exception) -> None:
-        if one.left:
+    def _ended(self, verification: _Verification, result: Verdict | Exception) -> None:
+        if verification.left:
             return
         if isinstance(result, Verdict):
-            told = {
+            facts = {
                 "phase": "done",
-                "done_bytes": one.done_bytes,
-                "total_bytes": one.total_bytes,
+                "done_bytes": verification.done_bytes,
+                "total_bytes": verification.total_bytes,
                 "bytes_per_s": 0.0,
                 "against": result.against,
                 "files": result.files,
@@ -151,38 +169,50 @@ class Verifications:
                 "wrong_count": result.wrong_count,
                 "unlisted": result.unlisted,
             }
-            one.state = one.state.model_copy(update=told)
-            one.ended_at = self._client.reactor.now()
-            self._client.log.info("verified a model", model=one.model, wrong=result.wrong_count)
+            verification.state = verification.state.model_copy(update=facts)
+            verification.ended_at = self._client.reactor.now()
+            self._client.log.info(
+                "verified a model", model=verification.model, wrong=result.wrong_count
+            )
         else:
-            self._fail(one, "unreadable", f"{one.model} could not be read: {result}")
+            self._fail(
+                verification, "unreadable", f"{verification.model} could not be read: {result}"
+            )
 
-    def _fail(self, one: _Verification, reason: str, message: str) -> None:
-        self._client.log.warning("could not verify a model", model=one.model, why=message)
-        told = {"phase": "failed", "reason": reason, "message": message, "bytes_per_s": 0.0}
-        one.state = one.state.model_copy(update=told)
-        one.ended_at = self._client.reactor.now()
+    def _fail(self, verification: _Verification, reason: str, message: str) -> None:
+        self._client.log.warning("could not verify a model", model=verification.model, why=message)
+        facts = {"phase": "failed", "reason": reason, "message": message, "bytes_per_s": 0.0}
+        verification.state = verification.state.model_copy(update=facts)
+        verification.ended_at = self._client.reactor.now()
 
     def _is_free(self) -> bool:
-        return all(one.begun_at is None for one in self._live())
+        return all(verification.begun_at is None for verification in self._live())
 
     def _live(self) -> list[_Verification]:
-        return [one for one in self._all if one.ended_at is None]
+        return [verification for verification in self._all if verification.ended_at is None]
 
     def _publish(self, now: float) -> None:
-        """Publish when more than a figure has changed, and twice a second while there are any."""
-        told = tuple(
-            one.state.model_copy(update={"questions": tuple(one.heard)}) for one in self._all
+        """Publish when more than numbers changed, and twice a second while there are
+        verifications."""
+        states = tuple(
+            verification.state.model_copy(update={"questions": tuple(verification.heard)})
+            for verification in self._all
         )
-        marks = [(one.model, one.phase, one.questions) for one in told]
-        known = [(one.model, one.phase, one.questions) for one in self._published]
-        if marks != known or (self._live() and now - self._published_at >= PUBLISH_S):
-            self._published, self._published_at = told, now
+        marks = [
+            (verification.model, verification.phase, verification.questions)
+            for verification in states
+        ]
+        published = [
+            (verification.model, verification.phase, verification.questions)
+            for verification in self._published
+        ]
+        if marks != published or (self._live() and now - self._published_at >= PUBLISH_S):
+            self._published, self._published_at = states, now
             node = self._client.speaker.node
-            reading = VerifyReading(node=node, verifications=told)
+            reading = VerifyReading(node=node, verifications=states)
             self._client.publish(reading_topic("verifies", node), reading)
 
 
-def _work(one: _Verification, folder: Path, stopped: Callable[[], bool]) -> Verdict:
-    one.total_bytes = total_bytes(folder)
-    return verify(folder, one.read, lambda: stopped() or one.left)
+def _work(verification: _Verification, folder: Path, stopped: Callable[[], bool]) -> Verdict:
+    verification.total_bytes = total_bytes(folder)
+    return verify(folder, verification.read, lambda: stopped() or verification.left)
