@@ -1,1 +1,1 @@
-"""What the ranks of a group tell each other beside the ring: plans, proofs, beats."""
+"""What the ranks of a group send each other beside the ring: plans, proofs, beats."""

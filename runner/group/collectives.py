@@ -1,8 +1,7 @@
-"""The collective test, as every rank of a group runs it: the same exchanges in the same order.
+"""The collective test as every rank of a group runs it: the same exchanges in the same order.
 
-Pure: the exchanges and the clock are given. What is done depends on the order alone (never on
-what was measured or found wrong), so that ranks cannot fall out of step. A rank that finds wrong
-elements says so and goes on.
+Pure: exchanges and clock are arguments. The sequence never depends on measurements or findings, so
+ranks cannot fall out of step. A rank that finds wrong elements reports them and continues.
 """
 
 from __future__ import annotations
@@ -22,65 +21,65 @@ from bus.wire.messages.collectives import (
 )
 
 CHECK_SIZES = (1, 7, 1_024, 65_536, 1_048_576)
-"""Elements whose sums, gatherings and relays are checked: one, a few that nothing divides, and
-from small messages to those that are cut into pieces."""
+"""Element counts of checked sums, gathers and relays: one, some odd sizes, and from small messages
+to those sent in pieces."""
 
 
 class Exchanges(Protocol):
-    """One rank's end of a group that has formed. Each call is one exchange, or several in a
-    fixed order; it returns when its result is in memory, and may raise RuntimeError when a
-    peer is gone, after which there must be no other."""
+    """One rank's end of a formed group. Each call is one exchange, or several in a fixed order. It
+    returns when its result is in memory. It may raise RuntimeError if a peer is lost; then no
+    further call is allowed."""
 
     mlx_version: str
     device: str
 
     @property
     def size(self) -> int:
-        """Return how many ranks there are."""
+        """Return the number of ranks."""
         ...
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most accelerator memory used so far."""
+        """Return the peak accelerator memory so far."""
         ...
 
     def barrier(self) -> Check:
-        """Wait until all ranks are here. Return whether they are as many as the group has."""
+        """Wait for all ranks. Return whether their number is the group's size."""
         ...
 
     def check_sum(self, elements: int) -> Check:
-        """Sum a pattern that differs by rank; look at every element."""
+        """Sum a pattern that differs by rank; check every element."""
         ...
 
     def check_gather(self, elements: int) -> Check:
-        """Gather every rank's pattern of so many elements; look at all of them."""
+        """Gather every rank's pattern of this many elements; check all of them."""
         ...
 
     def check_relay(self, elements: int) -> Check:
-        """Pass patterns on by send and receive, to the next rank all round and back again;
-        look at every element received."""
+        """Pass patterns to the next rank by send and receive, all round and back again; check every
+        received element."""
         ...
 
     def prepare(self, elements: int) -> None:
-        """Make what the rounds of one size sum. No exchange."""
+        """Allocate the operands of one size. No exchange."""
         ...
 
     def sum_round(self) -> None:
-        """Make one `all_sum` of what was prepared."""
+        """Run one `all_sum` of the prepared operand."""
         ...
 
     def check_round(self) -> Check:
-        """Look at every element of the last round's result. No exchange."""
+        """Check every element of the last round's result. No exchange."""
         ...
 
     def release(self) -> None:
-        """Give the memory of this size back."""
+        """Free the memory of this size."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteProgress:
-    """How far a rank is: `done` of `rounds` exchanges, and what it has found so far."""
+    """Progress of a rank: `done` of `rounds` exchanges, and the findings so far."""
 
     phase: TestPhase
     done: int
@@ -89,14 +88,14 @@ class SuiteProgress:
 
 
 def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
-    """Return those of CHECK_SIZES whose gathering from all ranks stays under the cap, and at least
-    the first."""
+    """Return those of CHECK_SIZES whose gather from all ranks stays under the cap; at least the
+    first."""
     fit = (n for n in CHECK_SIZES if n * ranks * ELEMENT_BYTES <= test.cap_bytes)
     return tuple(fit) or CHECK_SIZES[:1]
 
 
 class Suite:
-    """One run. `tell` is called after every exchange and must not wait."""
+    """One run. `tell` is called after every exchange and must not block."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class Suite:
         self._small = small
 
     def run(self) -> RankFinding:
-        """Make all exchanges and return what was found. Raises what an exchange raised."""
+        """Run all exchanges and return the finding. Raises the errors of exchanges."""
         self._correctness()
         self._phase = "latency"
         self._with.prepare(1)
@@ -146,8 +145,8 @@ class Suite:
             self._say()
             return
         self._with.prepare(elements)
-        found = self._timed(self._test.warm_ups, self._test.rounds)
-        self._sizes.append(SizeFinding(elements=elements, timing=found))
+        timings = self._timed(self._test.warm_ups, self._test.rounds)
+        self._sizes.append(SizeFinding(elements=elements, timing=timings))
         self._checked(self._with.check_round())
         self._with.release()
 

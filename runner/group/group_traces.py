@@ -1,9 +1,9 @@
-"""What a group's lead asks of its followers when a request that is traced has ended.
+"""How a group's lead collects its followers' spans after a traced request has ended.
 
-Pure: time arrives as `now`. Nothing waits for an answer: a rank that does not give one is not told
-of, and who reads the trace says so. Before a follower is asked, a few pings in a row measure how
-far its clock is; while a request is traced one goes with each beat besides, so that a long one has
-bounds from its beginning on.
+Pure: time arrives as `now`. Nothing waits for an answer: a rank without one is left out, and the
+reader says so. Before a follower is asked, a burst of pings measures its clock offset. While a
+request is traced, one more ping goes with each beat, so that a long request has bounds from its
+beginning.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from runner.group.rank_frames import AskTrace, RankPing, RankPong, RankTrace, To
 from runner.group.rank_recorder import RankRecorder
 
 PINGS = 6
-"""In a row, before a follower is asked."""
+"""Pings in a burst, before a follower is asked."""
 WAITS_S = 2.0
-"""An answer that takes longer is not told."""
+"""A later answer is ignored."""
 
 TellRank = Callable[[RankTraced], None]
 
 
 @dataclass(slots=True)
 class AskedFor:
-    """A request that followers are asked about: it began at `began_at`, and `ranks` are those that
-    have not answered."""
+    """A request whose spans were requested. It began at `began_at`; `ranks` have not answered
+    yet."""
 
     tell: TellRank
     began_at: float
@@ -38,7 +38,7 @@ class AskedFor:
 
 @dataclass(slots=True)
 class FollowerClock:
-    """One follower: its clock, how many pings in a row are to go before `asks` do."""
+    """One follower: its clock, and the remaining pings of a burst before `asks` are sent."""
 
     clock: ClockOffsets = field(default_factory=ClockOffsets)
     pings: int = 0
@@ -46,7 +46,7 @@ class FollowerClock:
 
 
 class GroupTraces:
-    """The lead's questions. `size` counts all ranks; `send` gives a follower a message."""
+    """The lead's side. `size` counts all ranks; `send` sends a follower a message."""
 
     def __init__(
         self, size: int, recorder: RankRecorder, send: Callable[[int, ToRank], None]
@@ -57,8 +57,8 @@ class GroupTraces:
         self._asked: dict[RequestId, AskedFor] = {}
 
     def ask(self, request_id: RequestId, step: int, tell: TellRank, now: float) -> None:
-        """Tell of this rank at once, and of each other when it has answered. The request ended with
-        `step`."""
+        """Report this rank's spans at once, and those of others when they answer. The request ended
+        with `step`."""
         spans = self._recorder.take(request_id)
         tell(RankTraced(request_id, 0, 0.0, 0.0, spans))
         began_at = now if spans is None else spans.began_at
@@ -70,12 +70,12 @@ class GroupTraces:
                 self._send(rank, RankPing(now))
 
     def beat(self, now: float) -> None:
-        """Measure clocks while a request is traced; forget what was not answered."""
+        """Measure clocks while a request is traced; drop requests without an answer."""
         if self._recorder.notes:
             for rank in self._followers:
                 self._send(rank, RankPing(now))
-        for request_id, asked in list(self._asked.items()):
-            if now - asked.asked_at > WAITS_S:
+        for request_id, request in list(self._asked.items()):
+            if now - request.asked_at > WAITS_S:
                 del self._asked[request_id]
 
     def heard(self, rank: int, message: RankPong | RankTrace, now: float) -> None:
@@ -96,15 +96,15 @@ class GroupTraces:
             self._send(rank, ask)
 
     def _told(self, rank: int, follower: FollowerClock, message: RankTrace, now: float) -> None:
-        asked = self._asked.get(message.request_id)
-        if asked is None or rank not in asked.ranks:
+        request = self._asked.get(message.request_id)
+        if request is None or rank not in request.ranks:
             return
-        asked.ranks.discard(rank)
-        if not asked.ranks:
+        request.ranks.discard(rank)
+        if not request.ranks:
             del self._asked[message.request_id]
-        clock = follower.clock.estimate(asked.began_at, now)
+        clock = follower.clock.estimate(request.began_at, now)
         if clock is not None:
-            told = RankTraced(
+            trace = RankTraced(
                 message.request_id, rank, clock.offset_s, clock.error_s, message.spans
             )
-            asked.tell(told)
+            request.tell(trace)

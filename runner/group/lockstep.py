@@ -1,11 +1,12 @@
-"""Ranks of a group in one order: what the lead shares of a step, and how a follower checks it.
+"""Keep the ranks of a group in one order: what the lead shares of a step, and how followers check
+it.
 
-Pure. The lead alone decides. It sends every plan, numbered, before it computes it; a follower
-computes plans in their order and nothing else. All that an engine would decide by what only the
-lead knows (which rows failed, which it refused) is in the `SharedPlan`. A slip in order would
-corrupt silently, so a follower checks the number, and where tokens reach it the running digest
-of all that the lead had committed; `OutOfStep` is fatal to the group. Before the first plan the
-ranks agree: on what every one of them can do, and on the memory of the tightest.
+Pure. Only the lead decides. It sends every plan, numbered, before it computes it; a follower
+computes plans in order and does nothing else. Decisions that depend on the lead's knowledge (which
+rows failed or were refused) are in the `SharedPlan`. A slip in order would corrupt silently. So a
+follower checks the number and, if tokens reach it, the running digest of all tokens committed by
+the lead. `OutOfStep` is fatal to the group. Before the first plan the ranks agree on what all of
+them can do, and on the memory of the tightest.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from bus.wire.array_frames import ArrayFrame
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan
 from runner.group.rank_recorder import RankRecorder
 
-NOT_EVERYWHERE = "not every node of its group has this adapter; give all of them the same files"
+NOT_EVERYWHERE = "not every node of its group has this adapter; copy the same files to all of them"
 _DIGEST = struct.Struct("<qi")
 
 
 class OutOfStep(Exception):
-    """A follower was given a plan that does not follow from what it has computed."""
+    """A follower received a plan that does not match what it has computed."""
 
 
 class Disagreement(Exception):
-    """The ranks do not hold parts of one model; the text names a rank and what differs."""
+    """The ranks do not hold parts of one model; the text names a rank and the difference."""
 
 
 def digested(digest: int, row: RowId, token: int) -> int:
-    """Return the running CRC-32 of committed tokens, with one more."""
+    """Return the running CRC-32 of committed tokens extended by one token."""
     return zlib.crc32(_DIGEST.pack(row, token), digest)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """A plan as a follower gets it.
+    """A plan as sent to a follower.
 
-    `covers` is the last step that `plan.digest` covers. `barred` rows take no part in it: those
-    that failed in the step before, and those of `plan.admit` that the lead refused.
+    `covers` is the last step that `plan.digest` covers. `barred` rows take no part: those that
+    failed in the step before, and those of `plan.admit` that the lead refused.
     """
 
     plan: StepPlan
@@ -53,8 +54,8 @@ class SharedPlan:
 
 @dataclass(slots=True)
 class Lockstep:
-    """What a follower remembers. `hears` False: tokens do not reach this rank, and numbers alone
-    are checked. `read` is the last step whose tokens are known here."""
+    """The state of a follower's check. `hears` False: tokens do not reach this rank, and only
+    numbers are checked. `read` is the last step with known tokens."""
 
     hears: bool
     issued: int = 0
@@ -67,7 +68,8 @@ class Lockstep:
     _lost: dict[int, frozenset[RowId]] = field(default_factory=dict[int, frozenset[RowId]])
 
     def take(self, shared: SharedPlan) -> None:
-        """Take the next plan; every step up to `shared.covers` has been read. OutOfStep."""
+        """Check and accept the next plan; every step up to `shared.covers` has been read.
+        OutOfStep."""
         step = shared.plan.step
         if step != self.issued + 1:
             raise OutOfStep(f"plan {step} came after plan {self.issued}")
@@ -83,12 +85,12 @@ class Lockstep:
                     self._digest = digested(self._digest, sampled.row, sampled.token)
         if self.hears and self._digest != shared.plan.digest:
             raise OutOfStep(
-                f"other tokens than the lead's up to step {shared.covers} "
+                f"this rank's tokens differ from the lead's up to step {shared.covers} "
                 f"(digest {self._digest:08x}, the lead's is {shared.plan.digest:08x})"
             )
 
     def made(self, step: int, tokens: Sequence[SampledToken]) -> None:
-        """Take the tokens of the next step in order. OutOfStep."""
+        """Add the tokens of the next step in order. OutOfStep."""
         if step != self.read + 1:
             raise OutOfStep(f"step {step} was read after step {self.read}")
         self.read = step
@@ -98,9 +100,9 @@ class Lockstep:
 class RankFacts(ArrayFrame, tag="facts", frozen=True):
     """What one rank found when it had loaded its part.
 
-    `config` is the SHA-256 of its config.json, `precision` what it computes in. `groups`: chunks
-    of several rows can be one batch; `slabs`: all of its layers keep ordinary KV. `adapters` are
-    those that it holds, each with a digest of what it is; said only where there are some.
+    `config` is the SHA-256 of its config.json, `precision` its compute dtype. `groups`: chunks of
+    several rows can be one batch. `slabs`: all of its layers keep ordinary KV. `adapters` maps its
+    adapters to their digests; left out if empty.
     """
 
     rank: int
@@ -119,13 +121,13 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
     @property
     def spare_bytes(self) -> int:
-        """Return the memory that is left beside the weights."""
+        """Return the memory left beside the weights."""
         return max(self.memory_limit_bytes - self.weights_bytes, 0)
 
 
 class Agreement(ArrayFrame, tag="agreed", frozen=True):
-    """What all ranks go by. The bytes are in the measure of the tightest rank. `adapters` are those
-    that every rank holds; said only where there are some."""
+    """What all ranks agree on. Bytes are those of the tightest rank. `adapters` are those on every
+    rank; left out if empty."""
 
     weights_bytes: int
     memory_limit_bytes: int
@@ -139,7 +141,7 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
     adapters: tuple[str, ...] = ()
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
-        """Return a rank's own facts, with what was agreed in their place."""
+        """Return a rank's own facts with the agreed values in their place."""
         alone = sorted(facts.adapters - set(self.adapters))
         return replace(
             facts,
@@ -157,66 +159,71 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
 
 
 def agree(ranks: Sequence[RankFacts]) -> Agreement:
-    """Return what all ranks go by, from their facts in rank order. Disagreement where they cannot
+    """Return what all ranks agree on, from their facts in rank order. Disagreement if they cannot
     be one group.
 
     Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest p_r /
-    s_r and f_r / s_r, n (L P + F) <= 1 suffices for all; it is stated in bytes of the rank whose p
+    s_r and f_r / s_r, n (L P + F) <= 1 suffices for all. The result is in bytes of the rank whose p
     / s is P.
     """
     lead = ranks[0]
-    for one in ranks[1:]:
-        if one.config != lead.config:
-            raise Disagreement(f"rank {one.rank} has another config.json than rank 0")
-        if one.precision != lead.precision:
+    for rank in ranks[1:]:
+        if rank.config != lead.config:
             raise Disagreement(
-                f"rank {one.rank} computes in {one.precision}, rank 0 in {lead.precision}: "
-                "choose one dtype for the model"
+                f"rank {rank.rank} and rank 0 have different config.json files; copy the "
+                "same model to both nodes"
             )
-    for one in ranks:
-        if one.spare_bytes == 0:
-            raise Disagreement(f"rank {one.rank} has no memory left beside its weights")
-    tightest = max(ranks, key=lambda one: one.kv_bytes_per_token / one.spare_bytes)
-    fixed = max(one.kv_bytes_fixed / one.spare_bytes for one in ranks)
+        if rank.precision != lead.precision:
+            raise Disagreement(
+                f"rank {rank.rank} computes in {rank.precision}, rank 0 in "
+                f"{lead.precision}; choose one dtype for the model"
+            )
+    for rank in ranks:
+        if rank.spare_bytes == 0:
+            raise Disagreement(
+                f"rank {rank.rank} has no memory left for KV after loading its weights"
+            )
+    tightest = max(ranks, key=lambda rank: rank.kv_bytes_per_token / rank.spare_bytes)
+    fixed = max(rank.kv_bytes_fixed / rank.spare_bytes for rank in ranks)
     return Agreement(
         weights_bytes=tightest.weights_bytes,
         memory_limit_bytes=tightest.memory_limit_bytes,
         kv_bytes_per_token=tightest.kv_bytes_per_token,
         kv_bytes_fixed=ceil(fixed * tightest.spare_bytes),
-        context_tokens=min(one.context_tokens for one in ranks),
+        context_tokens=min(rank.context_tokens for rank in ranks),
         vocabulary=lead.vocabulary,
-        batches_ragged=all(one.batches_ragged for one in ranks),
-        groups=all(one.groups for one in ranks),
-        slabs=all(one.slabs for one in ranks),
+        batches_ragged=all(rank.batches_ragged for rank in ranks),
+        groups=all(rank.groups for rank in ranks),
+        slabs=all(rank.slabs for rank in ranks),
         adapters=tuple(
             name
             for name, digest in lead.adapters
-            if all((name, digest) in one.adapters for one in ranks)
+            if all((name, digest) in rank.adapters for rank in ranks)
         ),
     )
 
 
 class CountsBytes(Protocol):
-    """Counts what crosses between this rank and another."""
+    """Counts the bytes between this rank and another."""
 
     def add_sent(self, count: int) -> None:
-        """Count bytes that went to the other."""
+        """Add bytes sent to the other rank."""
         ...
 
     def add_received(self, count: int) -> None:
-        """Count bytes that came from the other."""
+        """Add bytes received from the other rank."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """One rank's place in its group, and its engine's way to the others.
+    """One rank's place in its group, and its engine's connection to the others.
 
-    `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank
-    has spoken and the lead has answered; `tell` (the lead's) sends a plan to all followers and
-    does not wait; `met` notes that all ranks have proved to be the group's; `spans` has what this
-    rank does for traced requests; `ways` count, by rank, what stages exchange with those on
-    other nodes. All are called from the engine's thread.
+    Its layers are `first_layer` up to (not including) `last_layer`. `agree` waits until every rank
+    has sent its facts and the lead has answered. `tell` (the lead's) sends a plan to all followers
+    and does not wait. `met` records that all ranks have proved their identity. `spans` has this
+    rank's work for traced requests. `ways` count, by rank, what stages exchange with other nodes.
+    All are called from the engine's thread.
     """
 
     rank: int

@@ -1,11 +1,11 @@
 """Talks to the other ranks of a group, over the lead's plan socket and by the clock.
 
-Both ends belong to the main thread; `agree` and `tell` are the engine thread's and only hand over.
-First every follower says hello with its proof; when all are here the lead has every rank form the
-ring, so no rank waits inside `init` for one that is not there, and a missing one is known by name.
-From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank that
-leaves says so; a connection that does not come back, and silence, say the rest. A generation keeps
-the keys it began with.
+Both ends belong to the main thread; `agree` and `tell` are called from the engine's thread and only
+hand over. First every follower says hello with its proof. When all are here the lead tells every
+rank to form the ring, so no rank waits inside `init` for a missing one, and a missing rank is known
+by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A
+rank that leaves says so; otherwise a lost connection or silence shows it. A generation keeps its
+keys.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from runner.group.lockstep import Agreement, Disagreement, RankFacts, SharedPlan
 from runner.group.rank_channel import PlanChannel, PlanListener
 
 TRY_NEXT_S = 2.0
-"""A lead that does not answer at one address is asked at its next."""
+"""After this time without an answer, the follower tries the lead's next address."""
 BACK_S = 1.0
-"""A connection to the lead that was lost is back sooner, unless its process or machine is gone."""
+"""A lost connection to the lead is back within this time, unless its process or machine is gone."""
 
 
 def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
-    """Return this rank's end. CannotForm where the spec's group is no group, or rank 0 cannot
+    """Return this rank's end. CannotForm if the spec's group is invalid, or rank 0 cannot
     listen."""
     end = LeadChannel if spec.rank == 0 else FollowerChannel
     return end(spec, shell, listener)
 
 
 class LeadChannel(PlanChannel):
-    """Rank 0's `PlanChannel`: it waits for the others, has them form, and sends them its plans."""
+    """Rank 0's `PlanChannel`: waits for the others, makes them form, and sends them its plans."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
@@ -55,21 +55,22 @@ class LeadChannel(PlanChannel):
                 self._link.bind(address)
             except (AlreadyRunning, Exposed, PortTaken) as error:
                 self._link.close()
-                raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
+                raise CannotForm(f"rank 0 cannot listen for the other ranks: {error}") from error
         self._began_at = self._reactor.now()
         self._begin(self._received, self._beat)
 
     def formed(self) -> None:
-        """Count silence from now: the ring is there."""
+        """Start the silence timeouts: the ring is formed."""
         self._heard_at = dict.fromkeys(self._peers, self._reactor.now())
         super().formed()
 
     def ask_spans(self, request_id: RequestId, step: int, tell: TellRank) -> None:
-        """Have `tell` called with what each rank did for a request that ended with `step`."""
+        """Request each rank's spans of a request that ended with `step`; `tell` is called with
+        them."""
         self._traces.ask(request_id, step, tell, self._reactor.now())
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Have the followers leave; what is final is for the worker to know, not for them."""
+        """Make the followers leave; only the worker needs to know what is final."""
         self._over = True
         self._send_all(rank_frames.RankGone(why, False))
 
@@ -98,12 +99,12 @@ class LeadChannel(PlanChannel):
         try:
             message = rank_frames.unpack_to_lead(frames[-1])
         except BadMessage as error:
-            self._log.warning("dropped a rank's frame", error=str(error)[:200])
+            self._log.warning("dropped a frame from a rank", error=str(error)[:200])
             return
         if isinstance(message, rank_frames.RankHello):
             self._welcome(peer, message)
             return
-        rank = next((rank for rank, known in self._peers.items() if known == peer), None)
+        rank = next((rank for rank, other in self._peers.items() if other == peer), None)
         if rank is None:
             return
         self._heard_at[rank] = self._reactor.now()
@@ -121,11 +122,13 @@ class LeadChannel(PlanChannel):
 
     def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
-        known = 0 < rank < spec.size and hello.generation == spec.generation
-        if not known or not hmac.compare_digest(
+        expected = 0 < rank < spec.size and hello.generation == spec.generation
+        if not expected or not hmac.compare_digest(
             hello.proof, greeting(spec.secret, spec.generation, rank)
         ):
-            self._log.warning("a stranger said hello", rank=rank, generation=hello.generation)
+            self._log.warning(
+                "refused a hello from an unknown peer", rank=rank, generation=hello.generation
+            )
             return
         if rank in self._peers:
             return
@@ -135,12 +138,12 @@ class LeadChannel(PlanChannel):
             self._listener.form()
 
     def _check_here(self, now: float, lost_s: float) -> None:
-        """Give the group up where a rank does not come."""
+        """Give up the group if a rank does not connect."""
         self._began_at = min(now, self._began_at + lost_s)
         missing = [seat for seat in self.group.ranks[1:] if seat.rank not in self._peers]
         if missing and now - self._began_at > self.group.form_deadline_s:
             names = " and ".join(self._name(seat.rank) for seat in missing)
-            self._lose(f"{names} did not come in {self.group.form_deadline_s:g} s")
+            self._lose(f"{names} did not connect within {self.group.form_deadline_s:g} s")
 
     def _beat(self) -> None:
         now = self._reactor.now()
@@ -171,11 +174,11 @@ class LeadChannel(PlanChannel):
     def _send_frame(self, frame: bytes) -> None:
         for rank, peer in self._peers.items():
             if not self._link.send(peer, frame):
-                self._lose(f"{self._name(rank)} cannot be reached")
+                self._lose(f"{self._name(rank)} is unreachable")
 
 
 class FollowerChannel(PlanChannel):
-    """Another rank's `PlanChannel`: it looks for the lead, and hears its plans."""
+    """Another rank's `PlanChannel`: connects to the lead and receives its plans."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
@@ -192,20 +195,20 @@ class FollowerChannel(PlanChannel):
         self._beat()
 
     def formed(self) -> None:
-        """Count silence from now: the ring is there."""
+        """Start the silence timeouts: the ring is formed."""
         self._heard_at = self._reactor.now()
         super().formed()
 
     def tell_memory(self, look: MemoryLook) -> None:
-        """Tell the lead what this rank measured of its memory."""
+        """Send the lead this rank's memory measurement."""
         self._send(rank_frames.RankMemory(look.step, look.used_bytes, look.limit_bytes))
 
     def tell_spans(self, request_id: RequestId) -> None:
-        """Tell the lead what this rank did for a request."""
+        """Send the lead this rank's spans of a request."""
         self._send(rank_frames.RankTrace(request_id, self.context.spans.take(request_id)))
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the lead that this rank leaves, and whether it always would."""
+        """Tell the lead that this rank is leaving. `is_final`: retrying cannot help."""
         if not self._over:
             self._over = True
             self._send(rank_frames.RankGone(why, is_final))
@@ -217,11 +220,11 @@ class FollowerChannel(PlanChannel):
         with self._told:
             self._told.wait_for(lambda: self._agreement is not None)
             if self._agreement is None:
-                raise Disagreement("the lead did not say what was agreed")
+                raise Disagreement("the lead did not send the agreed settings of the group")
             return self._agreement
 
     def _tell(self, shared: SharedPlan) -> None:
-        raise RuntimeError(f"a follower was to tell plan {shared.plan.step}")
+        raise RuntimeError(f"a follower cannot send plans (plan {shared.plan.step})")
 
     # --- the main thread -------------------------------------------------------------------
 
@@ -229,7 +232,7 @@ class FollowerChannel(PlanChannel):
         try:
             message = rank_frames.unpack_to_rank(frames[-1])
         except BadMessage as error:
-            self._lose(f"the lead was not understood: {str(error)[:200]}")
+            self._lose(f"cannot read a message of the lead: {str(error)[:200]}")
             return
         self._heard_at = self._reactor.now()
         match message:
@@ -269,7 +272,7 @@ class FollowerChannel(PlanChannel):
         self._send(rank_frames.RankBeat(self.step))
         limit_s = self._silence_limit_s()
         if now - self._heard_at > limit_s:
-            self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
+            self._lose(f"the lead on node {self._lead.node} was silent for {limit_s:g} s")
 
     def _changed(self, change: Change) -> None:
         if change == "connected" and self._cut is not None:
@@ -279,14 +282,13 @@ class FollowerChannel(PlanChannel):
             self._cut = self._reactor.later(BACK_S, self._lose_lead)
 
     def _lose_lead(self) -> None:
-        self._lose(f"the lead, on node {self._lead.node}, is gone")
+        self._lose(f"the lead on node {self._lead.node} is gone")
 
     def _say_hello(self, now: float) -> None:
         deadline_s = self.group.form_deadline_s
         if now - self._began_at > deadline_s:
             self._lose(
-                f"the lead, on node {self._lead.node}, did not have the group form "
-                f"in {deadline_s:g} s"
+                f"the lead on node {self._lead.node} did not form the group within {deadline_s:g} s"
             )
             return
         if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:

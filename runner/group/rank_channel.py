@@ -1,6 +1,7 @@
-"""Talks to the other ranks of a group: what both ends of the lead's plan socket have in common.
+"""Talks to the other ranks of a group: what both ends of the lead's plan socket share.
 
-Each end belongs to the main thread; `agree` and `tell` are the engine thread's and only hand over.
+Each end belongs to the main thread; `agree` and `tell` are called from the engine's thread and only
+hand over.
 """
 
 from __future__ import annotations
@@ -27,52 +28,51 @@ from runner.group.ring_sockets import RingTraffic
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
 
 RING_LOOK_S = 1.0
-"""How often what a ring has carried is counted."""
+"""Interval of counting a ring's traffic."""
 
 
 class PlanListener(Protocol):
-    """What a channel tells its rank, in the main thread."""
+    """What a channel calls in its rank, in the main thread."""
 
     def form(self) -> None:
-        """Join the ring: all ranks are here. Told once; answered by `PlanChannel.formed`."""
+        """Join the ring: all ranks are here. Called once; answered by `PlanChannel.formed`."""
         ...
 
     def plan(self, shared: SharedPlan) -> None:
-        """Compute the lead's next plan; plans come in order, to followers alone."""
+        """Compute the lead's next plan; plans come in order, to followers only."""
         ...
 
     def lost(self, what: str, is_final: bool) -> None:
-        """Take the end of the group: `what` is the matter, and where `is_final` trying again will
-        not help. Told once."""
+        """The group is lost; `what` says why. `is_final`: retrying cannot help. Called once."""
         ...
 
     def ended(self, why: str) -> None:
-        """Take the lead's leaving, in good order or not. Told once, to followers alone."""
+        """The lead left, normally or not. Called once, for followers only."""
         ...
 
 
 def group_of(spec: RunnerSpec) -> GroupSpec:
-    """Return the spec's group, checked against the rest of it. CannotForm."""
+    """Return the spec's group, checked against the rest of the spec. CannotForm."""
     group = spec.group
     if group is None:
-        raise CannotForm(f"rank {spec.rank} of {spec.size} was given no group")
+        raise CannotForm(f"rank {spec.rank} of {spec.size} has no group in its spec")
     if [seat.rank for seat in group.ranks] != list(range(spec.size)) or spec.rank >= spec.size:
-        raise CannotForm(f"the group's ranks are not 0 to {spec.size - 1}")
+        raise CannotForm(f"the ranks of the group are not 0 to {spec.size - 1}")
     if not group.ranks[0].plans:
         raise CannotForm("rank 0 has no address for plans")
     return group
 
 
 class PlanChannel:
-    """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
+    """One rank's end. At most one of `lost` and `ended` is called, and none after `end`.
 
-    It is the main thread's. `_told` guards what the engine's thread waits for; that thread sets
-    `_met` alone, once.
+    It belongs to the main thread. `_told` guards what the engine's thread waits for; only that
+    thread sets `_met`, once.
 
-    `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
-    last one computed, for beats) and `ready` (it has loaded: silence is borne less long). A lead
-    hears by `on_memory` what another rank measured of its memory. A follower hears by `on_ask` of a
-    traced request that has ended with a step: it answers by `tell_spans` once it has read that.
+    `group` is the spec's; `context` is for the engine's thread. The rank sets `step` (the last one
+    computed, for beats) and `ready` (it has loaded, so the silence limit is shorter). A lead gets
+    other ranks' memory by `on_memory`. A follower gets `on_ask` when a traced request has ended
+    with a step, and calls `tell_spans` after it has read that step.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class PlanChannel:
         self._ring_looks: Timer | None = None
 
     def formed(self) -> None:
-        """Count silence from now: the ring is there, and the proof of who is in it is due. Count
-        what crosses it as well, where no stage does."""
+        """Start the silence timeouts and the deadline of the proof: the ring is formed. Also count
+        its traffic if no stage does."""
         self._formed = True
         self._formed_at = self._reactor.now()
         if self.group.backend == "ring" and self.group.sharding == "tensor":
@@ -140,24 +140,25 @@ class PlanChannel:
             self._ring_looks = self._reactor.every(RING_LOOK_S, self._ring.look)
 
     def tell_memory(self, look: MemoryLook) -> None:
-        """Tell the lead what this follower measured of its memory."""
+        """Send the lead this follower's memory measurement."""
         raise NotImplementedError
 
     def ask_spans(self, request_id: RequestId, step: int, tell: TellRank) -> None:
-        """Have a lead's `tell` called, soon, with what each rank did for a request that ended with
-        `step`, for each rank that answers."""
+        """Ask each rank for its spans of a request that ended with `step`; `tell` is called for
+        each rank that answers."""
         raise NotImplementedError
 
     def tell_spans(self, request_id: RequestId) -> None:
-        """Tell the lead what this follower did for a request."""
+        """Send the lead this follower's spans of a request."""
         raise NotImplementedError
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the others that this rank leaves, and from a follower whether it always would."""
+        """Tell the others that this rank is leaving. `is_final` (from a follower): retrying cannot
+        help."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Drop the link; nothing is told any more."""
+        """Close the link; no more calls follow."""
         self._beats.cancel()
         if self._ring is not None and self._ring_looks is not None:
             self._ring_looks.cancel()
@@ -170,7 +171,7 @@ class PlanChannel:
         self._beats = self._reactor.every(RANK_BEAT_S, beat)
 
     def _tally(self, traffic: Traffic) -> Tally | None:
-        """Return what counts the plans and beats between this rank and those on other nodes."""
+        """Return the counter of plans and beats between this rank and other nodes."""
         ranks = self.group.ranks
         if self.context.rank:
             return traffic.way(ranks[0].node, "plans")
@@ -183,12 +184,14 @@ class PlanChannel:
         self._met = True
 
     def _check_met(self, now: float, lost_s: float) -> None:
-        """Give the group up where its first exchange does not end: who is in the ring and is none
-        of its ranks need not say anything."""
+        """Give up the group if its first exchange does not end: a process in the ring that is none
+        of its ranks need not answer."""
         self._formed_at = min(now, self._formed_at + lost_s)
         limit_s = self.group.form_deadline_s
         if self._formed and not self._met and now - self._formed_at > limit_s:
-            self._lose(f"the ranks did not prove in {limit_s:g} s that they alone are in the ring")
+            self._lose(
+                f"the ranks did not prove within {limit_s:g} s that no other process is in the ring"
+            )
 
     def _lose(self, what: str, *, is_final: bool = False) -> None:
         if not self._over:

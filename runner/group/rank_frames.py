@@ -1,9 +1,8 @@
-"""What ranks of a group say to each other beside the ring: `[tag, *fields]` arrays.
+"""The frames between ranks of a group, beside the ring: `[tag, *fields]` arrays.
 
-Pure. Followers speak to the lead over its plan socket and it answers; tensors never pass here.
-A follower needs of a `RowSpec` only the tokens, whether they are scored, the adapter, and of which
-request it is where that is traced: sampling and grammar are the lead's. What does not fit raises
-`BadMessage`.
+Pure. Followers talk to the lead over its plan socket and it answers; tensors never pass here. Of a
+`RowSpec` a follower needs only the tokens, whether they are scored, the adapter, and the request id
+if it is traced: sampling and grammar are the lead's. An invalid frame raises `BadMessage`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class RankHello(ArrayFrame, tag="hello", frozen=True):
-    """Follower: I am here, and my proof is that rank's `greeting`."""
+    """Follower: hello; the proof is that rank's `greeting`."""
 
     rank: int
     generation: int
@@ -35,14 +34,14 @@ class FormNow(ArrayFrame, tag="form", frozen=True):
 
 
 class RankBeat(ArrayFrame, tag="beat", frozen=True):
-    """Either: I live. `step` is the last one computed."""
+    """Either: a sign of life. `step` is the last one computed."""
 
     step: int
 
 
 class RankMemory(ArrayFrame, tag="memory", frozen=True):
-    """Follower: I take so much memory, and may take so much, after `step`; said while that is too
-    much, and when it is no longer."""
+    """Follower: memory used and allowed, after `step`; sent while above the limit, and when back
+    under it."""
 
     step: int
     used_bytes: int
@@ -50,20 +49,20 @@ class RankMemory(ArrayFrame, tag="memory", frozen=True):
 
 
 class RankGone(ArrayFrame, tag="gone", frozen=True):
-    """Either: I am leaving, and why; the group is over. `is_final`: trying again will not help."""
+    """Either: leaving, and why; the group ends. `is_final`: retrying cannot help."""
 
     why: str
     is_final: bool
 
 
 class RankPing(ArrayFrame, tag="ping", frozen=True):
-    """Lead: answer at once, for our clocks; said only while a request is traced."""
+    """Lead: answer at once, to compare clocks; sent only while a request is traced."""
 
     sent_at: float
 
 
 class RankPong(ArrayFrame, tag="pong", frozen=True):
-    """Follower: by my clock I had that ping and answered it then."""
+    """Follower: the ping arrived and was answered at these instants of my clock."""
 
     sent_at: float
     had_at: float
@@ -71,23 +70,23 @@ class RankPong(ArrayFrame, tag="pong", frozen=True):
 
 
 class AskTrace(ArrayFrame, tag="ask", frozen=True):
-    """Lead: this request has ended with `step`; tell what you did for it when."""
+    """Lead: this request ended with `step`; send its spans."""
 
     request_id: RequestId
     step: int
 
 
 class RankTrace(ArrayFrame, tag="trace", frozen=True):
-    """Follower: that is what I did; None where there is nothing to tell."""
+    """Follower: the spans; None if there are none."""
 
     request_id: RequestId
     spans: RankSpans | None
 
 
 class AdmittedRow(ArrayFrame, frozen=True):
-    """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order. `scored`:
-    the prompt's log-probabilities are asked for. What comes last is left out where it, and what
-    follows it, says nothing."""
+    """The part of a `RowSpec` that a follower needs. `tokens` are int32 in the machine's byte
+    order. `scored`: log-probabilities of the prompt are requested. Trailing fields are left out if
+    they have their defaults."""
 
     row: engine.RowId
     tokens: bytes
@@ -98,7 +97,7 @@ class AdmittedRow(ArrayFrame, frozen=True):
 
 
 class PlanFrame(ArrayFrame, tag="plan", frozen=True):
-    """A `SharedPlan` in the order in which it travels."""
+    """A `SharedPlan` in the order of the wire."""
 
     step: int
     covers: int
@@ -136,13 +135,13 @@ def pack_rank(message: ToRank | ToLead) -> bytes:
 
 
 def unpack_to_rank(data: bytes) -> ToRank:
-    """Read a follower's incoming frame. Raises BadMessage."""
+    """Unpack a frame to a follower. Raises BadMessage."""
     message = _read_to_rank(data)
     return _shared(message) if isinstance(message, PlanFrame) else message
 
 
 def unpack_to_lead(data: bytes) -> ToLead:
-    """Read a lead's incoming frame. Raises BadMessage."""
+    """Unpack a frame to the lead. Raises BadMessage."""
     return _read_to_lead(data)
 
 
@@ -165,8 +164,8 @@ def _framed(shared: SharedPlan) -> PlanFrame:
 
 
 def _admitted(spec: engine.RowSpec) -> AdmittedRow:
-    """Return the row as it travels: without its last fields where they say nothing, so that the
-    bytes are those that earlier builds read."""
+    """Return the row for the wire, without trailing defaults, so that the bytes are those that
+    earlier builds read."""
     plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
     scored = spec.prompt_logprobs is not None
     if spec.traced:

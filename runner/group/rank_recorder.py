@@ -1,9 +1,9 @@
-"""What one rank of a group does when, while requests that are traced have rows in it.
+"""Record what one rank of a group does while traced requests have rows in it.
 
-Pure: the clock is given. The engine's thread tells what it is at, part after part, so that parts
-follow each other without gaps: those between two plans are a turn. The first turns of a request
-are told in full, later ones in sums, neighbours as one where there are many: an answer of any
-length costs the same. While no request is traced nothing is noted, and nothing is made.
+Pure: the clock is an argument. The engine's thread reports each part of its work, so that parts
+follow each other without gaps; the parts between two plans are a turn. The first turns of a request
+are reported in full, later ones as sums, merged if there are many: an answer of any length costs
+the same. While no request is traced, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from bus.wire.messages.traces import (
 from runner.engine import RowId, StepPlan
 
 MOST_TRACED = 8
-"""Requests that are noted at a time; what more there are, this rank tells nothing of."""
+"""Requests recorded at a time; this rank reports nothing about further ones."""
 DETAILED = 32
-"""Steps of a request that are told in full, from the one on that has its first row."""
+"""Steps of a request that are reported in full, from the one with its first row."""
 MOST_PARTS = 512
-"""Parts, and crossings, that are told of a request."""
+"""Parts and crossings reported per request."""
 MOST_TURNS = 64
-"""Turns that are told beside those in full."""
+"""Turns reported beside those in full."""
 
 _PLACES = {name: place for place, name in enumerate(RANK_PARTS)}
 
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn that is going on: its parts and what crosses in it, in order, by the rank's clock."""
+    """A turn in progress: its parts and crossings, in order, by the rank's clock."""
 
     step: int
     began_at: float
@@ -49,7 +49,7 @@ class OpenTurn:
     crossings: list[RankCrossing] = field(default_factory=list[RankCrossing])
 
     def told(self, name: RankTurnName, tokens: int) -> RankTurn | None:
-        """Return its sums up to the end of its last part; None while none has ended."""
+        """Return its sums up to the end of its last part; None if no part has ended."""
         if not self.parts:
             return None
         seconds = [0.0] * len(RANK_PARTS)
@@ -60,7 +60,7 @@ class OpenTurn:
 
 
 class RequestSpans:
-    """What is noted of one request from `began_at` on; `first_step` is that of its first row."""
+    """The record of one request from `began_at` on; `first_step` is the step of its first row."""
 
     def __init__(self, first_step: int, began_at: float) -> None:
         self.began_at = began_at
@@ -75,7 +75,7 @@ class RequestSpans:
         self._of: tuple[RankTurnName, int] = ("other", 0)
 
     def queued(self, until: float) -> None:
-        """Note that its first plan waited so long for the engine."""
+        """Record how long its first plan waited for the engine."""
         if until > self.began_at:
             seconds = (until - self.began_at, *(0.0,) * (len(RANK_PARTS) - 1))
             turn = RankTurn("queued", self._first_step, 0, self.began_at, until, 0, seconds)
@@ -83,7 +83,7 @@ class RequestSpans:
             self._parts.append(RankPart("queued", self.began_at, until))
 
     def planned(self, plan: StepPlan) -> None:
-        """Note what the turn that begins does for it."""
+        """Record what the beginning turn does for it."""
         rows = self.rows
         read = sum(
             chunk.stop - chunk.start
@@ -95,25 +95,25 @@ class RequestSpans:
         self._of = ("prefill", read) if read else ("decode", made) if made else ("other", 0)
 
     def took(self, turn: OpenTurn) -> None:
-        """Take a turn, all of which has ended."""
-        told = turn.told(*self._of)
-        if told is None:
+        """Add a turn that has ended."""
+        sums = turn.told(*self._of)
+        if sums is None:
             return
-        for one in turn.crossings:
-            key = (one.what, one.peer, one.sent)
+        for crossing in turn.crossings:
+            key = (crossing.what, crossing.peer, crossing.sent)
             count, bytes_ = self._totals.get(key, (0, 0))
-            self._totals[key] = (count + 1, bytes_ + one.bytes_)
+            self._totals[key] = (count + 1, bytes_ + crossing.bytes_)
         full = turn.step - self._first_step < DETAILED and not self._later
         if full and len(self._parts) + len(turn.parts) <= MOST_PARTS:
-            self._turns.append(told)
+            self._turns.append(sums)
             self._parts += [RankPart(*part) for part in turn.parts]
             room = MOST_PARTS - len(self._crossings)
             self._crossings += turn.crossings[:room]
         else:
-            self._join(told)
+            self._join(sums)
 
     def told(self) -> RankSpans:
-        """Return all of it."""
+        """Return the whole record."""
         zero = self.began_at
         turns = [*self._turns, *self._later]
         return RankSpans(
@@ -121,7 +121,7 @@ class RequestSpans:
             (turns[-1].ended_s if turns else zero) - zero,
             tuple(_turn_since(zero, turn) for turn in turns),
             tuple(_part_since(zero, part) for part in self._parts),
-            tuple(_crossing_since(zero, one) for one in self._crossings),
+            tuple(_crossing_since(zero, crossing) for crossing in self._crossings),
             tuple(RankTotal(*key, *sums) for key, sums in self._totals.items()),
         )
 
@@ -138,9 +138,9 @@ class RequestSpans:
 
 
 class RankRecorder:
-    """The notes of one rank. `begin`, `enter` and what crosses are told by the engine's thread,
-    `came` and `take` by the main one; `lock` keeps the two apart. Outside of it the engine's
-    thread reads `_turn` once into a local name, for `take` sets it to None."""
+    """The records of one rank. The engine's thread calls `begin`, `enter` and the crossings; the
+    main thread calls `came` and `take`; `lock` separates the two. Outside the lock, the engine's
+    thread reads `_turn` once into a local name, because `take` sets it to None."""
 
     def __init__(self, clock: Callable[[], float], lock: AbstractContextManager[object]) -> None:
         self._clock = clock
@@ -154,23 +154,23 @@ class RankRecorder:
 
     @property
     def notes(self) -> bool:
-        """Return whether anything is noted."""
+        """Return whether any request is recorded."""
         return bool(self._requests)
 
     @property
     def part(self) -> RankPartName:
-        """Return what the engine is at, noted or not. Any thread may ask."""
+        """Return the engine's current part, recorded or not. Any thread may call it."""
         return self._part
 
     # --- the main thread -------------------------------------------------------------------
 
     def came(self, plan: StepPlan) -> None:
-        """Note that a plan has come, and now waits for the engine's thread."""
+        """Record that a plan arrived and waits for the engine's thread."""
         if self._requests or any(spec.traced for spec in plan.admit):
             self._came[plan.step] = self._clock()
 
     def take(self, request: str) -> RankSpans | None:
-        """Return what was noted of a request, and note no more of it; None where nothing was."""
+        """Return the record of a request and stop recording it; None if there is none."""
         if request not in self._requests:
             return None
         with self._lock:
@@ -185,7 +185,7 @@ class RankRecorder:
     # --- the engine's thread ---------------------------------------------------------------
 
     def begin(self, plan: StepPlan) -> None:
-        """Take up a plan: a turn ends, and the next one begins."""
+        """Begin a plan: a turn ends and the next one begins."""
         came_at = self._came.pop(plan.step, None) if self._came else None
         if not self._requests and not any(spec.traced for spec in plan.admit):
             self._turn = None
@@ -205,7 +205,7 @@ class RankRecorder:
             self.crossed("plan", 0, sent=False, bytes_=0, at=came_at)
 
     def enter(self, part: RankPartName) -> float:
-        """Note what the engine is at from now on; return the instant, 0 while nothing is noted."""
+        """Record the engine's new part; return the instant, 0 if nothing is recorded."""
         turn = self._turn
         if turn is None:
             self._part = part
@@ -217,8 +217,7 @@ class RankRecorder:
         return now
 
     def numbered(self, what: Crosses, peer: int, *, sent: bool) -> tuple[int, int]:
-        """Return the step that is being built, and which of its crossings of this kind comes
-        next."""
+        """Return the step under construction, and the index of its next crossing of this kind."""
         key = (what, peer, sent)
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
@@ -235,8 +234,8 @@ class RankRecorder:
         at: float,
         numbered: tuple[int, int] | None = None,
     ) -> None:
-        """Note what was sent from `at` on, or had by then; `numbered` when it was built, else
-        now."""
+        """Record a crossing that began at `at`, or arrived by then; `numbered` when it was built,
+        else now."""
         turn = self._turn
         if turn is not None:
             step, number = numbered or self.numbered(what, peer, sent=sent)
@@ -260,20 +259,20 @@ class RankRecorder:
             spans.rows.add(spec.row)
 
 
-def _joined(one: RankTurn, other: RankTurn) -> RankTurn:
+def _joined(turn: RankTurn, other: RankTurn) -> RankTurn:
     return RankTurn(
-        one.name if one.name == other.name else "other",
-        one.step,
-        one.steps + other.steps,
-        one.began_s,
+        turn.name if turn.name == other.name else "other",
+        turn.step,
+        turn.steps + other.steps,
+        turn.began_s,
         other.ended_s,
-        one.tokens + other.tokens,
-        _added(one.seconds, other.seconds),
+        turn.tokens + other.tokens,
+        _added(turn.seconds, other.seconds),
     )
 
 
-def _added(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
-    return tuple(first + second for first, second in zip(one, other, strict=True))
+def _added(sums: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
+    return tuple(first + second for first, second in zip(sums, other, strict=True))
 
 
 def _turn_since(zero: float, turn: RankTurn) -> RankTurn:
@@ -292,7 +291,13 @@ def _part_since(zero: float, part: RankPart) -> RankPart:
     return RankPart(part.name, part.began_s - zero, part.ended_s - zero)
 
 
-def _crossing_since(zero: float, one: RankCrossing) -> RankCrossing:
+def _crossing_since(zero: float, crossing: RankCrossing) -> RankCrossing:
     return RankCrossing(
-        one.what, one.step, one.number, one.peer, one.sent, one.bytes_, one.at_s - zero
+        crossing.what,
+        crossing.step,
+        crossing.number,
+        crossing.peer,
+        crossing.sent,
+        crossing.bytes_,
+        crossing.at_s - zero,
     )

@@ -1,8 +1,8 @@
-"""Talks to the sockets of MLX's ring: which they are, and how many bytes they have carried.
+"""Talks to the sockets of MLX's ring: finds them and reads their byte counts.
 
-MLX keeps its sockets for the life of the process and does not tell of them: they are found by their
-ports, and only looked at. A rank is connected to by the rank before it, at its own port, and
-connects to the port of the one after it. The system counts what a connection carries.
+MLX keeps its sockets for the life of the process and does not expose them. They are found by their
+ports and only inspected. The previous rank connects to a rank's own port; the rank connects to the
+port of the next. The system counts the bytes of a connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPEN_FILES = "/dev/fd"
 
 def ring_sockets(ports: Collection[int]) -> list[int]:
     """Return descriptors of this process's IPv4 connections with one of these ports at an end."""
-    found: list[int] = []
+    sockets: list[int] = []
     for descriptor in map(int, os.listdir(OPEN_FILES)):
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -34,14 +34,14 @@ def ring_sockets(ports: Collection[int]) -> list[int]:
                 if copy.family != socket.AF_INET or copy.type != socket.SOCK_STREAM:
                     continue
                 if {copy.getsockname()[1], copy.getpeername()[1]} & set(ports):
-                    found.append(descriptor)
-    return found
+                    sockets.append(descriptor)
+    return sockets
 
 
 @dataclass(frozen=True, slots=True)
 class TcpCounts:
-    """Where a system has the counts of a TCP connection: in the `size` bytes of the socket's
-    `option`, 8 bytes each. `sent` has what was sent twice, which is `resent`."""
+    """Layout of a system's TCP counts: in the `size` bytes of the socket's `option`, 8 bytes each.
+    `sent` includes retransmissions, which are `resent`."""
 
     option: int
     size: int
@@ -50,18 +50,18 @@ class TcpCounts:
     received_at: int
 
     def of(self, connection: socket.socket) -> tuple[int, int] | None:
-        """Return the bytes that it has sent, none of them twice, and had; None where the system
-        does not tell."""
+        """Return the bytes sent, without retransmissions, and received; None if the system does not
+        say."""
         with suppress(OSError):
             return self.read(connection.getsockopt(socket.IPPROTO_TCP, self.option, self.size))
         return None
 
-    def read(self, told: bytes) -> tuple[int, int] | None:
-        """Return the same of what the system said; None where that is too short."""
+    def read(self, data: bytes) -> tuple[int, int] | None:
+        """Return the same from the option's bytes; None if they are too short."""
         places = (self.sent_at, self.resent_at, self.received_at)
-        if len(told) < max(places) + _COUNT.size:
+        if len(data) < max(places) + _COUNT.size:
             return None
-        sent, resent, received = (int(_COUNT.unpack_from(told, place)[0]) for place in places)
+        sent, resent, received = (int(_COUNT.unpack_from(data, place)[0]) for place in places)
         return sent - resent, received
 
 
@@ -70,13 +70,13 @@ TCP_COUNTS = {
     "linux": TcpCounts(option=11, size=216, sent_at=200, resent_at=208, received_at=128),
     "darwin": TcpCounts(option=0x106, size=112, sent_at=64, resent_at=72, received_at=88),
 }
-"""`struct tcp_info` of Linux 4.19 and later, which takes the end of a connection for one byte more;
+"""`struct tcp_info` of Linux 4.19 and later, which counts the end of a connection as one more byte;
 `struct tcp_connection_info` of macOS."""
 
 
 @dataclass(slots=True)
 class _Neighbour:
-    """A connection to another rank, and what was counted of it."""
+    """A connection to another rank, with its counts."""
 
     counts: TcpCounts
     connection: socket.socket
@@ -85,22 +85,22 @@ class _Neighbour:
     received: int = 0
 
     def look(self) -> None:
-        """Count what came and went since the last look."""
-        told = self.counts.of(self.connection)
-        if told is None:
+        """Update the counts."""
+        counts = self.counts.of(self.connection)
+        if counts is None:
             return
-        sent, received = max(told[0], self.sent), max(told[1], self.received)
+        sent, received = max(counts[0], self.sent), max(counts[1], self.received)
         self.way.add_sent(sent - self.sent)
         self.way.add_received(received - self.received)
         self.sent, self.received = sent, received
 
 
 class RingTraffic:
-    """Counts what crosses between one rank of a ring and its neighbours on other nodes, from the
-    first byte on, at each `look`. Made once the ring has formed; one thread's.
+    """Counts the traffic between one rank of a ring and its neighbours on other nodes, from the
+    first byte, at each `look`. Create it after the ring has formed; use it from one thread.
 
-    `way_of` returns the count of a node, None for the rank's own; it is asked for nodes whose
-    connections the system tells of.
+    `way_of` returns the counter of a node, None for the rank's own node. It is called for nodes
+    whose connections the system counts.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class RingTraffic:
                 self._neighbours.append(_Neighbour(counts, connection, way))
 
     def look(self) -> None:
-        """Count what came and went since the last look."""
-        for one in self._neighbours:
-            one.look()
+        """Update the counts."""
+        for neighbour in self._neighbours:
+            neighbour.look()
 
     def close(self) -> None:
-        """Let go of the connections, which remain MLX's."""
-        for one in self._neighbours:
-            one.connection.close()
+        """Release the connections, which remain MLX's."""
+        for neighbour in self._neighbours:
+            neighbour.connection.close()
         self._neighbours.clear()
 
 
@@ -140,7 +140,7 @@ def _ports(seat: RankSeat) -> set[int]:
 
 
 def _port_of_peer(connection: socket.socket) -> int:
-    """Return the other end's port; 0 where it is gone."""
+    """Return the other end's port; 0 if the connection is gone."""
     try:
         return int(connection.getpeername()[1])
     except OSError:

@@ -43,7 +43,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> OneRank:
             with one_gateway(folder) as gateway:
                 known[family] = folder, play(gateway, hand())
                 assert "dora" in refusal(gateway, "spoilt")
-                assert "load it anew" in refusal(gateway, "unheard-of")
+                assert "reload it" in refusal(gateway, "unheard-of")
         return known[family]
 
     return said

@@ -254,5 +254,5 @@ def test_a_rank_that_heard_another_token_ends_the_group(sharding: str, layers: L
         assert stream.tokens > 0
         assert slots[1].exit_code() == ENGINE_ERROR
         assert slots[1].ended is not None
-        assert "other tokens than the lead's up to step" in slots[1].ended.message
+        assert "tokens differ from the lead's up to step" in slots[1].ended.message
         assert slots[0].exit_code() == GROUP_LOST

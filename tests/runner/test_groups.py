@@ -193,7 +193,7 @@ def test_a_killed_lead_ends_its_followers(pair: Callable[[], Any]) -> None:
         slots[0].process.kill()
         assert slots[1].exit_code() == GROUP_LOST
         assert slots[1].ended is not None
-        assert "the lead, on node node-0, is gone" in slots[1].ended.message
+        assert "the lead on node node-0 is gone" in slots[1].ended.message
 
 
 def test_a_frozen_follower_ends_the_group_and_its_requests(pair: Callable[[], Any]) -> None:
@@ -270,7 +270,7 @@ def test_a_rank_that_never_comes_is_named_by_the_lead() -> None:
         become(slots[:1])
         assert slots[0].exit_code(20.0) == GROUP_LOST
         assert slots[0].ended is not None
-        assert "rank 1 on node node-1 did not come in 2 s" in slots[0].ended.message
+        assert "rank 1 on node node-1 did not connect within 2 s" in slots[0].ended.message
 
 
 def test_a_rank_with_another_key_is_no_part_of_the_group() -> None:

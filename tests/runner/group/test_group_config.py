@@ -87,7 +87,7 @@ def test_a_rank_that_was_lost_is_told_with_its_node_and_not_in_the_librarys_word
     broke = "[ring] Receiving from socket 5 failed with errno 104"
     two, four = group(seat(0), seat(1)), group(*map(seat, range(4)))
     assert told_error(broke, two, 0) == (
-        "rank 0 has lost its connection to rank 1 on node n1: that runner, or its machine, is gone"
+        "rank 0 lost its connection to rank 1 on node n1: that runner or its machine is gone"
     )
     assert "to rank 1 on node n1 or rank 3 on node n3: that" in told_error(broke, four, 2)
     rdma = four.model_copy(update={"backend": "jaccl"})

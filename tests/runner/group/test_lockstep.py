@@ -47,7 +47,7 @@ def test_other_tokens_than_the_leads_are_noticed_at_the_next_plan_that_covers_th
     follower.take(plan(1))
     follower.take(plan(2))
     follower.made(1, [sampled(7, 40)])
-    with pytest.raises(OutOfStep, match="other tokens"):
+    with pytest.raises(OutOfStep, match="tokens differ"):
         follower.take(plan(3, 1, digested(0, RowId(7), 41)))
 
 

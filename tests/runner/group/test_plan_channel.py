@@ -77,7 +77,7 @@ def test_ranks_that_do_not_prove_themselves_in_time_give_the_group_up(
     rank.turn(20.0, until=lambda: bool(listener.why))
     rank.close()
     # Without a lead it is given up in any case: the first reason counts.
-    proof = "the ranks did not prove in 0.3 s that they alone are in the ring"
+    proof = "the ranks did not prove within 0.3 s that no other process is in the ring"
     assert len(listener.why) == 1 and listener.why[0][1] is False
     assert (listener.why[0][0] == proof) is not proved
 
@@ -104,5 +104,5 @@ def test_a_lead_is_gone_when_its_connection_does_not_come_back(
     rank.turn(2.5 if comes_back else 10.0, until=lambda: bool(rank.listener.why))
     rank.close()
     lead.close()
-    gone = (f"the lead, on node {group.ranks[0].node}, is gone", False)
+    gone = (f"the lead on node {group.ranks[0].node} is gone", False)
     assert rank.listener.why == ([] if comes_back else [gone])
