@@ -27,7 +27,7 @@ from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
-from conf.collectors import LogSettings, OtlpSettings
+from conf.collectors import REMOVED, OtlpSettings
 
 
 def words(value: Any) -> Any:
@@ -307,7 +307,6 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "pool": PoolTable,
     "keep_alive": KeepAliveSettings,
     "otlp": OtlpSettings,
-    "log": LogSettings,
 }
 """The tables of a settings file, each with what it may hold."""
 
@@ -363,16 +362,16 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
     table[name] = value
 
 
+def not_a_setting(key: str, shown: str, hint: str | None) -> str:
+    """Return why an unknown dotted key, `shown` so, is refused; `hint` may be meant."""
+    if said := REMOVED.get(key.partition(".")[0]):
+        return f"{shown} was removed: {said}"
+    return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
+
+
 def meant(name: str, known: set[str]) -> str | None:
     """Return which of the known names was probably meant; None for none."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
-
-
-def word(value: Any) -> str:
-    """Return a value as a variable of the environment says it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, cast(list[Any], value)))
-    return str(value)
 
 
 def variable_of(key: str) -> str:
@@ -382,7 +381,9 @@ def variable_of(key: str) -> str:
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return flags as the environment variables that mean the same."""
-    return {variable_of(key): word(value) for key, value in flags.items()}
+    many = {key: one if isinstance(one, list | tuple) else (one,) for key, one in flags.items()}
+    lists = cast(dict[str, list[Any]], many)
+    return {variable_of(key): ",".join(map(str, one)) for key, one in lists.items()}
 
 
 def line_of(text: str, key: str) -> int | None:

@@ -33,7 +33,7 @@ from bus.process.identity import node_id
 from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
-from conf.collectors import LogSettings, OtlpSettings
+from conf.collectors import OtlpSettings
 from conf.paths import Paths, find_paths
 from conf.ports import BasePort, port_of
 from conf.sections import (
@@ -61,6 +61,7 @@ from conf.sections import (
     masked,
     meant,
     nested,
+    not_a_setting,
     put,
     variable_of,
 )
@@ -144,7 +145,6 @@ class Settings(BaseSettings):
     pool: PoolTable
     keep_alive: KeepAliveSettings
     otlp: OtlpSettings
-    log: LogSettings
 
     _paths: Paths
     _sources: dict[str, str]
@@ -356,8 +356,8 @@ def _environment() -> dict[str, Any]:
         key = variable.removeprefix(PREFIX).lower().split("__")[0]
         if key not in known and not variable.startswith(FOREIGN_PREFIXES):
             hint = meant(key, known)
-            hint = f"; did you mean {variable_of(hint)}?" if hint else ""
-            raise ConfigError(f"environment: {variable} is not a setting{hint}")
+            wrong = not_a_setting(key, variable, variable_of(hint) if hint else None)
+            raise ConfigError(f"environment: {wrong}")
     try:
         return EnvSettingsSource(Settings)()
     except SettingsError as error:
@@ -393,8 +393,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
         table, _, name = key.rpartition(".")
         fields = TABLES.get(table, Settings)
         hint = meant(name, set(fields.model_fields))
-        hint = f"; did you mean {hint}?" if hint else ""
-        return f"{source}: {key} is not a setting{hint}"
+        return f"{source}: {not_a_setting(key, key, hint)}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     shown = masked(key, detail["input"])
     return f"{source}: {key} = {shown!r}: {message}" if key else message

@@ -7,15 +7,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.links.collector import HttpCollector
 from bus.process.supervisor import Supervisor
-from bus.service import Shell, run_service
+from bus.service import run_service
 from conf.paths import MeansKeeper, means_of
 from conf.ports import PORTS
 from conf.settings import Settings, load_settings
 from conf.supervisord import SERVICES
 from telemetry.hardware import sources_here
-from telemetry.ingest import ANSWER_S, LineSender
 from telemetry.service import Telemetry
 
 
@@ -26,20 +24,6 @@ def doors(settings: Settings) -> Mapping[str, Sequence[int]]:
         if row.process and use != "http":
             found.setdefault(row.process, []).append(settings.port_of(use))
     return found
-
-
-def sender(settings: Settings, shell: Shell) -> LineSender | None:
-    """Return what sends lines of logs to the collector of the settings; None where none is set, or
-    its token is missing, which is logged."""
-    wanted = settings.log
-    if not wanted.ingest_url:
-        return None
-    if trouble := wanted.token_trouble(os.environ):
-        shell.log.error(trouble)
-        return None
-    headers = {"content-type": "application/x-ndjson", **wanted.headers(os.environ)}
-    collector = HttpCollector(wanted.ingest_url, headers, ANSWER_S)
-    return LineSender(settings.paths.logs, collector, shell.speaker.node, shell.log)
 
 
 def reopen_logs() -> None:
@@ -63,7 +47,6 @@ def main() -> int:
             journal=paths.journal,
             doors=doors(settings),
             sources=sources_here(),
-            sender=sender(settings, shell),
             keep=keeper.look,
         ),
         **settings.process_arguments(),

@@ -41,7 +41,6 @@ from telemetry import diagnose, probes
 from telemetry.examine import Examiner, ProcessTarget
 from telemetry.hardware import HardwarePublisher, HardwareWatch, SensorSource
 from telemetry.health import UNREACHABLE_S, ClosedPort, NodeFacts, SilentPeer, findings
-from telemetry.ingest import LineSender
 
 PERIOD_S = 1.0
 CABLES_S = 60.0
@@ -204,12 +203,11 @@ class Telemetry:
         journal: Path,
         doors: Mapping[str, Sequence[int]] | None = None,
         sources: Sequence[SensorSource] = (),
-        sender: LineSender | None = None,
         keep: Keep = lambda _running, _now: (),
     ) -> None:
         """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
-        which each of its processes has to listen, `sources` its sensors, `sender` what sends the
-        lines of its logs, `keep` what looks after its files."""
+        which each of its processes has to listen, `sources` its sensors, `keep` what
+        looks after its files."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
@@ -239,7 +237,6 @@ class Telemetry:
         self.client.hear(reading_topic("weights", self.node), self._weights_heard)
         watch = HardwareWatch(self.node, sources)
         self._sensors = HardwarePublisher(shell, self.client, watch)
-        self._sender = sender
         self._thread = threading.Thread(target=self._measure, name="meter", daemon=True)
         self._thread.start()
 
@@ -247,8 +244,6 @@ class Telemetry:
         """Stop measuring and close every link."""
         self._stop.set()
         self._sensors.close()
-        if self._sender is not None:
-            self._sender.close()
         self.shell.reactor.unwatch(self._questions)
         self._questions.close()
         self.client.close()

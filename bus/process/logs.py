@@ -31,8 +31,6 @@ from bus.wire.errors import ShoalError
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOOK_S = 1.0
 """Between looks at whether the settings have changed."""
-SENT_FILE = "sent.json"
-"""Beside the log files: how far each of them has been sent to a collector."""
 _DEAD = ".threads"
 """In the runtime folder: which threads of a process have ended by an error."""
 Field = str | int | float | bool | None
@@ -233,24 +231,6 @@ def process_of(file_name: str) -> str:
 def file_of(process: str) -> str:
     """Return the name of a process's log file."""
     return process.replace(":", "-") + ".log"
-
-
-@dataclass(frozen=True, slots=True)
-class LineCounts:
-    """How many lines of a node's logs a collector has, and how many it never had."""
-
-    sent: int = 0
-    dropped: int = 0
-
-
-def read_line_counts(folder: Path) -> LineCounts | None:
-    """Return what was counted of the lines of a folder of logs; None where none were ever sent.
-    Blocks."""
-    try:
-        told = json.loads((folder / SENT_FILE).read_bytes())
-        return LineCounts(int(told["sent"]), int(told["dropped"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,6 @@ HERE_ALONE: Mapping[str, str] = {
             "tools.search_url",
             "otlp.endpoint",
             "otlp.headers",
-            "log.ingest_url",
-            "log.ingest_token_env",
         ),
         "it says what this node asks of others",
     ),

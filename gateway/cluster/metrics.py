@@ -28,7 +28,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bus.links.traffic import Crossed
-from bus.process.logs import LineCounts
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
@@ -144,16 +143,14 @@ class Metrics:
         sensors: HardwareReading | None = None,
         links: LinkReading | None = None,
         traffic: NodeTraffic | None = None,
-        lines: LineCounts | None = None,
     ) -> bytes:
         """Return the metrics text of this node: of its HTTP processes, runners, demand, loops by
-        process, sensors, links measured, traffic over links, and log lines for a collector."""
+        process, sensors, links measured and traffic over links."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
         scraped.register(_Readings(runners, demands))
         scraped.register(_Loops(stalls))
-        scraped.register(_LogLines(lines))
         if sensors is not None:
             scraped.register(_Sensors(sensors))
         if links is not None:
@@ -215,22 +212,6 @@ class _Loops(Collector):
             family.add_metric((process,), [*up_to], found.sum_s)
             longest.add_metric((process,), found.longest_s)
         yield from (family, longest)
-
-
-@dataclass(frozen=True, eq=False)
-class _LogLines(Collector):
-    """Lines of this node's logs for a collector. Where none were ever sent there is no sample."""
-
-    lines: LineCounts | None
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield a counter, with a sample for what became of them."""
-        said = "Lines of logs for a collector: it has them, or never had them."
-        family = CounterMetricFamily("shoal_log_lines", said, labels=("outcome",))
-        if self.lines is not None:
-            family.add_metric(("sent",), self.lines.sent)
-            family.add_metric(("dropped",), self.lines.dropped)
-        yield family
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ import pytest
 
 from bus.links.tls_files import TlsFiles
 from bus.wire.errors import ConfigError
+from conf.changing.file import change
+from conf.paths import find_paths
 from conf.sections import environment_of, line_of, masked
 from conf.settings import (
     DEFAULTS_FILE,
@@ -295,49 +297,28 @@ def test_what_is_no_address_of_a_collector_is_refused(tmp_path: Path, endpoint: 
     assert "geheim" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "127.0.0.1:8686",
-        "ftp://h/logs",
-        "http://",
-        "http://h:99999",
-        "http://u:geheim@h",
-        "http://h/#geheim",
-        "http://h/a b?k=geheim",
-    ],
-)
-def test_what_is_no_address_of_a_collector_of_lines_is_refused_by_name(
-    tmp_path: Path, url: str
+@pytest.mark.parametrize("name", ["ingest_url", "ingest_token_env"])
+def test_a_file_that_still_names_the_log_shipper_is_told_what_to_do_instead(
+    home: Path, name: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r"log\.ingest_url = .*http://HOST:PORT/PATH") as refused:
-        load_settings(home=tmp_path, flags={"log.ingest_url": url})
-    assert "k=geheim" not in str(refused.value) and "u:geheim" not in str(refused.value)
+    write(home, f'slots = 3\n[log]\n{name} = "x"\n')
+    with pytest.raises(ConfigError) as refused:
+        load_settings(home=home)
+    text = str(refused.value)
+    assert "shoal.toml, line 2: log was removed: " in text
+    assert "delete it" in text and "docs/operations/logs.md" in text
 
 
-def test_a_collector_of_lines_may_have_a_query_which_is_not_shown(tmp_path: Path) -> None:
-    url = "https://logs.example:8443/in?_msg_field=message"
-    settings = load_settings(home=tmp_path, flags={"log.ingest_url": url})
-    assert settings.log.ingest_url == url
-    assert masked("log.ingest_url", url) == "https://logs.example:8443/in"
-
-
-@pytest.mark.parametrize("name", ["SHOAL_TOKEN", "A TOKEN", "7TH", "a=b"])
-def test_what_is_no_name_of_a_variable_with_a_token_is_refused_by_name(
-    tmp_path: Path, name: str
+def test_a_removed_setting_is_refused_in_the_environment_and_when_it_is_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"log\.ingest_token_env = .*environment"):
-        load_settings(home=tmp_path, flags={"log.ingest_token_env": name})
+    with pytest.raises(ConfigError, match=r"log\.ingest_url was removed: "):
+        change(find_paths(home), {"log.ingest_url": "http://h"}, [])
+    monkeypatch.setenv("SHOAL_LOG__INGEST_URL", "http://h")
+    with pytest.raises(ConfigError, match="environment: SHOAL_LOG__INGEST_URL was removed: "):
+        load_settings(home=home)
 
 
-@pytest.mark.parametrize(("token", "sound"), [("s3cret", True), ("", False), ("a\nb", False)])
-def test_a_token_is_in_the_environment_and_what_is_wrong_with_it_is_said(
-    tmp_path: Path, token: str, sound: bool
-) -> None:
-    flags = {"log.ingest_url": "http://h", "log.ingest_token_env": "INGEST_TOKEN"}
-    found = load_settings(home=tmp_path, flags=flags).log
-    trouble = found.token_trouble({"INGEST_TOKEN": token})
-    assert (not trouble) == sound and (sound or "INGEST_TOKEN=... shoal restart" in trouble)
-    assert found.headers({"INGEST_TOKEN": "s3"}) == {"authorization": "Bearer s3"}
-    off = load_settings(home=tmp_path, flags={"log.ingest_token_env": "INGEST_TOKEN"}).log
-    assert off.token_trouble({}) == "" and found.model_dump()["ingest_token_env"] == "INGEST_TOKEN"
+def test_the_empty_table_of_an_earlier_versions_file_is_taken(home: Path) -> None:
+    write(home, '[log]\n#ingest_url = ""\n')
+    assert load_settings(home=home).slots

@@ -46,7 +46,6 @@ DOORED_ROOMS: tuple[str, ...] = (
     "runner.text.grammar",
     "runner.text.markup",
     "runner.text.shapes",
-    "telemetry.ingest",
     "worker.models.files",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.

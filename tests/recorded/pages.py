@@ -20,7 +20,6 @@ from falcon.asgi import App
 from falcon.testing import ASGIConductor
 
 from bus.process.endpoints import Endpoints
-from bus.process.logs import SENT_FILE
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
 from bus.wire.cards import NodeCard
@@ -83,7 +82,6 @@ def main() -> int:
 async def asked(folder: Path) -> dict[str, Any]:
     """Start a gateway, tell it of a cluster, ask it for every page."""
     endpoints = Endpoints(str(folder))
-    (folder / SENT_FILE).write_text(json.dumps({"places": {}, "sent": 5, "dropped": 2}))
     handle = ServiceHandle(
         Options(
             node=N1,

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from bus.links.traffic import Crossed, read_traffic
-from bus.process.logs import LineCounts, read_line_counts
 from bus.process.stalls import StallCounts, read_stalls
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
@@ -321,20 +320,19 @@ class MetricsResource(Resource):
         demands = [one for one in known.demands(now) if one.node == node]
         sensors = hardware_of(known, now).get(node)
         links = next((one for one in known.links(now) if one.node == node), None)
-        stalls, crossed, lines = await asyncio.to_thread(_counted, service.options)
+        stalls, crossed = await asyncio.to_thread(_counted, service.options)
         traffic = metrics.NodeTraffic(node, crossed)
-        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic, lines)
+        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic)
         resp.content_type = metrics.CONTENT_TYPE
 
 
 def _counted(
     options: Options,
-) -> tuple[dict[str, StallCounts], dict[str, tuple[Crossed, ...]], LineCounts | None]:
-    """Return what this node's processes have counted in files: stalls, bytes over links, and lines
-    of logs for a collector. Blocks."""
+) -> tuple[dict[str, StallCounts], dict[str, tuple[Crossed, ...]]]:
+    """Return what this node's processes have counted in files: stalls, and bytes over links.
+    Blocks."""
     folder = Path(options.endpoints.folder)
-    lines = read_line_counts(Path(options.logs_folder)) if options.logs_folder else None
-    return read_stalls(folder), read_traffic(folder), lines
+    return read_stalls(folder), read_traffic(folder)
 
 
 class CancelResource(Resource):

@@ -7,13 +7,61 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bus.links.collector import HttpCollector
 from tests.harness.certificates import TlsPairOnDisk
-from tests.harness.line_collector import collecting_lines
+from tests.harness.http_servers import running
+
+
+@dataclass
+class Collector:
+    """A collector and what it received. It answers no request while `answers` is clear."""
+
+    port: int = 0
+    scheme: str = "http"
+    received: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    answers: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}/in"
+
+
+@contextmanager
+def collecting(tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
+    """Run a collector for as long as the block lasts; over HTTPS with `tls`."""
+    made = Collector(scheme="https" if tls else "http")
+    made.answers.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["content-length"]))
+            if not made.answers.is_set():
+                made.answers.wait(60)
+                self.close_connection = True
+                return
+            made.received.append((self.headers.get("authorization", ""), content))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    with running(server) as made.port:
+        try:
+            yield made
+        finally:
+            made.answers.set()
 
 
 @contextmanager
@@ -47,13 +95,12 @@ def test_an_answer_that_trickles_is_cut_off() -> None:
 
 
 def test_an_answer_in_time_is_told_with_what_it_asks_for() -> None:
-    with collecting_lines() as collector:
+    with collecting() as collector:
         answer = HttpCollector(collector.url, {"authorization": "Bearer s3"}, 5.0).post(
             b'{"a": 1}\n'
         )
         assert (answer.status, answer.retry_after_s) == (200, 0.0)
-        assert collector.lines == [{"a": 1}]
-        assert collector.heads[0]["authorization"] == "Bearer s3"
+        assert collector.received == [("Bearer s3", b'{"a": 1}\n')]
 
 
 def test_an_address_where_none_listens_is_an_error_of_the_system() -> None:
@@ -69,12 +116,12 @@ def test_over_https_the_collector_is_one_that_the_system_trusts_and_has_a_deadli
     pair = TlsPairOnDisk(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(pair.certificate, pair.key)
-    with collecting_lines(tls) as collector:
+    with collecting(tls) as collector:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
             HttpCollector(collector.url, {}, 5.0).post(b'{"a": 1}\n')
         monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
         assert HttpCollector(collector.url, {}, 5.0).post(b'{"a": 1}\n').status == 200
-        assert collector.lines == [{"a": 1}]
+        assert collector.received == [("", b'{"a": 1}\n')]
         collector.answers.clear()
         with pytest.raises(OSError):
             HttpCollector(collector.url, {}, 0.5).post(b'{"a": 2}\n')

@@ -126,7 +126,6 @@ def test_changes_at_once_are_all_there(paths: Paths) -> None:
         "pool": {},
         "keep_alive": {},
         "otlp": {},
-        "log": {},
     }
 
 

@@ -108,7 +108,7 @@ def up(
     trouble = readable_key(settings.paths.config_file)
     if trouble is not None:
         output.note(f"{trouble}: `chmod 600 {settings.paths.config_file}`")
-    for note in filter(None, [*pair_notes(settings), settings.log.token_trouble(os.environ)]):
+    for note in pair_notes(settings):
         output.note(note)
     began = time.monotonic()
     with processes.alone(settings.paths):
