@@ -381,9 +381,8 @@ def variable_of(key: str) -> str:
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return flags as the environment variables that mean the same."""
-    many = {key: one if isinstance(one, list | tuple) else (one,) for key, one in flags.items()}
-    lists = cast(dict[str, list[Any]], many)
-    return {variable_of(key): ",".join(map(str, one)) for key, one in lists.items()}
+    lists: dict[str, Any] = {k: v if isinstance(v, list | tuple) else [v] for k, v in flags.items()}
+    return {variable_of(key): ",".join(map(str, many)) for key, many in lists.items()}
 
 
 def line_of(text: str, key: str) -> int | None:

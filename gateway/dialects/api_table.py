@@ -150,14 +150,12 @@ class DeletesModel(AsksOfModel):
 @dataclass(frozen=True, slots=True)
 class AskedDerivation:
     """What a body about a new derived model says: its name, what it is made of, and what it has
-    (`DerivedModel`) beside its source's. `system` and `template` None: as its source; `template`
-    empty: that of the model which answers. `adapter` names one of that model's; empty: as its
-    source. `is_copy`: it is what its source is, under another
+    (`DerivedModel`) beside its source's. `system` None: as its source. `adapter` names one of the
+    model's that answers; empty: as its source. `is_copy`: it is what its source is, under another
     name."""
 
     name: ModelId
     source: str
-    template: str | None = None
     system: str | None = None
     turns: tuple[DerivedTurn, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])

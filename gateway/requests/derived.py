@@ -8,23 +8,22 @@ client said itself stays (`model_fields_set` of its sampling: the others are def
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterable
 from typing import Any
 
-from bus.wire.go_templates import GoTemplateError, parse_template
+from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
-    Prompt,
     Sampling,
     TextPart,
-    TextPrompt,
 )
 from bus.wire.shares import PRIORITIES
 from gateway.dialects.dialect import Parsed
+from gateway.dialects.faults import HttpFaultRaised, of_bad_request
 
 
 def requests_of(
@@ -53,13 +52,29 @@ def completed(
     }
     if request.max_tokens is None:
         added["max_tokens"] = derived.max_tokens
-    if derived.template and request.template is None and _makes(derived.template, request.prompt):
-        added["template"] = derived.template
     if isinstance(request.prompt, ChatPrompt) and request.thinking is None and not request.effort:
         added["thinking"] = derived.thinking
     if isinstance(request.prompt, ChatPrompt) and not request.history:
         added["prompt"] = _conversation(request.prompt, derived)
     return request.model_copy(update=added)
+
+
+def check_templates(
+    requests: Iterable[GenerationRequest], derived: DerivedModel | None, own: DerivedModel | None
+) -> None:
+    """Raise HttpFaultRaised (400) for conversations with a model that has a Go template, by its
+    name or by its card."""
+    if not any(isinstance(one.prompt, ChatPrompt) for one in requests):
+        return
+    for said in (derived, own):
+        if said is None or not said.template:
+            continue
+        what, remedy = f"'{said.name}' was made with TEMPLATE", "make it again without TEMPLATE"
+        if said is own:
+            what = f"the card of '{said.name}' has a `template`"
+            remedy = f"`shoal card edit {said.name}` and delete it"
+        text = f"{what}, and shoal runs no Go templates; {remedy}, to use the model's own template"
+        raise HttpFaultRaised(of_bad_request(BadRequest(text, field="model")))
 
 
 def priority_of(request: GenerationRequest, own: DerivedModel | None, *, said: bool) -> int:
@@ -68,22 +83,6 @@ def priority_of(request: GenerationRequest, own: DerivedModel | None, *, said: b
     if said or own is None or own.priority is None or request.priority != PRIORITIES["normal"]:
         return request.priority
     return own.priority
-
-
-def _makes(template: str, prompt: Prompt) -> bool:
-    """Return whether a template is for such prompts: conversations, and texts with a suffix where
-    it shows one."""
-    if isinstance(prompt, TextPrompt):
-        return prompt.suffix is not None and "suffix" in _names(template)
-    return isinstance(prompt, ChatPrompt)
-
-
-@functools.lru_cache(64)
-def _names(template: str) -> frozenset[str]:
-    try:
-        return parse_template(template).names()
-    except GoTemplateError:  # it was made by a build that reads more of them
-        return frozenset()
 
 
 def in_manner(request: GenerationRequest, manner: str) -> GenerationRequest:

@@ -28,7 +28,7 @@ from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.derived import requests_of
+from gateway.requests.derived import check_templates, requests_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_queue import OwnTurns
@@ -105,13 +105,14 @@ class Dispatcher:
         them wait; `traced`: runners are to tell what they do when.
 
         Raises HttpFaultRaised when they cannot even wait, or name no model that is here and makes
-        such answers.
+        such answers; also for a conversation with a model that has a Go template.
         """
         self._check_room(sharer)
         model = self._catalog.named(parsed.model, or_pulled=True)
         self._catalog.check_makes(model, parsed.requests)
         card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
         own = None if card is None else card.defaults
+        check_templates(parsed.requests, derived, own)
         adapters = self._catalog.adapters
         adapter = adapters.meant(parsed.model, self._catalog.names(), derived)
         if adapter is None and own is not None and own.adapter in adapters.beside(model):

@@ -21,7 +21,6 @@ THINKING_PROTOCOL = 5
 """The first one in which a runner is told how much to think, and what to tell its template."""
 HISTORY_PROTOCOL = 5
 """The first one in which a request may go on from token ids, and is told those of its end."""
-TEMPLATE_PROTOCOL = 6
 """The first one in which a request may bring the template of its prompt."""
 ADAPTER_PROTOCOL = 7
 """The first one in which a request may be for one of the model's adapters."""
@@ -78,8 +77,6 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
             return _older("whose templates take no variables", "chat_template_kwargs")
     if protocol < HISTORY_PROTOCOL and request.history:
         return _older("which cannot go on from token ids", "history")
-    if protocol < TEMPLATE_PROTOCOL and request.template is not None:
-        return _older("whose templates are the models' own", "template")
     if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
         return _older("which applies no adapters", "model")
     if protocol < RECALL_PROTOCOL and submit.so_far is not None:

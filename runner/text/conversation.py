@@ -18,7 +18,6 @@ from runner.text.template import (
     StoppedTemplate,
     Template,
     find_shape,
-    own_variables,
     render_chat,
 )
 
@@ -52,8 +51,7 @@ class Conversations:
 
     def rendered(self, request: GenerationRequest, prompt: ChatPrompt) -> Rendered:
         """Return the prompt of a conversation. Raises BadRequest, naming the field."""
-        own = request.template
-        if own is None and not self._template.has_template:
+        if not self._template.has_template:
             raise Unsupported(
                 "this model has no chat template; send a raw prompt (completions)",
                 field="messages",
@@ -65,17 +63,13 @@ class Conversations:
         # where thinking has no marks, the template may still know levels of it
         unmarked = self._family.think is None and request.thinking is not False
         levels, thinks = self._template.efforts, thinking or unmarked
-        variables = own_variables(request)
-        if own is None:
-            variables = template_variables(request, levels, thinking=thinks)
         rendered = render_chat(
             self._template,
             prompt,
             tools=tools,
             thinking=thinking,
             is_held=request.output.kind != "text",
-            variables=variables,
-            own=own,
+            variables=template_variables(request, levels, thinking=thinks),
             shape=self.shape,
         )
         return replace(rendered, thinking=thinking, tools=tools)
@@ -104,7 +98,7 @@ class Conversations:
         if tools and self._family.calls is None:
             text = f"'{request.model}' does not support tools: it has no tool call format"
             raise Unsupported(text, field="tools")
-        if tools and self.shape.tools == "unseen" and request.template is None:
+        if tools and self.shape.tools == "unseen":
             text = f"'{request.model}' does not support tools: its chat template does not show them"
             raise Unsupported(text, field="tools")
         return tools

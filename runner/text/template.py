@@ -1,10 +1,10 @@
-"""Render a conversation into a prompt, with the model's chat template or the client's.
+"""Render a conversation into a prompt, with the model's own chat template.
 
-Pure, except the template, which belongs to the model or to the request. The model's template gets
-messages in the shape that it shows completely (`runner.text.shapes`), and its result is checked: if
-it does not show a part, the request is refused, naming the part. If a template raises, the refusal
-quotes its words. Markup spelled in messages is text (`runner.text.markup`). To continue a turn,
-`marked` and `up_to_mark` do what transformers does.
+Pure, except the template, which belongs to the model. It gets messages in the shape that it shows
+completely (`runner.text.shapes`), and its result is checked: if it does not show a part, the
+request is refused, naming the part. If a template raises, the refusal quotes its words. Markup
+spelled in messages is text (`runner.text.markup`). To continue a turn, `marked` and `up_to_mark` do
+what transformers does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
-    GenerationRequest,
-    TextPrompt,
     ToolSpec,
 )
 from runner.text.checks import Unsupported
@@ -72,11 +70,6 @@ class Template(Protocol):
         errors."""
         ...
 
-    def fill(self, template: str, data: Mapping[str, Any]) -> str:
-        """Return the result of a template in Go's language for the data `data`. Raises like
-        `render`."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
@@ -100,7 +93,7 @@ def find_shape(template: Template) -> TemplateShape:
         """Return the prompt's text; None if the template refuses it."""
         return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
 
-    with _blamed(None):
+    with _blamed():
         return probe_template(asked, makes_calls=template.family.calls is not None)
 
 
@@ -112,16 +105,15 @@ def render_chat(
     thinking: bool,
     is_held: bool = False,
     variables: Mapping[str, Any] | None = None,
-    own: str | None = None,
     shape: TemplateShape = PLAIN,
 ) -> Rendered:
     """Return the prompt of a conversation. `tools` are those shown to the model; `is_held` says
-    that its answer must follow a grammar. The template gets `variables`. It is the model's, which
-    needs messages in this `shape`, or the client's `own`, in Go's language.
+    that its answer must follow a grammar. The template gets `variables`, and messages in this
+    `shape`.
 
     Raises BadRequest, naming the field if there is one.
     """
-    messages = chat_messages(prompt, PLAIN if own is not None else shape, tools)
+    messages = chat_messages(prompt, shape, tools)
     continues = prompt.continue_final
     if continues:
         _check_final(prompt.messages)
@@ -130,45 +122,25 @@ def render_chat(
             messages, continues = messages[:-1], False
     final = message_text(messages[-1]) if continues else None
     own_values = variables or {}
-    marking = marking_of(messages, [*tool_objects(tools), own_values], template.markup, own or "")
+    marking = marking_of(messages, [*tool_objects(tools), own_values], template.markup)
     messages, (*objects, texts) = marking.messages, marking.tools
-    with _blamed(own, lambda: _unshown_call(prompt, template, shape)):
-        if own is None:
-            text = template.render(
-                messages, objects, thinking=thinking, continue_final=continues, variables=texts
-            )
-        else:
-            shown = marked(messages) if continues else messages
-            data = {**texts, "messages": shown, "tools": objects, "think": thinking}
-            text = template.fill(own, data)
-            text = up_to_mark(text, messages[-1]) if continues else text
-    text, spelled = spans_in(text, marking.mark, template.markup)
-    unshown: tuple[str, ...] = ()
-    if own is None:
-        unshown = _unshown(
-            prompt,
-            text,
-            shape,
-            lambda other: _rendered_again(
-                template, other, shape, tools, thinking=thinking, variables=own_values
-            ),
+    with _blamed(lambda: _unshown_call(prompt, template, shape)):
+        text = template.render(
+            messages, objects, thinking=thinking, continue_final=continues, variables=texts
         )
+    text, spelled = spans_in(text, marking.mark, template.markup)
+    unshown = _unshown(
+        prompt,
+        text,
+        shape,
+        lambda other: _rendered_again(
+            template, other, shape, tools, thinking=thinking, variables=own_values
+        ),
+    )
     family = template.family
     if final is None:
         text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
     return Rendered(text, family.opening(_written(text, spelled), final), spelled, unshown)
-
-
-def render_filled(
-    template: Template, prompt: TextPrompt, own: str, variables: Mapping[str, Any]
-) -> tuple[str, tuple[Span, ...]]:
-    """Return the result of a client's own template for a prefix and suffix, and where these spell
-    markup in it. Raises BadRequest."""
-    texts = {"prompt": prompt.text, "suffix": prompt.suffix or ""}
-    marking = marking_of([texts], [], template.markup, own)
-    with _blamed(own):
-        text = template.fill(own, {**variables, **marking.messages[0]})
-    return spans_in(text, marking.mark, template.markup)
 
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
@@ -181,32 +153,23 @@ def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int
     return None
 
 
-def own_variables(request: GenerationRequest) -> dict[str, Any]:
-    """Return the thinking variables of a client's own template, beside whether to think."""
-    is_set = request.thinking is not None or request.effort is not None
-    return {"think_level": request.effort or "", "is_think_set": is_set}
-
-
 @contextmanager
-def _blamed(
-    own: str | None, unshown: Callable[[], LostPart | None] = lambda: None
-) -> Generator[None]:
+def _blamed(unshown: Callable[[], LostPart | None] = lambda: None) -> Generator[None]:
     """Turn all errors of a template into refusals: the request is at fault, unless the renderer was
-    not ready. `unshown` is the part that the model's template cannot show, which explains more than
-    the template's own error."""
-    whose, field = ("the model's chat", "messages") if own is None else ("this", "template")
+    not ready. `unshown` is the part that the template cannot show, which explains more than the
+    template's own error."""
     try:
         yield
     except RendererNotReady:
         raise
     except TemplateStopped as problem:
-        text = f"{whose} template was stopped: {problem}"
-        raise StoppedTemplate(text, field=field) from problem
+        text = f"the model's chat template was stopped: {problem}"
+        raise StoppedTemplate(text, field="messages") from problem
     except Exception as problem:
-        if own is None and (lost := unshown()) is not None:
+        if (lost := unshown()) is not None:
             raise _not_shown(lost) from problem
-        text = f"{whose} template rejects these messages: {_words(problem)}"
-        raise BadRequest(text, field=field) from problem
+        text = f"the model's chat template rejects these messages: {_words(problem)}"
+        raise BadRequest(text, field="messages") from problem
 
 
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -262,7 +225,7 @@ def _unshown(
 ) -> tuple[str, ...]:
     """Return the paths of texts beside calls that a template does not show, which is the model
     makers' choice. Raises BadRequest for any other part that it does not show."""
-    with _blamed(None):
+    with _blamed():
         lost = lost_parts(prompt, text, shape, render)
     for part in lost:
         if not part.is_beside:

@@ -53,12 +53,11 @@ from runner.text.stops import automaton
 from runner.text.template import (
     StoppedTemplate,
     fill_in_tokens,
-    own_variables,
-    render_filled,
 )
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
+NO_GO_TEMPLATES = "shoal runs no Go templates; leave the template out"
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
 """Maximum characters of a returned prompt; it fits a frame of the data plane."""
@@ -265,14 +264,13 @@ class Text:
     ) -> _Prompt:
         """Return the tokens of the prompt; `special`: a raw prompt gets the special tokens around
         it."""
+        if request.template is not None:
+            raise Unsupported(NO_GO_TEMPLATES, field="template")
         prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
             rendered = self._conversations.rendered(request, prompt)
             check_length(rendered.text, context_tokens, longest)
-            own = request.template is not None
-            tokens = self._encode(
-                rendered.text, field="messages", special=own, once=own, spelled=rendered.spelled
-            )
+            tokens = self._encode(rendered.text, field="messages", spelled=rendered.spelled)
             return _Prompt(
                 tokens,
                 rendered.opening,
@@ -287,13 +285,7 @@ class Text:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
             check_length(prompt.text + (prompt.suffix or ""), context_tokens, longest)
-            if request.template is None or prompt.suffix is None:
-                return _Prompt(self._raw(prompt, special=special))
-            text, spelled = render_filled(
-                self._tokenizer, prompt, request.template, own_variables(request)
-            )
-            tokens = self._encode(text, field="prompt", special=True, once=True, spelled=spelled)
-            return _Prompt(tokens, text=text)
+            return _Prompt(self._raw(prompt, special=special))
         if isinstance(prompt, InputsPrompt):
             text = f"'{request.model}' is a text model; it cannot make embeddings"
             raise Unsupported(text, field="model")

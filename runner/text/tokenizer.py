@@ -169,11 +169,6 @@ class ModelTokenizer:
         text = self._renderer.render(template, data)
         return up_to_mark(text, messages[-1]) if continue_final else text
 
-    def fill(self, template: str, data: Mapping[str, Any]) -> str:
-        """Return the result of a template in Go's language for a conversation, or for a text to
-        fill in (`bus.wire.go_templates`). Raises TemplateError and TemplateStopped."""
-        return self._renderer.render(template, data, language="go")
-
     @property
     def bos_token_id(self) -> int | None:
         """Return the beginning-of-sequence token; None if there is none."""
@@ -319,5 +314,5 @@ def _check_templates(characters: int, path: Path) -> None:
     """Raise TokenizerError for templates that are too large to compile."""
     if characters > TEMPLATE_CHARACTERS:
         raise TokenizerError(
-            f"{path}: its chat templates together have more than {TEMPLATE_CHARACTERS} characters"
+            f"{path}: its chat templates together have more than {TEMPLATE_CHARACTERS:,} characters"
         )

@@ -158,11 +158,15 @@ def test_a_context_that_cannot_be_is_refused_by_name(
             pytest.param(*more, marks=pytest.mark.proof)
             for more in (
                 ({"model": "x y", "from": "shoal-tiny"}, 400, "x y"),
-                ({"model": "x", "from": "shoal-tiny", "template": "a\n{{ .Prompt"}, 400, "line 2"),
                 (
-                    {"model": "x", "modelfile": "FROM shoal-tiny\nTEMPLATE {{ end }}"},
+                    {"model": "x", "from": "shoal-tiny", "template": "{{ .Prompt }}"},
                     400,
-                    "template",
+                    "own chat template",
+                ),
+                (
+                    {"model": "x", "modelfile": "FROM shoal-tiny\nTEMPLATE {{ .Prompt }}"},
+                    400,
+                    "own chat template",
                 ),
                 ({"model": "x", "from": "shoal-tiny", "adapters": {"a": "b"}}, 400, "adapters"),
                 ({"model": "x", "from": "shoal-tiny", "parameters": {"top_kk": 1}}, 400, "top_kk"),
@@ -178,63 +182,3 @@ def test_what_cannot_be_made_is_refused_by_name(
 ) -> None:
     answer = httpx.post(f"{node_url}/api/create", json=fields, timeout=30)
     assert (answer.status_code, named in answer.json()["error"]) == (status, True), answer.text
-
-
-TEMPLATE = (
-    "{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}<|im_start|>user\n"
-    "{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    "{{ .Response }}<|im_end|>\n"
-)
-
-
-def test_a_template_of_its_own_makes_the_prompts_of_a_made_model_in_every_dialect(
-    own: ollama.Client, client: OpenAI, node_url: str, model: str
-) -> None:
-    own.create("templated", from_=model, system=SYSTEM, template=TEMPLATE)
-    try:
-        shown = own.show("templated")
-        assert shown.template == TEMPLATE and f'TEMPLATE """{TEMPLATE}"""' in (
-            shown.modelfile or ""
-        )
-        talk: list[Any] = [{"role": "user", "content": QUESTION}]
-        asked = {"model": "templated", "messages": talk}
-        text = httpx.post(f"{node_url}/apply-template", json=asked, timeout=90).json()["prompt"]
-        wanted = TEMPLATE.replace("{{ if .System }}", "").replace("{{ end }}", "")
-        wanted = wanted.replace("{{ .System }}", SYSTEM).replace("{{ .Prompt }}", QUESTION)
-        assert text == wanted.removesuffix("{{ .Response }}<|im_end|>\n")
-        raw = own.generate(model=model, prompt=text, raw=True, options={"temperature": 0})
-        assert raw.response.strip().startswith("1, 2, 3")
-        said = own.chat(model="templated", messages=talk, options={"temperature": 0})
-        assert said.message.content == raw.response
-        talked = client.chat.completions.create(model="templated", messages=talk, temperature=0)
-        assert talked.choices[0].message.content == raw.response
-        assert own.generate(
-            model="templated", prompt=QUESTION, options={"temperature": 0}
-        ).response == (raw.response)
-    finally:
-        own.delete("templated")
-
-
-@pytest.mark.proof
-def test_generates_own_template_makes_that_prompt_alone(own: ollama.Client, model: str) -> None:
-    fields: dict[str, Any] = {"model": model, "options": {"temperature": 0, "num_predict": 6}}
-    raw = own.generate(prompt=f"<|im_start|>user\n{QUESTION}", raw=True, **fields)
-    one = own.generate(prompt=QUESTION, template="<|im_start|>user\n{{ .Prompt }}", **fields)
-    assert (one.response, one.prompt_eval_count) == (raw.response, raw.prompt_eval_count)
-    other = own.generate(prompt=QUESTION, think=False, **fields)
-    assert other.prompt_eval_count != one.prompt_eval_count
-    with pytest.raises(ollama.ResponseError) as refused:
-        own.generate(prompt=QUESTION, template="{{ .Prompt }}\n{{ .System.Mood }}", **fields)
-    assert refused.value.status_code == 400
-    assert "line 2: there is no .Mood of a string" in refused.value.error
-
-
-@pytest.mark.proof
-def test_the_models_own_template_is_no_other_template(
-    own: ollama.Client, node_url: str, model: str
-) -> None:
-    fields = {"model": "same", "from": model, "template": own.show(model).template}
-    answer = httpx.post(f"{node_url}/api/create", json={**fields, "stream": False}, timeout=30)
-    assert (answer.status_code, answer.json()) == (200, {"status": "success"})
-    assert "TEMPLATE" not in (own.show("same").modelfile or "")
-    assert own.delete("same").status == "success"

@@ -143,20 +143,6 @@ def test_a_runner_of_version_4_is_asked_without_a_history_and_for_none(
     assert runner.heard("bad") == []
 
 
-def test_a_runner_of_version_5_is_given_no_template(made: GatewayTestbed) -> None:
-    runner = made.runner(new_name(), protocol=5)
-    body = {"model": MODEL, "prompt": "tokens=2", "stream": False}
-    url = f"{made.url}/api/generate"
-    refused = httpx.post(url, json={**body, "template": "{{ .Prompt }}"}, timeout=10)
-    assert refused.status_code == 400, refused.text
-    said = refused.json()["error"]
-    assert "older shoal, whose templates are the models' own" in said
-    assert httpx.post(url, json=body, timeout=10).status_code == 200
-    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
-    assert len(runner.heard("submit")) == 1
-    assert runner.heard("bad") == []
-
-
 def chat(testbed: GatewayTestbed, **fields: Any) -> httpx.Response:
     messages = [{"role": "user", "content": "tokens=2"}]
     body = {"model": MODEL, "messages": messages, **fields}

@@ -10,11 +10,6 @@ from pathlib import Path
 
 from bus.links import keyring, transport
 from bus.wire import api_keys, array_frames, codec
-from bus.wire.go_templates import TEMPLATE_BYTES
-from bus.wire.go_templates.evaluate import STEPS_AT_MOST
-from bus.wire.go_templates.parser import VARIABLES_AT_MOST
-from bus.wire.go_templates.tree import NESTED_AT_MOST
-from bus.wire.go_templates.values import SHOWN_AT_MOST
 from bus.wire.ids import NodeId
 from bus.wire.instances import LEAST_IDLE_S
 from bus.wire.messages import derived
@@ -143,11 +138,6 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
         "",
         stopped,
     )
-    yield "Go template", amount(TEMPLATE_BYTES), "", "400"
-    yield "Go template: nesting", f"{NESTED_AT_MOST}", "", "400"
-    yield "Go template: variables", f"{VARIABLES_AT_MOST}", "", "400"
-    yield "Go template: steps", f"{STEPS_AT_MOST:,}", "", "400"
-    yield "Go template: text", amount(SHOWN_AT_MOST), "", "400"
     yield "derived models", f"{derived.MAX_DERIVED}", "", "409"
     yield "derived model", amount(derived.MAX_DERIVED_BYTES), "", "400"
     yield "all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"

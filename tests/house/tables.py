@@ -67,7 +67,6 @@ of PEP 562; the laws hold its table to be what its imports say, and pyright read
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
-    "bus.wire.go_templates": (),
     "bus.wire.kv": ("pydantic",),
     "bus.wire.lora": (),
     "bus.wire.accelerators": ("pydantic",),

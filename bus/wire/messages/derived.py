@@ -36,7 +36,7 @@ class DerivedModel(Message):
 
     `base` is the model that answers; `parent` the name that this one was made from, empty for a
     mere copy. `adapter` names the one of the base's adapters that its requests are for; empty:
-    none. A `template` in Go's language makes its prompts; empty: the base's own does. Of
+    none. A `template` in Go's language is of an earlier build, and its requests are refused. Of
     `sampling` only the fields count that `sampled` names. `parameters` are those that
     it was made with, in the words of the API that made it, to be shown. `license` is shown in the
     place of the base's, where there is one. `thinking` is whether to think where a

@@ -182,13 +182,12 @@ class GenerationRequest(Message):
     `thinking` None leaves the decision to the model's card, but with an `effort` models that can
     think do. `effort` goes to templates that have levels. Thinking is ended after
     `thinking_budget` tokens, and the answer begun. `variables` are told to the model's template as
-    they are. A `template` in Go's language (`bus.wire.go_templates`) makes the prompt of a
-    conversation, or of a text with a suffix, and not the model's. `priority`: lower goes first
-    (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
-    there are several: prefixes are shared only by requests of one key. The layers of `adapter`, one
-    that lies beside the model, compute it; None: the model alone. With a `question` nothing is
-    generated: the request ends as soon as its prompt is read, and its end has the answer. With
-    `trace` the runner tells, before the end, what it did when.
+    they are. Only earlier builds send `template`, in Go's language, and runners refuse it.
+    `priority`: lower goes first (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the
+    API key that asked, where there are several: prefixes are shared only by requests of one key.
+    The layers of `adapter`, one that lies beside the model, compute it; None: the model alone. With
+    a `question` nothing is generated: the request ends as soon as its prompt is read, and its end
+    has the answer. With `trace` the runner tells, before the end, what it did when.
     """
 
     request_id: RequestId

@@ -19,7 +19,6 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from bus.wire.errors import first_problem
-from bus.wire.go_templates import TEMPLATE_BYTES, GoTemplateError, parse_template
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.lora import is_adapter_name
@@ -83,7 +82,7 @@ class Notes:
     beside it), `adapter` the one of requests that name none. The parsers are those of
     `bus.wire.model_cards.parsers` (empty: as its template says). `special_tokens_in_messages`:
     those that messages spell are tokens, not text. `said` are the keys that the card
-    has.
+    has. `template` is in Go's language, of an earlier build, and requests are refused for it.
     """
 
     thinking_default: bool | None = None
@@ -311,21 +310,10 @@ def _aliases(key: str, value: object) -> tuple[ModelId, ...]:
     return tuple(ModelId(one) for one in dict.fromkeys(names))
 
 
-def _template(key: str, value: object) -> str:
-    text = _text(key, value)
-    if len(text.encode(errors="replace")) > TEMPLATE_BYTES:
-        raise ValueError(f"{key} has more than {TEMPLATE_BYTES} bytes")
-    try:
-        parse_template(text)
-    except GoTemplateError as error:
-        raise ValueError(f"{key} is none of Ollama's, in Go's language: {error}") from error
-    return text
-
-
 CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "aliases": _aliases,
     "system": _text,
-    "template": _template,
+    "template": _text,
     "stop": _stops,
     "thinking_default": _switch,
     "context_tokens": _count,

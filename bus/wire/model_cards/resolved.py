@@ -85,8 +85,6 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         yield key, value or None, CARD if key in card.noted else DEFAULT, AT_LOAD
     if card.makes != "text":
         return
-    if "template" not in said:
-        yield "template", None, FILES, ""
     if "adapters" not in said:
         yield "adapters", [one.name for one in card.adapters] or None, FILES, AT_LOAD
     if "adapter" not in said:

@@ -16,7 +16,6 @@ from bus.wire.model_cards.fields import BadCard, notes_from
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "aliases": ('["short-name"]', "more names for it"),
     "system": ('"Answer in one sentence."', "for a conversation that begins with none"),
-    "template": ('"{{ .System }}{{ .Prompt }}"', "instead of the model's own, as Ollama's are"),
     "temperature": ("0.7", "how tokens are chosen where a request does not say"),
     "top_p": ("0.9", ""),
     "top_k": ("40", ""),
@@ -55,7 +54,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "summary": ('"What it is good at."', "for people"),
     "license": ('"apache-2.0"', "for people"),
 }
-"""Each key with an example of its value, and what it says."""
+"""Each key that may be written, with an example of its value, and what it says."""
 _ESCAPED_DELETE = "\\u007f"
 
 

@@ -135,7 +135,6 @@ def _modelfile(listing: api_table.ModelListing, parameters: Sequence[str]) -> st
     lines = [f"FROM {listing.id if derived is None else derived.base}"]
     lines += [f"PARAMETER {line}" for line in parameters]
     if derived is not None:
-        lines += [f'TEMPLATE """{derived.template}"""'] if derived.template else []
         lines += [f'SYSTEM """{derived.system}"""'] if derived.system else []
         lines += [f'MESSAGE {one.role} """{one.content}"""' for one in derived.turns]
         lines += [f'LICENSE """{derived.license}"""'] if derived.license else []

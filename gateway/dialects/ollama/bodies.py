@@ -43,12 +43,15 @@ NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 """Options that are accepted with these values alone, which ask for nothing."""
 
+NO_GO_TEMPLATES = (
+    "shoal runs no Go templates; leave the template out, and the model's own chat template is used"
+)
 OPTIONS_TABLE = FieldTable(harmless=HARMLESS_OPTIONS, neutral=NEUTRAL_OPTIONS)
 CHAT_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
         "prompt": "it belongs to /api/generate; send 'messages'",
-        "template": "it belongs to /api/generate; or make a model with it by /api/create",
+        "template": NO_GO_TEMPLATES,
         "system": "send a message with role 'system'",
         "_debug_render_only": "prompts are not shown",
     },
@@ -58,6 +61,7 @@ GENERATE_TABLE = FieldTable(
     refused={
         "messages": "they belong to /api/chat",
         "tools": "they belong to /api/chat",
+        "template": NO_GO_TEMPLATES,
         "width": "answers are text",
         "height": "answers are text",
         "steps": "answers are text",
@@ -232,7 +236,6 @@ class OllamaGenerateBody(SharedBody):
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
-    template: str | None = None
     raw: bool | None = None
     images: Images | None = None
     context: Annotated[list[TokenBody], Field(fail_fast=True)] | None = honoured(

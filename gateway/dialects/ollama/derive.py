@@ -45,7 +45,8 @@ CREATE_TABLE = FieldTable(
         "quantization": QUANTISED,
         "path": "send the text of the Modelfile as 'modelfile'",
         "remote_host": "models come from this cluster only",
-        "renderer": "prompts are made by the model's template, or by 'template'",
+        "renderer": "prompts are made by the model's chat template",
+        "template": bodies.NO_GO_TEMPLATES,
         "parser": "the model decides how calls are parsed",
         "info": "shoal reads these facts from the model's files",
     },
@@ -76,7 +77,6 @@ class OllamaCreateBody(bodies.NamedModelBody):
     table: ClassVar[FieldTable] = CREATE_TABLE
     from_: str | None = Field(default=None, alias="from")
     system: str | None = None
-    template: str | None = None
     parameters: dict[str, Any] | None = None
     messages: Annotated[list[OllamaMadeTurnBody], Field(fail_fast=True)] | None = None
     license: LicenseBody | None = None
@@ -108,7 +108,6 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
     return AskedDerivation(
         name=named_model(plain_name(name)),
         source=asked.from_,
-        template=asked.template or None,
         system=asked.system or None,
         turns=_turns(asked.messages or (), limits),
         parameters=_parameters(given, limits),
@@ -141,14 +140,11 @@ def derived_of(
     parameters = {**before.parameters, **asked.parameters}
     options, _ = validate(bodies.OllamaOptionsBody, dict(parameters), within="parameters")
     sampling = fields.sampling_of(options)
-    if asked.template:
-        fields.template_of(asked.template)
     return DerivedModel(
         name=name,
         base=base,
         parent=before.name,
         system=before.system if asked.system is None else asked.system,
-        template=before.template if asked.template is None else asked.template,
         turns=asked.turns or before.turns,
         sampling=sampling,
         sampled=tuple(sorted(sampling.model_fields_set)),

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.wire.go_templates import GoTemplate
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -83,14 +82,7 @@ class OllamaGenerate(_Rendered):
         asked, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
         prompt = _prompt_of(asked)
         history = tuple(asked.context or ()) if isinstance(prompt, ChatPrompt) else None
-        parsed = _parsed(asked, prompt, extras, context, history)
-        if not asked.template:
-            return parsed
-        _check_template(asked, fields.template_of(asked.template))
-        told = {"template": asked.template}
-        return replace(
-            parsed, requests=tuple(one.model_copy(update=told) for one in parsed.requests)
-        )
+        return _parsed(asked, prompt, extras, context, history)
 
 
 def _parsed(
@@ -133,12 +125,6 @@ def _parsed(
     )
 
 
-def _check_template(asked: bodies.OllamaGenerateBody, template: GoTemplate) -> None:
-    """Raise BadRequest for a template that has no place in the prompt, or none for its suffix."""
-    if asked.suffix and not asked.raw and "suffix" not in template.names():
-        raise bad_field("template", "shows no .Suffix, which the body has; expected one that does")
-
-
 def _offers_tools(prompt: Prompt | None) -> bool:
     return isinstance(prompt, ChatPrompt) and bool(prompt.tools)
 
@@ -151,7 +137,6 @@ def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
         how = "raw" if asked.raw else "suffix"
         no_place = (
             ("system", asked.system),
-            ("template", asked.template if asked.raw else None),
             ("images", asked.images),
             ("think", asked.think),
             ("context", asked.context),

@@ -8,12 +8,10 @@ the last 64 tokens. A name may carry Ollama's `:latest`, which says nothing.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 
 from bus.wire.errors import BadRequest
-from bus.wire.go_templates import GoTemplate, GoTemplateError, parse_template
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.derived import plain_name
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
@@ -134,15 +132,6 @@ def thinking_of(asked: SharedBody) -> ThinkingAsked:
         switches={"think": None if asked.think is None else asked.think is not False},
         efforts={"think": level},
     )
-
-
-@functools.lru_cache(64)
-def template_of(text: str) -> GoTemplate:
-    """Return a template in Go's language. Raises BadRequest, which names the line."""
-    try:
-        return parse_template(text)
-    except GoTemplateError as problem:
-        raise bad_field("template", f"is no template in Go's language: {problem}") from problem
 
 
 def check_offered(asked: SharedBody) -> None:

@@ -23,7 +23,7 @@ REASONING = "messages.reasoning"
 """What earlier thinking is called where it is left out: a provider takes back only what it signed,
 or none."""
 _NAMES = {"variables": "chat_template_kwargs"}
-_OWN_ALONE = ("ignore_eos", "min_tokens", "variables", "template")
+_OWN_ALONE = ("ignore_eos", "min_tokens", "variables")
 """What only a model of the cluster can do."""
 
 

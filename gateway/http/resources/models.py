@@ -128,8 +128,6 @@ class ModelToDerive(Resource):
             text = f"'{asked.name}' names {meant}, which is a model of its own; choose another name"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
         base = service.catalog.named(asked.source)
-        if asked.template and await self._is_own(asked.template, base):
-            asked = replace(asked, template="")
         source = service.catalog.derived(asked.source)
         adapters = service.catalog.adapters
         adapter = asked.adapter or adapters.meant(asked.source, service.catalog.names(), source)
@@ -145,14 +143,6 @@ class ModelToDerive(Resource):
             resp.content_type = endpoint.streams
             resp.data = b"".join(line + b"\n" for line in endpoint.lines)
 
-    async def _is_own(self, template: str, base: ModelId) -> bool:
-        """Return whether a template is the model's own, as it is shown where the model lies."""
-        card = self.service.catalog.card_here(base)
-        if card is None:
-            return False
-        read = partial(read_model_files, Path(card.path), with_tensors=False)
-        return (await asyncio.to_thread(read)).template.strip() == template.strip()
-
 
 async def _shown(
     service: HttpService, render: Callable[[api_table.ModelListing], bytes], name: str
@@ -164,7 +154,7 @@ async def _shown(
 def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table.ModelListing:
     return replace(
         listing,
-        template=listing.template or files.template,
+        template=files.template,
         license=listing.license or files.license,
         config=files.config,
         tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
@@ -207,7 +197,7 @@ def _listing_of_model(service: HttpService, name: str) -> api_table.ModelListing
     if derived is not None:
         return _derived(listing, derived)
     own = None if card is None else card.defaults
-    return listing if own is None else replace(listing, template=own.template, derived=own)
+    return listing if own is None else replace(listing, derived=own)
 
 
 def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.ModelListing:
@@ -234,7 +224,6 @@ def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.M
         modified_at_s=derived.made_at_s,
         digest=digest,
         max_tokens=derived.max_tokens or base.max_tokens,
-        template=derived.template,
         license=derived.license,
         derived=derived,
     )

@@ -31,14 +31,12 @@ class Marking:
     mark: str = ""
 
 
-def marking_of(
-    messages: Sequence[Message], tools: Sequence[Message], markup: Markup, template: str = ""
-) -> Marking:
+def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> Marking:
     """Return what the template gets. Messages without markup are unchanged. All texts in `tools`
-    come from the request. `template` is the client's own."""
+    come from the request."""
     if not _spell(messages, tools, markup):
         return Marking([dict(item) for item in messages], [dict(item) for item in tools])
-    written = "".join([markup.written, template, *_strings(messages), *_strings(tools)])
+    written = "".join([markup.written, *_strings(messages), *_strings(tools)])
     mark = next(chr(code) for code in _LETTERS if chr(code) not in written)
 
     def broken(text: str, spellings: Spellings) -> str:

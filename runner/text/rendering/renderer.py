@@ -17,7 +17,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -41,7 +41,6 @@ NOT_READY = (
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
 """Share of the time limit that a render has at least, after others were stopped."""
-Language = Literal["jinja", "go"]
 ALARM_S = 1.0
 """CPU time beyond its whole deadline after which a process ends by itself."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
@@ -165,15 +164,13 @@ class Renderer:
             self._end()
         self._sandbox = self._end = None
 
-    def render(
-        self, template: str, variables: Mapping[str, Any], *, language: Language = "jinja"
-    ) -> str:
+    def render(self, template: str, variables: Mapping[str, Any]) -> str:
         """Return the template's text; `variables` are plain data.
 
         Raises TemplateError with the template's words, TemplateStopped if it exceeded a limit,
         RendererNotReady if its process did not start.
         """
-        request = marshal.dumps((language, template, dict(variables)))
+        request = marshal.dumps((template, dict(variables)))
         limits, share = self._limits, self._share
         memory_bytes, text_bytes = limits.memory(len(request)), limits.text(len(request))
         alarm_s = limits.processor_s * share + ALARM_S

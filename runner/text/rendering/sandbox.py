@@ -1,14 +1,13 @@
 """Talks to the runner that started it: renders what comes over its standard input, one at a time.
 
-Run as a script, so that it loads Jinja and nothing of shoal, but for templates in Go's language,
-which are read and run by `bus.wire.go_templates` (decision 0028). Jinja's environment is the one
+Run as a script, so that it loads Jinja and nothing of shoal. Jinja's environment is the one
 in which transformers renders (a test compares the two): Jinja's own sandbox, a few functions more.
 Limits are set for each render and kept by the system, for code in C cannot be interrupted
 otherwise: the address space (a MemoryError; Linux alone has it) and an alarm by processor time,
 which ends the process even where its runner is gone. An idle one ends when its standard input does.
 
 A question is `QUESTION` (length, bytes of memory and of text, seconds), then marshal of
-(language, template, variables). An answer is `ANSWER` (what it is, processor seconds so far,
+(template, variables). An answer is `ANSWER` (what it is, processor seconds so far,
 length), then text in UTF-8, in which a lone surrogate stands as it is.
 """
 
@@ -25,9 +24,9 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from jinja2 import nodes
+from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -125,46 +124,22 @@ def _strftime_now(format: str) -> str:
     return datetime.now().astimezone().strftime(format)
 
 
-class Readable(Protocol):
-    """A template that was read."""
-
-    def render(self, variables: dict[str, Any], /) -> str:
-        """Return its text. May raise anything."""
-        ...
-
-
-class OllamaTemplate:
-    """A template in Go's language, as Ollama's are."""
-
-    def __init__(self, source: str) -> None:
-        # loaded by the first such template: most runners never see one
-        from bus.wire import go_templates
-
-        self._language = go_templates
-        self._read = go_templates.parse_template(source)
-
-    def render(self, variables: dict[str, Any], /) -> str:
-        """Return the prompt of a conversation, or of what is to be filled in."""
-        return self._language.prompt_of(self._read, variables, datetime.now().astimezone().date())
-
-
-def readers() -> dict[str, Callable[[str], Readable]]:
-    """Return what reads the templates of each language, and keeps the last ones."""
-    kept = lru_cache(TEMPLATES_KEPT)
-    return {"jinja": kept(environment().from_string), "go": kept(OllamaTemplate)}
+def reader() -> Callable[[str], Template]:
+    """Return what reads templates, and keeps the last ones."""
+    return lru_cache(TEMPLATES_KEPT)(environment().from_string)
 
 
 def main() -> None:
     """Answer until the runner is gone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    languages = readers()
+    read = reader()
     _send(READY)
-    while _served(languages):
+    while _served(read):
         pass
 
 
-def _served(languages: dict[str, Callable[[str], Readable]]) -> bool:
+def _served(read: Callable[[str], Template]) -> bool:
     """Answer the next question; False when there is none any more."""
     head = _receive(QUESTION.size)
     size, memory_bytes, text_bytes, seconds = QUESTION.unpack(head) if head else (0, 0, 0, 0.0)
@@ -173,18 +148,16 @@ def _served(languages: dict[str, Callable[[str], Readable]]) -> bool:
         return False
     _limit_memory(memory_bytes)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    kind, said = _rendered(languages, asked)
+    kind, said = _rendered(read, asked)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
     _send(*((kind, said) if len(said) <= text_bytes else (TOO_LONG, b"")))
     return True
 
 
-def _rendered(
-    languages: dict[str, Callable[[str], Readable]], asked: bytearray
-) -> tuple[bytes, bytes]:
+def _rendered(read: Callable[[str], Template], asked: bytearray) -> tuple[bytes, bytes]:
     try:
-        language, template, variables = marshal.loads(asked)
-        text = languages[language](template).render(variables)
+        template, variables = marshal.loads(asked)
+        text = read(template).render(variables)
         return TEXT, text.encode("utf-8", "surrogatepass")
     except MemoryError:
         return NO_MEMORY, b""

@@ -12,11 +12,12 @@ from bus.wire.messages.derived import DerivedModel, DerivedTurn
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, Sampling
 from gateway.dialects.anthropic.dialect import AnthropicMessages
 from gateway.dialects.dialect import Dialect
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.responses import OpenAIResponses
-from gateway.requests.derived import completed, in_manner, priority_of
+from gateway.requests.derived import check_templates, completed, in_manner, priority_of
 from tests.gateway.dialects.conftest import Desk
 
 BASE = ModelId("base")
@@ -137,35 +138,26 @@ def test_a_manner_is_a_system_prompt_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "name", ""))
-def test_every_dialects_conversation_has_the_models_template_unless_it_has_its_own(
+def test_every_dialects_conversation_is_refused_by_a_model_with_a_go_template(
     dialect: Dialect, body: dict[str, Any]
 ) -> None:
-    [request] = dialect.parse(json.dumps(body).encode(), Desk().context()).requests
+    requests = dialect.parse(json.dumps(body).encode(), Desk().context()).requests
+    check_templates(requests, MINE, None)
     templated = MINE.model_copy(update={"template": "{{ .Prompt }}"})
-    assert completed(request, BASE, MINE).template is None
-    assert completed(request, BASE, templated).template == "{{ .Prompt }}"
-    behind = request.model_copy(update={"history": (1,)})
-    assert completed(behind, BASE, templated).template == "{{ .Prompt }}"
-    own = request.model_copy(update={"template": "own"})
-    assert completed(own, BASE, templated).template == "own"
+    for name, card, remedy in (
+        (templated, None, "make it again without TEMPLATE"),
+        (MINE, templated, f"`shoal card edit {MINE.name}` and delete it"),
+    ):
+        with pytest.raises(HttpFaultRaised) as refused:
+            check_templates(requests, name, card)
+        fault = refused.value.fault
+        assert (fault.status, fault.field) == (400, "model")
+        assert f"shoal runs no Go templates; {remedy}" in fault.message
 
 
-@pytest.mark.parametrize(
-    ("template", "suffix", "used"),
-    [
-        ("{{ .Prompt }}{{ .Suffix }}", "b", True),
-        ("{{ .Prompt }}", "b", False),
-        ("{{ .Prompt }}{{ .Suffix }}", None, False),
-        ("{{ .Suffix", "b", False),
-    ],
-)
-def test_a_raw_prompt_has_the_models_template_where_both_speak_of_a_suffix(
-    template: str, suffix: str | None, used: bool
-) -> None:
-    body = {"model": "mine", "prompt": "a", "suffix": suffix}
-    [request] = OpenAICompletions().parse(json.dumps(body).encode(), Desk().context()).requests
-    templated = MINE.model_copy(update={"template": template})
-    assert completed(request, BASE, templated).template == (template if used else None)
+def test_a_raw_prompt_needs_no_template() -> None:
+    raw = asked(OpenAICompletions(), {"model": "mine", "prompt": "a"})
+    check_templates([raw], MINE.model_copy(update={"template": "{{ .Prompt }}"}), None)
 
 
 @pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "name", ""))

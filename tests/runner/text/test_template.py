@@ -52,10 +52,6 @@ class Recorder:
             return shown
         return f"{shown}\nassistant\n" + ("<think>\n" if thinking else "")
 
-    def fill(self, template: str, told: Mapping[str, Any]) -> str:
-        self.given = dict(told)
-        return f"{template}: {told['messages'][-1]['content']}\nbehind it"
-
 
 def test_a_conversation_takes_the_shape_that_templates_know() -> None:
     call = ToolCall(call_id="c1", name="f", arguments='{"a": [1]}')

@@ -24,7 +24,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import RowId, SampledToken
-from runner.text.checks import behind
+from runner.text.checks import begun_once, behind
 from runner.text.grammar import open_matcher
 from runner.text.prepared import (
     CallPiece,
@@ -667,3 +667,22 @@ def test_a_template_that_is_stopped_for_one_request_refuses_that_request_alone()
     assert (refused.reason, refused.field) == ("bad_request", "messages")
     assert "chat template was stopped: it took more than" in refused.message
     assert isinstance(text.prepare(request(chat("y")), 100), PreparedRequest)
+
+
+def test_a_go_template_of_an_earlier_gateway_is_refused_by_name() -> None:
+    wanted = request(chat("Hello")).model_copy(update={"template": "{{ .Prompt }}"})
+    refusal = TEXT.prepare(wanted, 4096)
+    assert isinstance(refusal, Refusal) and refusal.field == "template"
+    assert "shoal runs no Go templates" in refusal.message
+
+
+def test_a_model_without_a_template_holds_no_conversation() -> None:
+    refusal = Text(toy_tokenizer(None)).prepare(request(chat("Hello")), 4096)
+    assert isinstance(refusal, Refusal) and "no chat template" in refusal.message
+
+
+def test_one_mark_of_the_beginning_stands_before_a_prompt() -> None:
+    assert begun_once([7, 7, 1], 7) == [7, 1]
+    assert begun_once([7, 1, 7], 7) == [7, 1, 7]
+    assert begun_once([1, 1], 7) == [1, 1]
+    assert begun_once([1, 1], None) == [1, 1]

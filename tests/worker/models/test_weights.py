@@ -248,7 +248,6 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         ("context_tokens = true", "whole number"),
         ("temperature = 9", "temperature: "),
         ("temperature = 'hot'", "temperature is a number"),
-        ("template = '{{ .Nothing'", "in Go's language"),
         ("aliases = ['a b']", "'a b' cannot be the name"),
         ("stop = ['']", "stop has at most"),
         ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
@@ -271,6 +270,10 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     card.write_text("context_tokens = 4096\n")
     assert "not raise" in reasons(weights)["m"]
     card.write_text("context_tokens = 1024\nkeep_alive_s = -1\nsummary = 'a model'\n")
+    assert not reasons(weights)
+    card.write_text("template = '{{ .Prompt }}'\n")  # of an earlier build
+    (found,) = weights.look()
+    assert found.defaults is not None and found.defaults.template == "{{ .Prompt }}"
     assert not reasons(weights)
 
 

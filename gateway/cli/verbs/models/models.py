@@ -244,7 +244,7 @@ def stands_for(one: DerivedModel) -> str:
     unsaid = {"parent": "", "made_at_s": 0.0, "license": ""}
     added = [
         *(["a system prompt"] if one.system else []),
-        *(["a template"] if one.template else []),
+        *(["a Go template, which shoal does not run"] if one.template else []),
         *([f"{len(one.turns)} turns"] if one.turns else []),
         *(f"{name} {value}" for name, value in one.parameters.items()),
     ]

@@ -20,7 +20,7 @@ def create(
         str, typer.Option("--file", "-f", metavar="FILE", help="What it is; -: standard input.")
     ] = "Modelfile",
 ) -> None:
-    """Make a model of another by a Modelfile: its system prompt, parameters, template, messages and
+    """Make a model of another by a Modelfile: its system prompt, parameters, messages and
     adapter. It has no weights of its own, and every node knows it at once and after restarts; what
     was made under the name before is replaced."""
     output = invocation.output

@@ -39,7 +39,6 @@ class CardBody(Closed):
 
     aliases: list[str] | None = None
     system: str | None = None
-    template: str | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -135,11 +134,12 @@ class ModelCardResource(Resource):
         kind = (req.content_type or "").partition(";")[0].strip().casefold()
         try:
             if kind != JSON:
-                read_card(body)
+                _check_template(read_card(body).template)
                 return body.decode()
             limits = Limits(depth=options.body_depth, strict_fields=True)
             fields = bodies.read_object(body, limits)
             check_keys(fields)
+            _check_template(fields.pop("template", None))
             asked, _ = bodies.validate(CardBody, fields, strict=True)
             text = card_text(asked.model_dump(exclude_none=True))
             read_card(text.encode())
@@ -212,6 +212,13 @@ def _check_done(model: ModelId, found: Sequence[CardOnNode]) -> None:
         raise HttpFaultRaised(HttpFault(409, "card_kept", f"the card stays as it is: {text}"))
     text = "; ".join(one.unknown for one in found) or f"no node has {model} any more"
     raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=RETRY_S))
+
+
+def _check_template(template: object) -> None:
+    """Raise BadCard where a card that is written has a template in Go's language."""
+    if template:
+        text = "shoal runs no Go templates; delete `template`, to use the model's own template"
+        raise BadCard(text, "template")
 
 
 def _said(newest: CardOnNode | None) -> dict[str, Any]:

@@ -32,8 +32,9 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
 
 
 def test_every_key_has_a_row_once_it_is_said_and_nearly_all_before() -> None:
-    assert set(KNOWN_KEYS) - FOR_PEOPLE - set(settings()) == {"aliases"}
-    assert set(settings(aliases=["a"])) == set(KNOWN_KEYS) - FOR_PEOPLE
+    assert set(KNOWN_KEYS) - FOR_PEOPLE - set(settings()) == {"aliases", "template"}
+    assert set(settings(aliases=["a"])) == set(KNOWN_KEYS) - FOR_PEOPLE - {"template"}
+    assert settings(template="{{ .Prompt }}")["template"] == ("{{ .Prompt }}", CARD)
 
 
 def test_a_row_tells_the_value_and_whether_the_card_says_it() -> None:
@@ -42,7 +43,6 @@ def test_a_row_tells_the_value_and_whether_the_card_says_it() -> None:
     assert found["system"] == ("Be kind.", CARD) and found["pin"] == (True, CARD)
     assert found["top_p"] == (1.0, "shoal's default") and found["stop"] == (None, "shoal's default")
     assert found["keep_alive_s"][1] == "the node's settings"
-    assert found["template"] == (None, "the model's files")
     assert settings()["pin"] == (False, "shoal's default")
 
 

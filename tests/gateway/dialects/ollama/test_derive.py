@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,27 +55,24 @@ def test_what_is_made_of_a_made_model_has_what_it_does_not_say_itself() -> None:
     assert (other.system, [turn.content for turn in other.turns]) == ("t", ["Hi"])
 
 
-CHATML = "<|im_start|>user \n{{ .Prompt }}<|im_end|>\n{{- if .System }} {{ .System }}{{ end }}\n"
+GO_TEMPLATE = "{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}"
 
 
-def test_a_template_is_kept_until_another_or_the_models_own_is_said() -> None:
-    first = made(template=CHATML)
-    assert (first.template, made().template) == (CHATML, "")
-    assert made(first).template == CHATML
-    assert made(first, template="{{ .Prompt }}").template == "{{ .Prompt }}"
-    asked = parse_create(b'{"model":"n","from":"m","template":"own"}', Limits())
-    own = replace(asked, template="")
-    assert derived_of(own, BASE, first, 7.0).template == ""
+@pytest.mark.parametrize(
+    "said", [{"template": GO_TEMPLATE}, {"modelfile": f'FROM m\nTEMPLATE """{GO_TEMPLATE}"""'}]
+)
+def test_a_template_is_refused_with_what_to_do_instead(said: dict[str, str]) -> None:
+    with pytest.raises(BadRequest, match=r"runs no Go templates.*own chat template") as refused:
+        parse_create(json.dumps({"model": "n", "from": "m", **said}).encode(), Limits())
+    assert refused.value.field == "template"
 
 
-def test_a_made_models_template_is_shown_and_makes_it_again() -> None:
-    first = made(template=CHATML, system="s")
-    listing = ModelListing(id="n", size_bytes=1, modified_at_s=7.0, template=CHATML, derived=first)
+def test_a_model_of_an_earlier_build_makes_models_without_its_template() -> None:
+    first = made(system="s").model_copy(update={"template": GO_TEMPLATE})
+    assert made(first).template == ""
+    listing = ModelListing(id="n", size_bytes=1, modified_at_s=7.0, template="jinja", derived=first)
     shown = json.loads(render_show(listing))
-    assert shown["template"] == CHATML
-    asked = json.dumps({"model": "n", "modelfile": shown["modelfile"]}).encode()
-    again = derived_of(parse_create(asked, Limits()), BASE, None, 7.0)
-    assert again == first
+    assert shown["template"] == "jinja" and "TEMPLATE" not in shown["modelfile"]
 
 
 def test_a_copy_is_what_its_source_is() -> None:
@@ -113,10 +109,6 @@ def test_a_copy_is_what_its_source_is() -> None:
         ({"modelfile": "PARAMETER seed " + "9" * 4000}, "modelfile"),
         ({"parameters": {"num_ctx": {"a": 1}}}, "parameters.num_ctx"),
         ({"parameters": {"seed": [1]}}, "parameters.seed"),
-        ({"template": "{{ .Prompt"}, "template"),
-        ({"template": "{% for m in messages %}{{ m['role'] }}{% endfor %}"}, "template"),
-        ({"template": "x" * 70_000}, "template"),
-        ({"modelfile": 'FROM m\nTEMPLATE """{{ if .System }}"""'}, "template"),
         ({"modelfile": "MESSAGE"}, "modelfile"),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_field_is_honoured(
 def test_every_field_is_sent_by_a_test_above() -> None:
     shared = {name for sent, _, _ in FIELDS for name in sent if name[:2] != "x_"}
     assert set(OllamaChatBody.model_fields) == shared | {"messages", "tools"}
-    ours = {"prompt", "suffix", "system", "template", "raw", "images", "context"}
+    ours = {"prompt", "suffix", "system", "raw", "images", "context"}
     assert set(OllamaGenerateBody.model_fields) == shared | ours
 
 
@@ -260,11 +260,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"template": "x"}, "template"),
     (CHAT, {"prompt": "x"}, "prompt"),
     (CHAT, {"mesages": []}, "mesages"),
-    (GENERATE, {"template": "{{ .Prompt"}, "template"),
-    (GENERATE, {"template": "{{ messages[0] }}"}, "template"),
-    (GENERATE, {"template": 5}, "template"),
-    (GENERATE, {"template": "{{ .Prompt }}", "raw": True}, "template"),
-    (GENERATE, {"template": "{{ .Prompt }}", "suffix": "x"}, "template"),
+    (GENERATE, {"template": "{{ .Prompt }}"}, "template"),
     (GENERATE, {"context": [-1]}, "context[0]"),
     (GENERATE, {"context": [2**31]}, "context[0]"),
     (GENERATE, {"raw": True, "context": [1]}, "context"),
@@ -374,22 +370,10 @@ def test_images_become_data_urls(desk: Any) -> None:
     assert message.parts[1] == ImagePart(url=f"data:image/png;base64,{PNG}")
 
 
-def test_generates_own_template_goes_with_its_request(desk: Any) -> None:
-    own = "<{{ .System }}{{ .Prompt }}>"
-    request = desk.parse(GENERATE, _generate(template=own, system="s")).requests[0]
-    assert request.template == own
-    assert request == desk.parse(GENERATE, _generate(system="s")).requests[0].model_copy(
-        update={"template": own}
-    )
-    around = "{{ .Prompt }}|{{ .Suffix }}"
-    request = desk.parse(GENERATE, _generate(template=around, suffix="b")).requests[0]
-    assert (request.template, request.prompt.kind, request.prompt.suffix) == (around, "text", "b")
-    assert desk.parse(GENERATE, _generate(template=own, prompt="")).requests == ()
-
-
-def test_what_is_wrong_with_a_template_is_said_with_its_line(desk: Any) -> None:
-    refusal = desk.refusal(GENERATE, _generate(template="a\n{{ if .Prompt }}"))
-    assert "line 2: expected {{end}} of this {{if}}" in refusal.message
+def test_a_template_of_a_client_is_refused_with_what_to_do_instead(desk: Any) -> None:
+    refusal = desk.refusal(GENERATE, _generate(template="{{ .Prompt }}"))
+    assert "shoal runs no Go templates; leave the template out" in refusal.message
+    assert "own chat template is used" in refusal.message
 
 
 def test_generate_goes_through_the_template_unless_raw(desk: Any) -> None:

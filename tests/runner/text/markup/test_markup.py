@@ -201,13 +201,6 @@ def test_code_to_be_filled_in_is_text(tmp_path: Path) -> None:
     assert control(found, tokenizer) == dict.fromkeys(FILL_IN, 1)
 
 
-def test_a_clients_own_template_writes_markup_and_its_messages_do_not() -> None:
-    own = "<|im_start|>user\n{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n"
-    found = tokens(PLACES["user"](ATTACK), template=own)
-    assert control(found) == {"<|im_start|>": 2, "<|im_end|>": 1}
-    assert ATTACK in TOKENIZER.decode(found)
-
-
 def test_a_card_may_let_messages_write_special_tokens(tmp_path: Path) -> None:
     tokenizer = ModelTokenizer(save_toy(tmp_path), special_tokens_in_messages=True)
     text = Text(tokenizer)

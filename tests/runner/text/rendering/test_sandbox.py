@@ -129,5 +129,5 @@ def test_a_template_that_is_too_large_to_be_compiled_fails_the_load(
 ) -> None:
     save_toy(tmp_path, template=None)
     (tmp_path / "chat_template.jinja").write_text("x" * size)
-    with pytest.raises(TokenizerError, match="over 1048576 characters"):
+    with pytest.raises(TokenizerError, match="more than 1,048,576 characters"):
         ModelTokenizer(tmp_path)

@@ -184,10 +184,6 @@ class RealTemplate:
         )
         return up_to_mark(text, messages[-1]) if continue_final else text
 
-    def fill(self, template: str, told: Mapping[str, Any]) -> str:
-        """There is no client's template here."""
-        raise AssertionError(template)
-
 
 TOOL = ToolSpec(
     name="look_there",

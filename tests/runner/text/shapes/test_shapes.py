@@ -41,9 +41,6 @@ class Rendering:
         self.renders += 1
         return self._template.render(messages=messages, tools=list(tools) or None, **VARIABLES)
 
-    def fill(self, template: str, told: Mapping[str, Any]) -> str:
-        raise AssertionError("no client's template here")
-
 
 def said(role: str, text: str = "", **fields: Any) -> ChatMessage:
     parts = (TextPart(text=text),) if text else ()
