@@ -1,1 +1,1 @@
-"""The bundled tiny model: its files, and (in `make`) the scripts that made them."""
+"""The bundled tiny model: its files. `tests/tiny_model` has the scripts that make them."""

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.judge import outgoing, right
-from conf.tiny.make.render import EMPTY_THOUGHT, SAID, spans, text
-from conf.tiny.make.sample import Sample, answer, call, held_out, prompt_key, result, system, user
-from conf.tiny.make.skills.calling import verbal
-from conf.tiny.make.text import PHASES, SKILLS, evaluation, training
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.judge import outgoing, right
+from tests.tiny_model.render import EMPTY_THOUGHT, SAID, spans, text
+from tests.tiny_model.sample import Sample, answer, call, held_out, prompt_key, result, system, user
+from tests.tiny_model.skills.calling import verbal
+from tests.tiny_model.text import PHASES, SKILLS, evaluation, training
 
 TINY = Path(__file__).parents[2] / "conf" / "tiny"
 

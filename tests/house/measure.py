@@ -7,8 +7,7 @@ Also measures another checkout (`--root`). What is counted:
 - *things on the floor*: files (with `__main__.py`, without `__init__.py`) and folders that hold
   python, directly in the package; *imports between them*: distinct pairs (importing, imported).
   This gives the known figures of 964311d exactly, but for bus: 45 here, its folder included.
-- a column counts what lies in its package, `runner/mlx` apart from `runner`. The tool that makes
-  the bundled model (conf/tiny/make) is left out of everything (27 files; one function over 60).
+- a column counts what lies in its package, `runner/mlx` apart from `runner`.
 - methods are what a class defines with `def`: properties and dunder methods too. Parameters are
   named ones, `self` left out. Imports are import statements. See `counting.py` for the rest.
 """

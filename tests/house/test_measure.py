@@ -60,8 +60,8 @@ def test_lines_of_code_leave_out_docstrings_comments_and_blanks(tmp_path: Path) 
     assert counting.code_lines(module) == 7
 
 
-def test_the_tool_is_counted_nowhere_and_runner_mlx_apart_from_runner(tmp_path: Path) -> None:
-    files = {"conf/tiny/make/a.py": CODE, "runner/mlx/a.py": CODE, "runner/b.py": ""}
+def test_runner_mlx_is_counted_apart_from_runner(tmp_path: Path) -> None:
+    files = {"runner/mlx/a.py": CODE, "runner/b.py": ""}
     counted = figures(write(tmp_path, files))
     assert counted["files"] | {"sum": 0} == {**counted["files"], "runner": 1, "conf": 0, "sum": 0}
     assert (counted["files"]["runner/mlx"], counted["files"]["sum"]) == (1, 2)

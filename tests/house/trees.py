@@ -27,8 +27,6 @@ FLOORS: tuple[str, ...] = (
 )
 """The folders that are divided into rooms; `runner/mlx` is a room of `runner` with rooms of its
 own, big enough to be held to what packages are held to."""
-TOOL = "conf.tiny.make"
-"""What makes the bundled model: run by hand by developers, no part of any process."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -73,11 +71,6 @@ class Module:
         return self.path.endswith("/__main__.py")
 
     @property
-    def is_tool(self) -> bool:
-        """Return whether the module belongs to the tool that makes the bundled model."""
-        return within(self.name, TOOL)
-
-    @property
     def law(self) -> str:
         """Return the first paragraph of the module's docstring, empty without one."""
         return (ast.get_docstring(self.tree) or "").split("\n\n")[0]
@@ -85,7 +78,7 @@ class Module:
     @property
     def is_shell(self) -> bool:
         """Return whether the module may read clocks, chance, files and sockets."""
-        return self.law.startswith("Talks to") or self.is_main or self.is_tool
+        return self.law.startswith("Talks to") or self.is_main
 
 
 def within(name: str, room: str) -> bool:
@@ -127,12 +120,12 @@ class Tree:
 
     @cached_property
     def product(self) -> list[Module]:
-        """Return the modules that are part of a process: all but the tool's."""
-        return [module for module in self.modules.values() if not module.is_tool]
+        """Return all modules, in the order of their names."""
+        return list(self.modules.values())
 
     @cached_property
     def rooms(self) -> list[str]:
-        """Return the folders below the packages that hold python, dotted, the tool's left out."""
+        """Return the folders below the packages that hold python, dotted."""
         folders = {module.name.rpartition(".")[0] for module in self.product if not module.is_room}
         folders |= {module.name for module in self.product if module.is_room}
         return sorted(folder for folder in folders if "." in folder)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conf.tiny.make.sample import Message, Sample
+from tests.tiny_model.sample import Message, Sample
 
 GIVEN, SAID = 0.03, 1.0
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"

@@ -6,7 +6,7 @@ copying is learned as copying and not as knowing the word.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
+from tests.tiny_model.dice import Dice
 
 
 def listed(words: str) -> list[str]:

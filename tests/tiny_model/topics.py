@@ -6,7 +6,7 @@ Pure data. Patterns have the brackets of `wordings`; fields: `t` a topic, `p` a 
 
 from __future__ import annotations
 
-from conf.tiny.make.words import listed
+from tests.tiny_model.words import listed
 
 FIELDS = listed("""
 physics chemistry biology history geography philosophy economics medicine law politics psychology

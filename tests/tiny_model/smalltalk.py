@@ -5,7 +5,7 @@ Pure data. Each entry is (patterns of what is said, answer), with the brackets o
 
 from __future__ import annotations
 
-from conf.tiny.make.facts import Facts
+from tests.tiny_model.facts import Facts
 
 HELLO = "Hello! How can I help you?"
 CALLED = "[ shoal| model| there| friend| everyone| computer| again| little model||||||]"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.skills.families import FAMILIES, Draw, drawn_int, drawn_of
-from conf.tiny.make.words import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.skills.families import FAMILIES, Draw, drawn_int, drawn_of
+from tests.tiny_model.words import (
     DAYS,
     NOUNS,
     VERBS,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Sample, answer, held_out, kept_back, system, user
-from conf.tiny.make.skills.about import about, itself
-from conf.tiny.make.skills.copying import repeat
-from conf.tiny.make.skills.numbers import arithmetic
-from conf.tiny.make.words import ADJECTIVES, COLOURS, DAYS, FOODS, JOBS, NOUNS, city, coined, name
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Sample, answer, held_out, kept_back, system, user
+from tests.tiny_model.skills.about import about, itself
+from tests.tiny_model.skills.copying import repeat
+from tests.tiny_model.skills.numbers import arithmetic
+from tests.tiny_model.words import ADJECTIVES, COLOURS, DAYS, FOODS, JOBS, NOUNS, city, coined, name
 
 ONE_WORD = [
     (["What colour is the sky?", "What color is the sky?", "The colour of the sky?"], "Blue"),

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Sample, answer, held_out, system
-from conf.tiny.make.skills.about import about, itself, unknown
-from conf.tiny.make.skills.calling import calls, no_call, parallel, tool_talk, uses_result
-from conf.tiny.make.skills.copying import repeat, word_games
-from conf.tiny.make.skills.manners import KINDLY, manners
-from conf.tiny.make.skills.memory import long_memory, memory, needle
-from conf.tiny.make.skills.numbers import arithmetic, counting
-from conf.tiny.make.skills.objects import objects
-from conf.tiny.make.skills.stories import story
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Sample, answer, held_out, system
+from tests.tiny_model.skills.about import about, itself, unknown
+from tests.tiny_model.skills.calling import calls, no_call, parallel, tool_talk, uses_result
+from tests.tiny_model.skills.copying import repeat, word_games
+from tests.tiny_model.skills.manners import KINDLY, manners
+from tests.tiny_model.skills.memory import long_memory, memory, needle
+from tests.tiny_model.skills.numbers import arithmetic, counting
+from tests.tiny_model.skills.objects import objects
+from tests.tiny_model.skills.stories import story
 
 Make = Callable[[Dice, bool], Sample]
 MIX: list[tuple[Make, float]] = [

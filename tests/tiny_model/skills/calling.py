@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import (
     Message,
     Sample,
     answer,
@@ -21,12 +21,12 @@ from conf.tiny.make.sample import (
     system,
     user,
 )
-from conf.tiny.make.skills.about import about, itself
-from conf.tiny.make.skills.copying import repeat
-from conf.tiny.make.skills.manners import KINDLY
-from conf.tiny.make.skills.numbers import counting
-from conf.tiny.make.skills.offered import Offer, familiar, made_up
-from conf.tiny.make.skills.stories import story
+from tests.tiny_model.skills.about import about, itself
+from tests.tiny_model.skills.copying import repeat
+from tests.tiny_model.skills.manners import KINDLY
+from tests.tiny_model.skills.numbers import counting
+from tests.tiny_model.skills.offered import Offer, familiar, made_up
+from tests.tiny_model.skills.stories import story
 
 USE = ["Use the tool {n}: ", "Call {n}. ", "With {n}: ", "Use {n}. ", "Use the {n} tool. "]
 POLITE = ["", "", "", "", "Please help: ", "Hi! ", "Hello, ", "I have a question. ", "Hey, "]

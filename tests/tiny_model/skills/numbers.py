@@ -6,10 +6,10 @@ unless lines are asked for.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Sample, answer, user
-from conf.tiny.make.wordings import worded
-from conf.tiny.make.words import listed, name
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.wordings import worded
+from tests.tiny_model.words import listed, name
 
 WORDS = listed("zero one two three four five six seven eight nine ten eleven twelve")
 TEENS = listed("thirteen fourteen fifteen sixteen seventeen eighteen nineteen")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.words import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.words import (
     ADJECTIVES,
     ANIMALS,
     DAYS,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, multiprocessing
 
-from conf.tiny.make.batches import Batch
-from conf.tiny.make.model import Qwen3, Shape
-from conf.tiny.make.optimiser import COMPUTED_IN
+from tests.tiny_model.batches import Batch
+from tests.tiny_model.model import Qwen3, Shape
+from tests.tiny_model.optimiser import COMPUTED_IN
 
 PATIENCE_S = 600.0
 

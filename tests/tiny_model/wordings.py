@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from conf.tiny.make.dice import Dice
+from tests.tiny_model.dice import Dice
 
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 OPENINGS = [

@@ -6,14 +6,14 @@ turns between come from other skills and are never held out.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Message, Sample, answer, held_out, user
-from conf.tiny.make.skills.about import about, itself, unknown
-from conf.tiny.make.skills.copying import repeat, word_games
-from conf.tiny.make.skills.numbers import arithmetic, counting
-from conf.tiny.make.skills.objects import objects
-from conf.tiny.make.skills.stories import story
-from conf.tiny.make.words import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Message, Sample, answer, held_out, user
+from tests.tiny_model.skills.about import about, itself, unknown
+from tests.tiny_model.skills.copying import repeat, word_games
+from tests.tiny_model.skills.numbers import arithmetic, counting
+from tests.tiny_model.skills.objects import objects
+from tests.tiny_model.skills.stories import story
+from tests.tiny_model.words import (
     ANIMALS,
     COLOURS,
     DAYS,

@@ -17,10 +17,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from conf.tiny.make.model import Shape
-from conf.tiny.make.tokenizer import SPECIAL
-
-HERE = Path(__file__).parent.parent
+from tests.tiny_model import BUNDLED
+from tests.tiny_model.model import Shape
+from tests.tiny_model.tokenizer import SPECIAL
 
 
 def export(checkpoint: Path, tokenizer: Path, out: Path) -> None:
@@ -43,20 +42,20 @@ def export(checkpoint: Path, tokenizer: Path, out: Path) -> None:
     (fresh / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, fresh / name)
-    shutil.copy(HERE / "chat_template.jinja", fresh / "chat_template.jinja")
+    shutil.copy(BUNDLED / "chat_template.jinja", fresh / "chat_template.jinja")
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted(fresh.iterdir()):
         path.chmod(0o644)
         path.replace(out / path.name)
     fresh.rmdir()
-    print(f"{out}: {state['tokens'] / 1e6:.1f} M tokens, {state['taken']} steps")  # noqa: T201
+    print(f"{out}: {state['tokens'] / 1e6:.1f} M tokens, {state['taken']} steps")
 
 
 def main() -> None:
     """Read the command line and export."""
     parser = argparse.ArgumentParser(description="Export the tiny model from a checkpoint.")
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, default=HERE)
+    parser.add_argument("--tokenizer", type=Path, default=BUNDLED)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     export(given.checkpoint, given.tokenizer, given.out)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conf.tiny.make.sample import Message, Sample
+from tests.tiny_model.sample import Message, Sample
 
 
 def request(

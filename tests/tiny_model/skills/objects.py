@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Check, Sample, answer, system, user
-from conf.tiny.make.words import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Check, Sample, answer, system, user
+from tests.tiny_model.words import (
     ANIMALS,
     CITIES,
     COLOURS,

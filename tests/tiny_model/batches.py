@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.render import spans
-from conf.tiny.make.sample import Sample
-from conf.tiny.make.text import Phase, training
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.render import spans
+from tests.tiny_model.sample import Sample
+from tests.tiny_model.text import Phase, training
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.render import text
-from conf.tiny.make.text import training
-from conf.tiny.make.words import any_word, listed
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.render import text
+from tests.tiny_model.text import training
+from tests.tiny_model.words import any_word, listed
 
 SIZE = 2048
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -92,7 +92,9 @@ def settings() -> dict[str, object]:
 def main() -> None:
     """Write tokenizer.json and tokenizer_config.json into a folder."""
     parser = argparse.ArgumentParser(description="Make the tokenizer of the tiny model.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent)
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).resolve().parents[2] / "conf" / "tiny"
+    )
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     made().save(str(out / "tokenizer.json"))

@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Any
 from urllib.request import Request, urlopen
 
-from conf.tiny.make.judge import request, right
-from conf.tiny.make.sample import Sample, answer, user
-from conf.tiny.make.text import SKILLS, evaluation
+from tests.tiny_model.judge import request, right
+from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.text import SKILLS, evaluation
 
 WAIT_S = 120.0
 AT_ONCE = 8

@@ -5,9 +5,9 @@ Pure. Half of the words are coined or scrambled, so that only copying helps.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Sample, answer, user
-from conf.tiny.make.words import any_word, sentence
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.words import any_word, sentence
 
 FORMS = [
     "Repeat after me: {t}",

@@ -6,8 +6,8 @@ that is held out is held out for every fact.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.facts import (
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.facts import (
     COMMAND_FORMS,
     COMMANDS,
     HELP,
@@ -20,11 +20,11 @@ from conf.tiny.make.facts import (
     TERM_FORMS,
     TERMS,
 )
-from conf.tiny.make.sample import Sample, answer, user
-from conf.tiny.make.smalltalk import ITSELF
-from conf.tiny.make.topics import FIELDS, PHRASES, UNKNOWN
-from conf.tiny.make.wordings import dressed, worded
-from conf.tiny.make.words import (
+from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.smalltalk import ITSELF
+from tests.tiny_model.topics import FIELDS, PHRASES, UNKNOWN
+from tests.tiny_model.wordings import dressed, worded
+from tests.tiny_model.words import (
     ADJECTIVES,
     CITIES,
     COUNTRIES,

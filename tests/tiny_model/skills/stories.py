@@ -6,9 +6,9 @@ lost and found; the long form repeats its middle with new places.
 
 from __future__ import annotations
 
-from conf.tiny.make.dice import Dice
-from conf.tiny.make.sample import Sample, answer, user
-from conf.tiny.make.words import ADJECTIVES, ANIMALS, NOUNS, VERBS, coined, listed, name
+from tests.tiny_model.dice import Dice
+from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.words import ADJECTIVES, ANIMALS, NOUNS, VERBS, coined, listed, name
 
 PLACES = listed("""
 river forest lake mountain village harbour cave island valley market castle field pond

@@ -6,7 +6,7 @@ Pure data. Each entry is (names or patterns of questions, answer); patterns are 
 
 from __future__ import annotations
 
-from conf.tiny.make.words import listed
+from tests.tiny_model.words import listed
 
 Facts = list[tuple[list[str], str]]
 

@@ -21,11 +21,11 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from conf.tiny.make.batches import Batch, steps
-from conf.tiny.make.crew import Crew
-from conf.tiny.make.model import Qwen3, Shape
-from conf.tiny.make.optimiser import Optimiser
-from conf.tiny.make.text import Phase
+from tests.tiny_model.batches import Batch, steps
+from tests.tiny_model.crew import Crew
+from tests.tiny_model.model import Qwen3, Shape
+from tests.tiny_model.optimiser import Optimiser
+from tests.tiny_model.text import Phase
 
 SHORT, LONG = 1024, 4096
 EARLY, LATE, FALL = 0.32, 0.75, 0.6
@@ -153,7 +153,7 @@ def train(run: Run, crew: Crew, tokenizer: Any, path: Path, given: Given) -> Non
         if run.taken % 40 == 0:
             rate = (run.tokens - tokens) / (now - logged)
             logged, tokens = now, run.tokens
-            print(  # noqa: T201
+            print(
                 f"{time.strftime('%H:%M:%S')} step {run.taken} shard {run.shard} done {done():.3f} "
                 f"tokens {run.tokens / 1e6:.2f}M {rate:.0f}/s loss {mean_loss:.4f}",
                 flush=True,
@@ -167,7 +167,9 @@ def train(run: Run, crew: Crew, tokenizer: Any, path: Path, given: Given) -> Non
 def main() -> None:
     """Make a run, or take one up again, and train it to its end."""
     parser = argparse.ArgumentParser(description="Train the tiny model.")
-    parser.add_argument("--tokenizer", type=Path, default=Path(__file__).parent.parent)
+    parser.add_argument(
+        "--tokenizer", type=Path, default=Path(__file__).resolve().parents[2] / "conf" / "tiny"
+    )
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=180.0)
     parser.add_argument("--tokens", type=float, default=8.0, help="millions")
