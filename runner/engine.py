@@ -310,7 +310,7 @@ class EmbedderFacts(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Return the maximum tokens of an input, including those that the tokenizer adds."""
+        """Return the maximum tokens of an input, including the special tokens."""
         ...
 
 

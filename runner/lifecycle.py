@@ -88,9 +88,9 @@ def batch_deadline_s(expected_s: float) -> float:
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
-    """Return the time limit of the engine's current work, in seconds: 8 times the expected time,
-    between 5 s and 10 s, or twice the expected time if that is more (a device may be slow); 60 s
-    for the first step and while costs are learned."""
+    """Return the time limit of the engine's current work, in seconds. It is 8 times the expected
+    time, between 5 s and 10 s, or twice the expected time if that is more (a device may be slow).
+    It is 60 s for the first step and while costs are learned."""
     if steps_done == 0:
         return FIRST_STEP_DEADLINE_S
     patience_s = min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)

@@ -215,8 +215,8 @@ class RunnerService:
                 self.leave(lifecycle.STOPPED, "model_unavailable", why)
 
     def _tell_rest(self, role: Role, now: float) -> None:
-        """Report soon after the last request ended, so that those who need the memory do not wait
-        for the next reading."""
+        """Report soon after the last request ended, so that a waiting load can
+        use the memory before the next reading."""
         if role.open_requests:
             self._busy_at = now
         elif self._busy_at is not None and now - self._busy_at >= RESTS_S:

@@ -104,7 +104,7 @@ def _fill(
     batch: Batch, requests: Iterable[OpenEmbedding], budget_tokens: int, most: int, now: float
 ) -> None:
     """Add inputs one by one until no more fit. The requester with the fewest inputs in the batch
-    goes first, then the one that came first."""
+    goes first, then the earliest."""
     shares, asking = Shares(), dict[Sharer, deque[OpenEmbedding]]()
     for request in requests:
         asking.setdefault(request.sharer, deque()).append(request)

@@ -55,7 +55,6 @@ class EmbeddingLoop:
     # --- the main thread -------------------------------------------------------------------
 
     def give(self, batch: Batch) -> None:
-        """Queue a batch."""
         self._batches.put(batch)
 
     def stop(self) -> None:

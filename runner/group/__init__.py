@@ -1,1 +1,1 @@
-"""What the ranks of a group send each other beside the ring: plans, proofs, beats."""
+"""Messages between the ranks of a group beside the ring: plans, proofs, beats."""

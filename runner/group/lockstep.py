@@ -43,8 +43,8 @@ def digested(digest: int, row: RowId, token: int) -> int:
 class SharedPlan:
     """A plan as sent to a follower.
 
-    `covers` is the last step that `plan.digest` covers. `barred` rows take no part: those that
-    failed in the step before, and those of `plan.admit` that the lead refused.
+    `covers` is the last step that `plan.digest` covers. `barred` rows take no part: they failed in
+    the step before, or the lead refused their admission.
     """
 
     plan: StepPlan
@@ -98,7 +98,7 @@ class Lockstep:
 
 
 class RankFacts(ArrayFrame, tag="facts", frozen=True):
-    """What one rank found when it had loaded its part.
+    """The facts of one rank's part after loading.
 
     `config` is the SHA-256 of its config.json, `precision` its compute dtype. `groups`: chunks of
     several rows can be one batch. `slabs`: all of its layers keep ordinary KV. `adapters` maps its
@@ -126,8 +126,8 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
 
 class Agreement(ArrayFrame, tag="agreed", frozen=True):
-    """What all ranks agree on. Bytes are those of the tightest rank. `adapters` are those on every
-    rank; left out if empty."""
+    """The common settings of all ranks. Bytes are those of the tightest rank. `adapters` are those
+    on every rank; left out if empty."""
 
     weights_bytes: int
     memory_limit_bytes: int

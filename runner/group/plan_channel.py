@@ -2,10 +2,9 @@
 
 Both ends belong to the main thread; `agree` and `tell` are called from the engine's thread and only
 hand over. First every follower says hello with its proof. When all are here the lead tells every
-rank to form the ring, so no rank waits inside `init` for a missing one, and a missing rank is known
-by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A
-rank that leaves says so; otherwise a lost connection or silence shows it. A generation keeps its
-keys.
+rank to form the ring. So no rank waits inside `init` for a missing one, and errors name a missing
+rank. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank
+that leaves says so; otherwise a lost connection or silence shows it. A generation keeps its keys.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ RING_LOOK_S = 1.0
 
 
 class PlanListener(Protocol):
-    """What a channel calls in its rank, in the main thread."""
+    """The rank's side of a channel; called in the main thread."""
 
     def form(self) -> None:
         """Join the ring: all ranks are here. Called once; answered by `PlanChannel.formed`."""

@@ -1,8 +1,9 @@
 """The frames between ranks of a group, beside the ring: `[tag, *fields]` arrays.
 
-Pure. Followers talk to the lead over its plan socket and it answers; tensors never pass here. Of a
-`RowSpec` a follower needs only the tokens, whether they are scored, the adapter, and the request id
-if it is traced: sampling and grammar are the lead's. An invalid frame raises `BadMessage`.
+Pure. Followers talk to the lead over its plan socket and it answers; tensors never pass here. A
+follower needs only parts of a `RowSpec`: the tokens, whether they are scored, the adapter, and the
+request id if it is traced. Sampling and grammar are the lead's. An invalid frame raises
+`BadMessage`.
 """
 
 from __future__ import annotations
@@ -124,7 +125,6 @@ _read_to_lead = reader(ToLead, "a lead")
 
 
 def pack_rank(message: ToRank | ToLead) -> bytes:
-    """Pack one frame."""
     if isinstance(message, SharedPlan):
         return _pack(_framed(message))
     if isinstance(message, RankFacts | Agreement) and not message.adapters:
@@ -164,8 +164,8 @@ def _framed(shared: SharedPlan) -> PlanFrame:
 
 
 def _admitted(spec: engine.RowSpec) -> AdmittedRow:
-    """Return the row for the wire, without trailing defaults, so that the bytes are those that
-    earlier builds read."""
+    """Return the row for the wire, without trailing defaults, so that earlier builds can read the
+    bytes."""
     plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
     scored = spec.prompt_logprobs is not None
     if spec.traced:

@@ -3,7 +3,7 @@
 """Talks to MLX: the rows of one decode batch and their slots.
 
 An engine has one microbatch. A pipeline has one per stage, so that a stage computes one while the
-next stage computes another: GPipe's micro-batches without its flushes, because a microbatch's next
+next stage computes another: GPipe's micro-batches. It needs no flushes, because a microbatch's next
 step waits only for its own tokens. The plans alone decide which microbatch a row joins, so it is
 the same on every rank.
 """
@@ -29,8 +29,8 @@ nothing."""
 
 
 def microbatch_for(lengths: Sequence[int]) -> int:
-    """Return the index of the microbatch for a new row, given the row counts of all: the shortest
-    open one, or the next if all are full; ties go to the first."""
+    """Return the index of the microbatch for a new row, given the row counts of all. It is the
+    shortest open one, or the next if all are full; ties go to the first."""
     opened = max((at for at, length in enumerate(lengths) if length), default=0)
     if opened + 1 < len(lengths) and all(rows >= FULL_ROWS for rows in lengths[: opened + 1]):
         opened += 1

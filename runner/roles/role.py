@@ -74,12 +74,10 @@ class Factories:
 
 
 class RoleHost(Protocol):
-    """What the shell offers its role. Called from the main thread."""
+    """The shell's side, for its role. Called from the main thread."""
 
     @property
-    def phase(self) -> Phase:
-        """Return the phase of the runner."""
-        ...
+    def phase(self) -> Phase: ...
 
     def signal(self, signal: lifecycle.Signal) -> None:
         """Report a signal; `runner.lifecycle.NEXT` says how the phase changes."""

@@ -3,7 +3,7 @@
 Pure. `PrefillAccount` turns one setting, the prefill share s, into chunks. While rows decode,
 prefill earns s / (1 - s) seconds per second of decoding, and a chunk runs when it is paid for. So
 ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, at any chunk size. A single
-chunk is bounded too, so that the tail of the ITL follows its mean: a mixed step stays under
+chunk is bounded too, so that the tail of the ITL follows its mean. A mixed step stays under
 `EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s) where smaller chunks would waste
 too much of prefill's time.
 

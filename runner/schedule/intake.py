@@ -1,9 +1,9 @@
 """Decide which requests are refused on arrival, and when they should retry.
 
-Pure: time arrives as `now`. A request that can never fit is refused. So is one that finds the queue
-full, unless other requesters exceed their share, or a waiting request with a worse standing can be
-displaced. The retry time follows from what the running rows have left, at the measured cost of a
-step. Standing improves while a request waits, here or elsewhere. A request that waited
+Pure: time arrives as `now`. A request that can never fit is refused. A request that finds the queue
+full is refused too, unless other requesters exceed their share, or it displaces a waiting request
+with a worse standing. The retry time follows from what the running rows have left, at the measured
+cost of a step. Standing improves while a request waits, here or elsewhere. A request that waited
 `promote_after_s` in total is never displaced.
 """
 
@@ -172,9 +172,9 @@ class Intake:
     def _has_share(
         self, sharer: Sharer, queue: Sequence[RequestId], preparing: Sequence[Sharer]
     ) -> bool:
-        """Return whether a full queue still accepts a request: another requester has at least two
-        rows more here, and requests of the same API key wait in at most twice the available places.
-        """
+        """Return whether a full queue still accepts a request. Another requester must have at least
+        two rows more here, and requests of the same API key may wait in at most twice the available
+        places."""
         table = self._table
         key = sharer[:1]
         waiting = itertools.chain(

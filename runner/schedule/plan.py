@@ -1,11 +1,17 @@
 """Decide the next step of the engine from the rows.
 
-Pure. Order of decisions: (1) if measured memory is short, evict kept prefixes, or else end the
-youngest row of the lowest class; (2) release ended rows; (3) reserve memory for running rows, and
-preempt if KV is short: the lowest, youngest row of the requester with most rows; (4) admit waiting
-rows by fewest rows of the requester, then rank, then age; none is overtaken for memory; (5) preempt
-rows for requesters with fewer rows that have waited; (6) decode every row that can; (7) fill
-prefill's share; (8) keep finished prompts.
+Pure. Order of decisions:
+- If measured memory is short, evict kept prefixes, or else end the youngest row of the lowest
+class.
+- Release ended rows.
+- Reserve memory for running rows. If KV is short, preempt the lowest, youngest row of the requester
+with most rows.
+- Admit waiting rows by fewest rows of the requester, then rank, then age. None is overtaken for
+memory.
+- Preempt rows for requesters with fewer rows that have waited.
+- Decode every row that can.
+- Fill prefill's share.
+- Keep finished prompts.
 
 Sources: iteration-level batching is Orca's, mixing chunks and decodes Sarathi-Serve's, preemption
 by recomputation vLLM's.
@@ -120,7 +126,7 @@ def _grow(table: RowTable, draft: Draft) -> None:
 
 
 def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
-    """Preempt a row that cannot grow beside others; fail one that cannot even grow alone."""
+    """Preempt a row that cannot grow beside others; fail it if it cannot even grow alone."""
     needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
     if needed_bytes <= table.kv_bytes:
         _preempt(table, draft, row)

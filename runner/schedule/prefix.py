@@ -5,7 +5,7 @@ Pure: works on tokens and bytes, never on KV. Prompts are cut into blocks with c
 a kept prefix serves every prompt that shares its first blocks, and a prefix of another kept one is
 not kept twice. If they cannot, a kept prefix serves only prompts that begin with all of it. At
 least one token of a prompt is always left to compute. A prefix that a live row started from is
-*held* and evicted last; the others are evicted least recently used first (SGLang's rule for leaves;
+*held* and evicted last. The others are evicted least recently used first (SGLang's rule for leaves;
 here every kept prefix is a leaf).
 """
 
@@ -181,9 +181,9 @@ class PrefixIndex:
     ) -> PrefixKept | None:
         """Decide to keep the first `length` tokens; return None if that is not worth it.
 
-        Not worth it: shorter than a block, less than one new block more than a kept entry, or
-        larger than the room (`limit_bytes`, or `room_bytes` if KV leaves less) after evictions. The
-        same step reads the entries in `hit_now`; they stay.
+        It is not worth it if it is shorter than a block, less than one new block longer than a kept
+        entry, or larger than the room (`limit_bytes`, or `room_bytes` if KV leaves less) after
+        evictions. The same step reads the entries in `hit_now`; they stay.
         """
         size_bytes = length * self.bytes_per_token + self.bytes_fixed
         room_bytes = min(room_bytes, self.limit_bytes)

@@ -42,7 +42,7 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What a row cost, for usage. Seconds are wall-clock; waits are those before its first
+    """The cost of a row, for usage. Seconds are wall-clock; waits are those before its first
     admission."""
 
     prompt_tokens: int
@@ -278,7 +278,6 @@ class Row:
         return new
 
     def cost(self, now: float) -> RowCost:
-        """Return the row's cost up to `now`."""
         admitted_at = now if self.admitted_at is None else self.admitted_at
         first_token_at = now if self.first_token_at is None else self.first_token_at
         return RowCost(

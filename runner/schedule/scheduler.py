@@ -55,7 +55,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """What readings report about the scheduler."""
+    """The scheduler's state in readings."""
 
     running: int = 0
     waiting_requests: int = 0

@@ -29,8 +29,9 @@ class ScheduleSettings:
 
     `kv_bytes` None: the engine's memory limit less the weights, less a tenth. `promote_after_s`: a
     row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
-    long is preempted for one that waited as long, if its requester holds too many; checked every
-    `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends it.
+    long may be preempted for a row that waited as long, if its requester has too many; checked
+    every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
+    it.
     """
 
     max_rows: int = 32

@@ -1,7 +1,7 @@
 """Requests handed back to their gateway, and requests resumed from another runner.
 
-Pure. Each token of a resumed request is what it would have been at the first runner: the prompt is
-the one read there, and sampling depends on seed and position alone.
+Pure. Each token of a resumed request is what it would have been at the first runner. The prompt is
+the same, and sampling depends on seed and position alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of one open request: text, credit, entry numbers.
 
 Pure: time arrives as `now`. Row events go in; numbered entries and orders to the scheduler come
-out. Promises: entries are numbered without gaps in the order they are sent; a delta is never sent
-without credit, and a choice's end never before its deltas; exactly one terminal comes last. A
+out. Promises: entries are numbered without gaps in the order they are sent. A delta is never sent
+without credit, and a choice's end never before its deltas. Exactly one terminal comes last. A
 choice with unsent text and no credit has its row paused; `stalled_s` says for how long.
 """
 

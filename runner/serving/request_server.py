@@ -171,8 +171,8 @@ class RequestServer:
         return None
 
     def _give_back(self, request_id: RequestId, *, begun: bool) -> None:
-        """Hand a request back to its gateway. One that has begun goes with its output, if another
-        runner can resume it."""
+        """Hand a request back to its gateway. If it has begun, its output goes with it, provided
+        that another runner can resume it."""
         pending, request = self._pending.pop(request_id, None), self._open.get(request_id)
         if pending is not None:
             self._link.send(pending.peer, Displaced(request_id))

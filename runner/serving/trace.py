@@ -33,7 +33,6 @@ class SpanSeries:
         self._per = 1
 
     def add(self, span: TraceSpan) -> None:
-        """Add the span of one step."""
         spans = self.spans
         if spans and spans[-1].steps + span.steps <= self._per:
             spans[-1] = _joined(spans[-1], span)
@@ -124,7 +123,6 @@ class RequestTrace:
                 return
 
     def told(self, now: float) -> Traced:
-        """Return the trace up to now."""
         now_s = now - self._received_at
         spans = [span for choice in self._choices for span in choice.told(now_s)]
         return Traced(

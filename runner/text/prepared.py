@@ -211,8 +211,8 @@ class TextWorks(Protocol):
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:
-    """Return the seed of one choice: the request's own for the first, distinct ones after it (the
-    64-bit golden ratio as stride), so that choice 0 of n equals a request with n = 1."""
+    """Return the seed of one choice. The first has the request's own, so that choice 0 of n equals
+    a request with n = 1. The others have distinct ones (the 64-bit golden ratio as stride)."""
     if seed is None:
         return None
     return (seed + choice * 0x9E3779B97F4A7C15) % 2**64

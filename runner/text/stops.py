@@ -1,9 +1,9 @@
 """Find strings in text that arrives in pieces, holding back as little as possible.
 
-Pure. A match is the string that is *complete* first; of those that end at the same character, the
-longest. So matches do not depend on how the text was split. Text is held exactly while it is the
-beginning of a sought string. The method is Aho-Corasick: one pass, constant work per character
-whatever the number and length of the strings.
+Pure. A match is the string that is *complete* first. If several end at the same character, it is
+the longest. So matches do not depend on how the text was split. Text is held exactly while it is
+the beginning of a sought string. The method is Aho-Corasick: one pass, constant work per character
+for any number and length of strings.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class Scan:
 
     @property
     def held(self) -> str:
-        """Return the held text."""
         return self._automaton.held(self._state)
 
     def feed(self, text: str) -> tuple[str, str | None, str]:

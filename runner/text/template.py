@@ -1,7 +1,7 @@
 """Render a conversation into a prompt, with the model's own chat template.
 
 Pure, except the template, which belongs to the model. It gets messages in the shape that it shows
-completely (`runner.text.shapes`), and its result is checked: if it does not show a part, the
+completely (`runner.text.shapes`), and its result is checked. If it does not show a part, the
 request is refused, naming the part. If a template raises, the refusal quotes its words. Markup
 spelled in messages is text (`runner.text.markup`). To continue a turn, `marked` and `up_to_mark` do
 what transformers does.

@@ -79,7 +79,7 @@ class ModelTokenizer:
         self._opened = open_tokenizer(path, _told(parsers), list(dict.fromkeys(ends)))
         self._backend: Any = self._opened.backend
         self.facts: dict[str, str] = {}
-        """What was found out of the files, in words, by what it is about."""
+        """Facts found in the model's files, in words, by subject."""
         if _mend_decoder(self._backend):
             self.facts["decoder"] = "byte-level, though the files declare none or another"
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
@@ -108,7 +108,7 @@ class ModelTokenizer:
         )
         self.efforts = effort_levels("\n".join(templates))
         self.markup = Markup()
-        """What is text where messages spell it."""
+        """Markup that is text if messages spell it."""
         if special_tokens_in_messages:
             self.facts["special tokens"] = "the card allows markup in messages to become tokens"
         else:

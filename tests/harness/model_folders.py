@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "gguf": (only(**{"a.Q4_K_M.gguf": b"GGUF"}), "mlx_lm.convert"),
     "gguf-config": (files(**{"model.safetensors": None, "a.gguf": b"GGUF"}), "mlx_lm.convert"),
     "no-config": (files(**{"config.json": None}), "without a config.json"),
-    "broken-config": (files(**{"config.json": "{"}), "config.json is broken"),
+    "broken-config": (files(**{"config.json": "{"}), "config.json is invalid"),
     "listed-config": (files(**{"config.json": "[]"}), "not a JSON object"),
     "other-config": (files(**{"config.json": '{"model_type": "qwen3"}'}), f"has no {LAYERS}"),
     "odd-config": (files(**{"config.json": config(vocab_size="many")}), "config.json"),

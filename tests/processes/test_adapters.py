@@ -155,7 +155,7 @@ def test_one_that_comes_while_the_model_is_loaded_is_refused_until_it_is_loaded_
         lambda answer: answer.status_code != 404,
         "each process of the gateway knows it",
     )
-    assert answer.status_code == 400 and "load it anew" in answer.text
+    assert answer.status_code == 400 and "reload it" in answer.text
     assert node.shoal("stop", "parrot").returncode == 0
     said = answered(
         lambda: node.chat(PROMPT, model="parrot:late", max_tokens=32),

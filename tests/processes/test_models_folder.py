@@ -130,7 +130,7 @@ def test_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str)
         assert KINDS[kind][1] in said
         return
     assert answer.status_code == 404, answer.text
-    assert KINDS[kind][1] in said and "is not listed as a model" in said
+    assert KINDS[kind][1] in said and "is not taken for a model" in said
 
 
 def test_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:

@@ -2,7 +2,7 @@
 
 The worker calls `tick`. For each model another node is first asked to keep its copy (`grants`).
 Then the folder is moved aside and checked again, as in `shoal rm`; if the model is in use by then,
-it is moved back. What is stored here is published.
+it is moved back. The contents of the store are published.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Evictions:
         self._grants = self._keeping.grants
         self._going: _Going | None = None
         self._gone: dict[str, ModelCard | PartialModel] = {}
-        """What was deleted, by folder, until a look at the disk finds it gone, or come anew."""
+        """Deleted models by folder, until a scan of the disk finds them gone or new."""
         self._look_at = self._published_at = now - PUBLISH_S
         self._published: StorageReading | None = None
         self._told = Told(node, settings.limit_bytes, settings.keeps_all)
@@ -107,7 +107,7 @@ class Evictions:
         return None if card is None or self._gone.get(card.path) == card else card
 
     def _holdings(self) -> tuple[Holding, ...]:
-        """Return what is stored here and why it stays, without what was just deleted."""
+        """Return the stored models and why each stays, without the models just deleted."""
         here = self._lying_here()
         self._gone = {
             path: stored for path, stored in self._gone.items() if here.get(path) == stored
@@ -245,7 +245,7 @@ class Evictions:
         if limit_bytes == 0:
             return f"{current.cause}, and store_bytes is 0"
         text = f"{current.cause}, and the fetched models exceed store_bytes ({limit_bytes})"
-        return f"{text}; this model was used least recently of those that may be deleted"
+        return f"{text}; this deletable model was used least recently"
 
     def _keep(self, going: _Going, why: str) -> None:
         """Keep the model in this round."""

@@ -2,14 +2,15 @@
 
 Pure: time arrives as `now`. A node that wants to delete its copy asks the other holders one by one.
 It deletes after the first grant, within `window_s` of asking. A node grants only while it has a
-complete copy and does not want to delete it itself; if two nodes ask each other, the one with the
-smaller id gives up and grants.
+complete copy and does not want to delete it itself. If two nodes ask each other, the smaller id
+gives up and grants.
 
 So the last copy is never deleted. For the last deletion on each node, consider the moment of its
-grant. The granting node then had a copy and no wish, so its own wish and grant came later. From
-node to node these moments increase, so no node occurs twice, and one of them has deleted nothing.
-Lost, late, repeated or reordered messages do not matter, nor does a restart, because then the node
-has no wish. The window limits the age of a grant by a node that is shut down meanwhile.
+grant. The granting node then had a copy and no request of its own, so its own request and grant
+came later. From node to node these moments increase, so no node occurs twice, and one of them has
+deleted nothing. Lost, late, repeated or reordered messages do not matter, nor does a restart,
+because then the node has no request. The window limits the age of a grant by a node that is shut
+down meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The models in a node's store, and for each why it stays or that it may be deleted.
 
 Pure. A model may be deleted if shoal fetched it, nothing uses it, another node has all of it, and
-it can be fetched again: from a node that offers it or, if it was pulled, from the hub.
+it can be fetched again. It can be fetched from a node that offers it or, if it was pulled, from the
+hub.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def _stays(model: ModelId, keepers: Collection[NodeId], around: Surroundings) ->
 
 
 def keepers_of(model: ModelId, digest: str, around: Surroundings) -> Iterator[NodeId]:
-    """Yield the nodes with a complete copy of the same content: first those that keep everything,
-    then those that did not fetch it, then the others, by node id."""
+    """Yield the nodes with a complete copy of the same content: first nodes that keep everything,
+    then nodes that did not fetch it, then the others, by node id."""
     keepers: list[tuple[bool, bool, NodeId]] = []
     for node, card in around.others.items():
         copy = next((card_there for card_there in card.models if card_there.model == model), None)

@@ -42,8 +42,8 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What this node knows otherwise: the models on its disk and when they were `used`; other
-    nodes' cards (`downloads`); its slots; and the models being verified (`verifying`)."""
+    """The node's other knowledge: the models on its disk and when they were `used`; other nodes'
+    cards (`downloads`); its slots; and the models being verified (`verifying`)."""
 
     here: LocalModels
     used: Mapping[ModelId, int]
@@ -102,7 +102,6 @@ class Knowledge:
         return bool(gone - seated)
 
     def around(self) -> Surroundings:
-        """Return the current surroundings."""
         state, near, now = self._client.state, self._near, self._client.reactor.now()
         return Surroundings(
             models=str(self._settings.models),

@@ -48,7 +48,6 @@ class Purge:
 
     @property
     def state(self) -> PurgeState:
-        """Return its progress."""
         return PurgeState(
             phase=self.phase,
             note=self.note,
@@ -74,7 +73,6 @@ class StoreRounds:
 
     @property
     def purge(self) -> Purge | None:
-        """Return the running purge."""
         return next((purge for purge in self.purges if purge.ended_at is None), None)
 
     @property

@@ -36,7 +36,6 @@ class KeepAwake:
 
     @property
     def is_held(self) -> bool:
-        """Return whether the assertion is held."""
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:

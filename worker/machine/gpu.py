@@ -83,8 +83,8 @@ def memory_in(output: str) -> int:
 @functools.cache
 def working_set_bytes() -> int:
     """Return how much memory macOS lets its GPU wire down: the operator's limit
-    (`iogpu.wired_limit_mb`) if set, else Metal's recommendation, asked in a process of its own; 0
-    without Metal, or if both are unknown."""
+    (`iogpu.wired_limit_mb`) if set, else Metal's recommendation, from a process of its own. Return
+    0 without Metal, or if both are unknown."""
     if not has_metal():
         return 0
     output = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")

@@ -92,9 +92,9 @@ def chip_in(cpuinfo: str) -> str:
 
 
 def machine() -> str:
-    """Return one name for all nodes of a machine: on a Mac a digest of its id, because its network
-    addresses change with docks and private Wi-Fi; elsewhere its lowest hardware address; "" without
-    one."""
+    """Return one name for all nodes of a machine. On a Mac it is a digest of its id, because its
+    network addresses change with docks and private Wi-Fi. Elsewhere it is the lowest hardware
+    address; "" without one."""
     return (mac_id() if sys.platform == "darwin" else "") or lowest_address()
 
 

@@ -57,7 +57,7 @@ class RankAddresses:
     def hosts_for(
         self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> tuple[str, ...]:
-        """Return an address for each of the others, without repetition; for those that were
+        """Return an address for each of the others, without repetition; skips nodes that were not
         seen."""
         hosts = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in hosts if host is not None))

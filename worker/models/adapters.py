@@ -1,4 +1,4 @@
-"""Talks to the disk: the adapters in a model's folder, and those that cannot be applied.
+"""Talks to the disk: the adapters in a model's folder, and why some cannot be applied.
 
 An adapter is a folder in the model's `adapters/`, as mlx-lm's trainer or PEFT writes it. Requests
 name it after the model: `MODEL:NAME`. Its files are read by the runner's rules; only the beginning

@@ -2,8 +2,8 @@
 
 Pure. Layer i is everything under `layers.i.` (or `h.i.`, `blocks.i.`) of the language part.
 Embeddings belong to the first layers; the output projection belongs to the last, and is the
-embedding again if the files have no projection. What belongs to no layer (final norm, a vision
-tower, layers for multi-token prediction) counts with the head.
+embedding again if the files have no projection. Tensors of no layer (final norm, a vision tower,
+layers for multi-token prediction) count with the head.
 """
 
 from __future__ import annotations

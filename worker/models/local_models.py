@@ -1,7 +1,7 @@
 """Talks to the disk: the models on this node, complete or in part.
 
-A partly fetched model stays in its stage, whose note (`stage.json`) lists the complete layers. Of
-several stages of one model, the one with most layers counts. An incomplete pull is reported as not
+A partly fetched model stays in its stage, whose note (`stage.json`) lists the complete layers. If a
+model has several stages, the one with most layers counts. An incomplete pull is reported as not
 listed.
 """
 
@@ -29,8 +29,8 @@ PULLING = ".pulling"
 
 @dataclass(frozen=True, slots=True)
 class DiskLook:
-    """The result of one scan: complete models, parts of others, their cards, and what is not
-    listed."""
+    """The result of one scan: complete models, parts of others, their cards, and the entries that
+    are not listed."""
 
     cards: Mapping[ModelId, ModelCard]
     parts: Mapping[ModelId, PartialModel]
@@ -65,7 +65,6 @@ class LocalModels:
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
     def scan(self) -> DiskLook:
-        """Scan the disk."""
         cards = {card.model: self._timed(card) for card in self._weights.look()}
         passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
         parts: dict[ModelId, PartialModel] = {}
@@ -126,7 +125,6 @@ def staged_model(stage: Path) -> str:
 
 
 def held_layers(stage: Path) -> tuple[Range, ...]:
-    """Return the complete layers of a stage."""
     try:
         return tuple((int(first), int(last)) for first, last in _note(stage)["layers"])
     except (OSError, ValueError, KeyError, TypeError):

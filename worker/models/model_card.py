@@ -2,7 +2,7 @@
 
 Pure. Field names are those of Hugging Face configurations; a multimodal model keeps its language
 part under `text_config`. KV bytes per token are layers x 2 x KV heads x head size x bytes per
-value, counting only layers whose KV grows; windows and recurrent states are fixed per row.
+value, counting only layers whose KV grows. Windows and recurrent states are fixed per row.
 `worker.models.layers` has the share of each layer.
 """
 

@@ -304,7 +304,7 @@ def _unfinished(name: str) -> Unfit:
 
 
 def _missing_shards(weights: Iterable[str]) -> Unfit | None:
-    """Return which files are missing of those that the others' names count; None if all exist."""
+    """Return the missing shards, by the counts in the names of the others; None if all exist."""
     here: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for stem, number, count in (m.groups() for m in map(_SHARD.fullmatch, weights) if m):
         here[stem, int(count)].add(int(number))

@@ -1,11 +1,11 @@
 """Talks to the disk: finds the models here and reads each one's files.
 
-A model is a folder with `config.json` and safetensors. Folders are searched in this order, and the
-first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders from
-the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they are).
-Sizes are exact: they come from the safetensors headers. A `card.toml` beside them may add to that
-(`bus.wire.model_cards`). Downloads nothing. Entries that are not listed are kept with the reason.
-What has not changed since the last scan, good or bad, is not read again.
+A model is a folder with `config.json` and safetensors. Folders are searched in order, and the first
+of a name wins. The order is: the bundled model, `<data>/models/<name>` and `<owner>/<name>`,
+folders from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as
+they are). Sizes are exact: they come from the safetensors headers. A `card.toml` beside them may
+add to that (`bus.wire.model_cards`). Downloads nothing. Entries that are not listed are kept with
+the reason. Folders that have not changed since the last scan, good or bad, are not read again.
 """
 
 from __future__ import annotations
@@ -275,7 +275,6 @@ def _passed_over(entry: Found, unfit: Unfit, *, taken: bool = False) -> PassedOv
 
 
 def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:
-    """Return the card with the model's id."""
     if model == entry.name:
         return card
     defaults = card.defaults

@@ -75,7 +75,6 @@ def failure_of(status: int, retry_after_s: float | None, model: ModelId, hub: st
 def search_failure(
     status: int, retry_after_s: float | None, hub: str, *, has_token: bool
 ) -> PullFailed:
-    """Return the failure for an HTTP status of a search."""
     if status == 401 and not has_token:
         return PullFailed("unauthorized", f"{hub} requires a token to search: {TOKEN}")
     if status in (404, 405, 410, 501):

@@ -56,7 +56,6 @@ class _Bounded(httpx2.SyncByteStream):
         self._ends_at = time.monotonic() + LIST_WHOLE_S
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes."""
         count = 0
         for part in self._stream:
             count += len(part)
@@ -68,7 +67,6 @@ class _Bounded(httpx2.SyncByteStream):
             yield part
 
     def close(self) -> None:
-        """Close the connection."""
         self._stream.close()
 
 
@@ -76,7 +74,6 @@ class _BoundedTransport(httpx2.HTTPTransport):
     """Connections with limited answers. Lists are requested uncompressed."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the answer to a request."""
         request.headers["accept-encoding"] = "identity"
         answer = super().handle_request(request)
         if answer.headers.get("content-encoding", "identity") != "identity":

@@ -1,8 +1,8 @@
 """Choose the needed files of a repository, and validate a hub's list.
 
-Pure. Needed are the weights that MLX's loader reads, with the JSON files, templates and
-vocabularies beside them, and the modules of sentence-transformers one folder deeper. Paths of a hub
-are only used after they were found to be plain; each file has a hash to verify.
+Pure. MLX's loader needs the weights, with the JSON files, templates and vocabularies beside them,
+and the modules of sentence-transformers one folder deeper. Paths of a hub are only used after they
+were found to be plain; each file has a hash to verify.
 """
 
 from __future__ import annotations

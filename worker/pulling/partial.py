@@ -109,7 +109,6 @@ class Partial:
 
 
 def partial_folder(models: Path, listing: HubListing) -> Path:
-    """Return the folder of a listing's partial model."""
     owner, _, name = listing.model.partition("/")
     return models / PULLING / f"{owner}--{name}@{listing.commit}"
 

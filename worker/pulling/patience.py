@@ -13,9 +13,9 @@ from worker.pulling.listing import PullFailed
 
 @dataclass(frozen=True, slots=True)
 class PullTiming:
-    """In seconds: the silence after which a pull gives up, for a hub that has answered and for one
-    that never has; the first and the longest pause, and the longest that a hub may request. `busy`:
-    the limit of consecutive refusals by a busy hub."""
+    """In seconds. A pull gives up after a silence, which differs for a hub that has answered and
+    for a hub that never has. There are a first and a longest pause, and a longest pause that a hub
+    may request. `busy`: the limit of consecutive refusals by a busy hub."""
 
     silence_s: float = 90.0
     unheard_s: float = 15.0

@@ -47,7 +47,7 @@ YIELDS_BYTES = 64 << 20
 @dataclass(slots=True)
 class _Pull:
     """One pull. `heard` has the last repetition of each question. `goes` is set when a client does
-    not hold it, and `released` when its process was told. `ended_at` is set at the end. `came` is
+    not hold it, and `released` when its process may fetch. `ended_at` is set at the end. `came` is
     set while the files are in place but the disk was not scanned since. `from_hub` are the
     questions that allow a hub. The first question came at `asked_at`. `standing` is its relation to
     other nodes' pulls."""

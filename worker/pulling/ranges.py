@@ -80,7 +80,6 @@ class RangeReader:
             return b"".join(answer.parts())
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def _opened(self, url: str, begin: int, end: int) -> httpx.Response:

@@ -60,7 +60,6 @@ class SeatRank:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Return the nodes of all ranks, in order."""
         ranks = sorted(self.instance.shards, key=lambda shard: shard.rank)
         return tuple(shard.node for shard in ranks)
 

@@ -79,7 +79,7 @@ USUAL = SlotTiming()
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """What the worker knows beside state and slots.
+    """The worker's knowledge beside state and slots.
 
     `free_bytes` is measured now; None if that is impossible (then nothing is refused for it).
     `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the weights
@@ -164,8 +164,8 @@ def crowded(
 def supplied(
     instance: Instance, shard: Shard, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """Return None if the weights are here and on the nodes of the other ranks, a list of fetches
-    (maybe empty) while they are waited for, or a refusal if they will not come."""
+    """Return None if the weights are here and on the nodes of the other ranks. Return a list of
+    fetches (maybe empty) while they are waited for, or a refusal if they will not come."""
     model, elsewhere = instance.reads, here.elsewhere
     if instance.test is not None:
         return None

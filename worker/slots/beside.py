@@ -37,7 +37,6 @@ class SlotNotes:
         self._is_closed = False
 
     def loaded(self, model: ModelId, seconds: float) -> None:
-        """Record the seconds of a load."""
         self.load_s.pop(model, None)
         self.load_s[model] = round(seconds, 2)
         while len(self.load_s) > MOST_TIMES:

@@ -3,9 +3,9 @@ about runners: who asked, and until when.
 
 A runner that finds itself stuck reports its own stacks before it leaves.
 
-A runner's answer goes to everybody who asked the same question; after the timeout an asker is told
-so. A runner is examined once per silence. The last result is kept until its process ends, and goes
-into its last report.
+A runner's answer goes to everybody who asked the same question; after the timeout an asker gets an
+error. A runner is examined once per silence. The last result is kept until its process ends, and
+goes into its last report.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from worker.slots.table import Gone, Slot
 
 @dataclass(slots=True)
 class Reported:
-    """What was reported about each task: `ready` by boot, `left` with the time (of tasks that
+    """Reports already made about each task: `ready` by boot, `left` with the time (of tasks that
     ended, unloaded or were refused), `seated` for ranks of groups.
 
     `spare_failed_at` is the last time that a spare runner ended by itself or could not be started.

@@ -33,8 +33,8 @@ class RunnerWaits:
         self._watched: dict[int, LostTime] = {}
 
     def lost(self, slots: Iterable[Slot], now: float) -> list[tuple[str, float]]:
-        """Return the slots with the seconds since the last call that do not count: for those that
-        load, or have been silent for `UNHEARD_S`."""
+        """Return the slots with the seconds since the last call that do not count, for slots that
+        load or have been silent for `UNHEARD_S`."""
         owing = [
             slot
             for slot in slots

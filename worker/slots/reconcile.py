@@ -5,9 +5,9 @@ repeated message costs one turn and nothing else. Running runners are adopted, n
 Nothing is started before the inventory is complete. A generation is attempted once: when its runner
 ends, that is reported, and only the leader opens another. Stopping escalates: ask, wait, SIGTERM
 (supervisord follows with SIGKILL after 5 s), SIGKILL. Missing weights are fetched before anything
-is started, and no rank starts while another's node lacks them; a failed fetch affects only what
-waits for it. With `spare`, one runner waits without a task, so that the next task need not import
-libraries first.
+is started, and no rank starts while another's node lacks them; a failed fetch affects only the
+tasks that wait for it. With `spare`, one runner waits without a task, so that the next task need
+not import libraries first.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _spare_slot(table: SlotTable, here: NodeInventory) -> str | None:
 def _beforehand(
     table: SlotTable, here: NodeInventory, reported: Reported, planned: list[Action]
 ) -> list[Action]:
-    """Return the start of a spare runner, if one is wanted and nothing else is going on."""
+    """Return the start of a spare runner, if one is wanted and nothing else happens."""
     timing, now = here.timing, here.now
     if not (here.spare and here.settled) or planned or not table.is_steady:
         return []
@@ -259,9 +259,9 @@ def _unseated(instance: Instance) -> list[Shard]:
 def _is_stray(
     slot: Slot, task: Task, instance: Instance, here: NodeInventory, reported: Reported
 ) -> bool:
-    """Return whether a running rank's seat was not reported by this worker and is not in the state:
-    a lost log gave its spec, so the others will never learn its ports. When all ranks are ready
-    they have connected, and the seat no longer matters."""
+    """Return whether a running rank's seat was not reported by this worker and is not in the state.
+    Then a lost log gave its spec, and the others will never learn its ports. When all ranks are
+    ready they have connected, and the seat no longer matters."""
     waits = instance.status == "placed" and slot.life in ("loading", "ready")
     if not waits or task in reported.seated or here.now - slot.since_at < here.timing.stray_s:
         return False

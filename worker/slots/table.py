@@ -43,7 +43,7 @@ SAID: Mapping[str, Life] = {
 """The life that a hello's phase implies, for a slot that was not told to leave."""
 
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
-"""Lives that last until somebody acts."""
+"""Lives that last until the next deed."""
 
 LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
 """Lives that end with freed memory."""
@@ -164,7 +164,6 @@ class SlotTable:
             self.slots[word.slot] = replace(slot, last_word=word)
 
     def note(self, action: SlotAction, now: float) -> None:
-        """Note an action of the worker on a slot."""
         slot = self.slots[action.slot]
         match action:
             case actions.AssignSlot(task=task):

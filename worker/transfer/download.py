@@ -9,8 +9,8 @@ returns the next actions, in order. The phases:
 Every source with the manifest chosen first serves, each with a window of its own. A piece is
 written only after its hash was verified; the model is published only after each whole file was.
 Every wait has a deadline with its own message. Lost, late, repeated or corrupt pieces are requested
-again from a free source. A source that keeps sending corrupt pieces is dropped. A silent source
-rests and is asked again, until no source has sent anything for 45 s.
+again from a free source. A source that keeps sending corrupt pieces is dropped. A silent source is
+paused and then asked again, until no source has sent anything for 45 s.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ReceivedBytes:
 class Download:
     """One attempt to fetch one model, or what some `layers` of it need. `refusal` is set when it
     has failed. `received` counts received bytes, without those already in the stage. `sources` may
-    be added; those that left become silent.
+    be added; a source that left becomes silent.
 
     `begun`: digests of this model's existing stages. `margin_bytes` of the disk stay free.
     """
@@ -221,7 +221,6 @@ class Download:
         return self._next(now)
 
     def reading(self, now: float) -> FetchReading:
-        """Return the progress."""
         pieces = self._pieces
         checking = self.phase == "fetching" and pieces is not None and pieces.complete
         serving = {source.address.node for source in self.sources if source.life == "serving"}

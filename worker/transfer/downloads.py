@@ -122,7 +122,6 @@ class Downloads:
         )
 
     def givers(self, model: ModelId, now: float) -> tuple[NodeId, ...]:
-        """Return the nodes that offer this model."""
         return tuple(sorted({store.node for store in self._sources.stores_with(model, now)}))
 
     def stores(self, now: float) -> frozenset[NodeId]:
@@ -130,7 +129,7 @@ class Downloads:
         return self._sources.keeping_all(now)
 
     def hold(self, model: ModelId, now: float) -> None:
-        """Fetch a whole model although no slot waits for it, until it is let go."""
+        """Fetch a whole model although no slot waits for it, until `let_go`."""
         self._held.add(model)
         self.fetch(model, now)
 

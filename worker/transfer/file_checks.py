@@ -1,4 +1,4 @@
-"""What a download waits for on its disk: space, and verified whole files.
+"""The disk work that a download waits for: space, and verified whole files.
 
 Pure: time arrives as `now`. Each job has a deadline, and the refusal says which job was too slow.
 If a file is corrupt too often after writing, the disk is at fault.
@@ -17,7 +17,7 @@ from worker.transfer.pieces import Staged
 STAGE_S = 60.0
 CHECK_BYTES_PER_S = 20e6
 MAX_SPOILT = 3
-"""If a file differs this often from what was written, the disk is at fault."""
+"""If a file differs this often from its written content, the disk is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,10 @@ class FileChecks:
         self._spoilt[path] = self._spoilt.get(path, 0) + 1
         if self._spoilt[path] < MAX_SPOILT:
             return None
-        text = f"{self._model}: the disk does not store what is written to {path}"
+        text = f"{self._model}: the disk does not store data written to {path}"
         return Refusal(reason="weights_unavailable", message=text)
 
 
 def broken_disk(model: ModelId, error: Exception) -> Refusal:
-    """Return the refusal for an error of the disk."""
     text = f"{model} could not be saved: {type(error).__name__}: {error}"
     return Refusal(reason="weights_unavailable", message=text)

@@ -2,7 +2,7 @@
 
 Pure. A piece counts only if its SHA-256 is the manifest's. Small files come first, each file from
 its beginning; failed requests are repeated before new ones. If only some layers are wanted, the
-first piece of each safetensors file says which others are needed; nothing else of those files is
+first piece of each safetensors file says which others are needed. Nothing else of those files is
 requested until all first pieces are here.
 """
 
@@ -51,8 +51,9 @@ class Staged:
 
 
 class Pieces:
-    """The pieces of one manifest, or those that `layers` need. Invariant: `done_bytes` is the sum
-    of the wanted pieces that are here, `total_bytes` that of the wanted ones as far as known."""
+    """The pieces of one manifest, or the pieces that `layers` need. Invariant: `done_bytes` is the
+    sum of the wanted pieces that are here, `total_bytes` that of the wanted ones as far as
+    known."""
 
     def __init__(self, manifest: Manifest, staged: Staged, layers: Layers | None = None) -> None:
         self._layers = layers
@@ -98,7 +99,7 @@ class Pieces:
         self._heads.clear()
 
     def _count(self) -> None:
-        """Sum the wanted bytes, and those that are here."""
+        """Sum the wanted bytes and the present ones."""
         self.total_bytes = self.done_bytes = 0
         for path, entry in self._entries.items():
             wanted = [index for index, is_wanted in enumerate(self._wanted[path]) if is_wanted]

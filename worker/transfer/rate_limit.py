@@ -19,6 +19,5 @@ class RateLimit:
         return max(0.0, self._free_at - now)
 
     def sent(self, count: int, now: float) -> None:
-        """Count sent bytes."""
         if self._bytes_per_s:
             self._free_at = max(now, self._free_at) + count / self._bytes_per_s

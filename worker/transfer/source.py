@@ -1,7 +1,7 @@
 """The sources of one download: their lives, windows, and failures.
 
 Pure: time arrives as `now`. The window of open pieces grows by one with each fast answer and halves
-with a slow one (additive increase, multiplicative decrease), so a slow link is not asked for more
+with a slow one (additive increase, multiplicative decrease). So a slow link is not asked for more
 than it can bring in time.
 """
 
@@ -140,7 +140,6 @@ class Source:
         return pieces
 
     def ask_manifest(self, model: ModelId, now: float) -> AskSource:
-        """Ask the source for its manifest."""
         self.manifests += 1
         self.late = 0
         self.turn("asked", now)

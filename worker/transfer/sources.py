@@ -27,8 +27,8 @@ class WeightsElsewhere:
     """Weights on other nodes.
 
     `cards` are those of other nodes: complete when `has_heard`. `fetches` are running, or failed
-    with a reason; of those that `arrived` more layers may be wanted. Those `held` are wanted
-    although no slot waits for them.
+    with a reason; more layers of the `arrived` ones may be wanted. Those `held` are wanted although
+    no slot waits for them.
     """
 
     cards: Mapping[NodeId, NodeCard]
@@ -91,7 +91,6 @@ class Sources:
         ]
 
     def living(self, now: float) -> dict[NodeId, NodeCard]:
-        """Return the cards that count now."""
         return {node: card for node, (card, at) in self.cards.items() if now - at <= card.ttl_s}
 
 

@@ -2,10 +2,10 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: adds each row's adapter to the layers of a model.
 
-Each adapted layer stacks the matrices of all adapters. Number 0 is zeros, for rows without an
-adapter or with one that does not adapt this layer. Rows with different adapters are one gathered
-product; if all rows share one adapter it is a plain product. A layer that sums over the ranks of a
-tensor group includes its adapters' parts in that sum.
+Each adapted layer stacks the matrices of all adapters. Number 0 is zeros, for rows whose adapter
+does not adapt this layer, or that have none. Rows with different adapters are one gathered product;
+if all rows share one adapter it is a plain product. A layer that sums over the ranks of a tensor
+group includes its adapters' parts in that sum.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Choice:
 
 
 class AdapterBank:
-    """The adapters of a loaded model, by name. `refused` maps those that are not applied to the
+    """The adapters of a loaded model, by name. `refused` maps adapters that are not applied to the
     reason."""
 
     def __init__(self) -> None:

@@ -131,8 +131,9 @@ def _read(
 
 
 def _layer(name: str, modules: Mapping[str, Any]) -> str:
-    """Return the path of the layer that an adapter names: an exact match, or the only path with the
-    same end from its layer number on, because multimodal models nest their language part deeper."""
+    """Return the path of the layer that an adapter names. It is an exact match, or the only path
+    with the same end from its layer number on: multimodal models nest their language part
+    deeper."""
     if name in modules:
         return name
     tail = "." + name[name.find("layers.") :]

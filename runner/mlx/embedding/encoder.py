@@ -158,8 +158,8 @@ def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShap
 
 
 def own_names(weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """Return the weights of a transformers checkpoint under this module's names, without those that
-    embeddings do not need. Raises ValueError for an unknown weight."""
+    """Return the weights of a transformers checkpoint under this module's names, without weights
+    that embeddings do not need. Raises ValueError for an unknown weight."""
     renamed: dict[str, mx.array] = {}
     for name, array in weights.items():
         bare = _PREFIX.sub("", name).replace(".gamma", ".weight").replace(".beta", ".bias")

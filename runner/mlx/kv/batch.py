@@ -177,8 +177,8 @@ class DecodeBatch:
         return self._close_up()
 
     def ease(self) -> None:
-        """Drop spare slots once: those present at the next step, else the next ones that rows
-        leave. Rows keep their slots."""
+        """Drop spare slots once: at the next step, or when rows next leave some. Rows keep their
+        slots."""
         self._eases = True
 
     def open_step(self) -> None:

@@ -46,18 +46,15 @@ class FullWidth:
     """Keys and values as the model computes them."""
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
-        """Return both."""
         return keys, values
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
-        """Return both."""
         return parts[0], parts[1]
 
     def mark(self, cache: Any) -> None:
         """Leave the cache unchanged."""
 
     def packed(self) -> Codec:
-        """Return itself."""
         return self
 
 

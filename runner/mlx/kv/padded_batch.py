@@ -16,7 +16,7 @@ from runner.mlx.kv.row_kv import RowKV
 
 
 class GroupShape:
-    """What all layers of one group forward share: depths, lengths, offsets, masks."""
+    """The shape of one group forward, shared by all layers: depths, lengths, offsets, masks."""
 
     def __init__(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
         self.starts = tuple(starts)

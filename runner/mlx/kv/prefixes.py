@@ -91,7 +91,6 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
-    """Return the arrays of caches, for evaluation."""
     leaves = tree_flatten([cache.state for cache in caches])
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 

@@ -24,7 +24,7 @@ GROWTH_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class SinkWindow:
-    """What a row keeps: the first `sinks` tokens and the last `tokens`."""
+    """The kept tokens of a row: the first `sinks` and the last `tokens`."""
 
     sinks: int
     tokens: int
@@ -67,7 +67,6 @@ class WindowKV(LayerKV):
 
     @classmethod
     def merge(cls, rows: Sequence[WindowKV]) -> WindowBatchKV:
-        """Return a batch of rows."""
         return WindowBatchKV(rows)
 
     def past(self) -> Parts:

@@ -193,8 +193,8 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a model was found to support. `slabs`: a row may leave a hole in the batch. `packs`:
-    attention reads reduced-precision KV of a batch directly."""
+    """The features that trials of a model showed. `slabs`: a row may leave a hole in the batch.
+    `packs`: attention reads reduced-precision KV of a batch directly."""
 
     batches_ragged: bool
     groups: bool

@@ -124,7 +124,7 @@ class Traceable(Protocol):
         ...
 
     def trace(self) -> None:
-        """Trace from now on."""
+        """Use traces from the next step on."""
         ...
 
 

@@ -42,7 +42,7 @@ class UnloadableModel(Exception):
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
     """`config` is the directory's config.json with the end tokens of generation_config.json.
-    `model` is what is called: the module, or a rank's `StageModel` of it."""
+    `model` is the module, or a rank's `StageModel` of it."""
 
     module: nn.Module
     model: Any
@@ -103,8 +103,8 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
     """Evaluate weights one by one and return their bytes; `progress` gets the bytes so far.
 
-    Peak memory is what is already loaded, one tensor, and its sources: the stored tensor if it is
-    cast, its parts if it is assembled. Raises RuntimeError.
+    Peak memory is the loaded weights, one tensor, and its sources. The sources are the stored
+    tensor if it is cast, its parts if it is assembled. Raises RuntimeError.
     """
     total = sum(array.nbytes for array in weights)
     done = 0

@@ -4,14 +4,14 @@
 
 Two laws. First, all exchanges of a process run on one stream, in the order of its plans, which is
 the same on every rank; `exchange_order` keeps it. Second, an exchange without inputs (a `recv`) is
-submitted to the device alone, after all that must precede it, because the device may run
-independent parts of one graph in any order. A ring's first stage submits it only when its result is
-needed (`await_tokens`), and computes independent work until then. On a CPU it is submitted only
-when bytes have arrived, because the device would spin until then (`ring_wait`). After the first
-error of an exchange no other is allowed: it could wait forever.
+submitted to the device alone, after all that must precede it. The device may run independent parts
+of one graph in any order. A ring's first stage submits it only when its result is needed
+(`await_tokens`), and computes independent work until then. On a CPU it is submitted only when bytes
+have arrived, because the device would spin until then (`ring_wait`). After the first error of an
+exchange no other is allowed: it could wait forever.
 
 While a request is traced, a stage on a CPU submits receives, computation and sends one by one, and
-waits for each: the same exchanges in the same order, each with its time.
+waits for each. The exchanges and their order are the same, and each has its time.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Comm:
 
     This class is for a rank with the whole model: nothing is held or due, nothing is exchanged.
     Arrays go to the device only through `submit`, `submit_or_hold` and `submit_prompt`, which do
-    not wait for it (but see `GroupComm`). What the host waits for must be submitted before.
+    not wait for it (but see `GroupComm`). The host only waits for submitted arrays.
     `exchange_order` decides the order; OutOfOrder is a caller's error.
     """
 
@@ -146,7 +146,7 @@ class Comm:
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Submit what is held, then `arrays` with what arrives for them."""
+        """Submit held arrays, then `arrays` with their arrivals."""
         mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
@@ -161,7 +161,7 @@ class Comm:
         return everything
 
     def flush(self) -> None:
-        """Submit what is held, in order, before anything else."""
+        """Submit held arrays, in order, before anything else."""
 
     def await_tokens(self, tokens: mx.array) -> None:
         """Receive due tokens up to `tokens`, in order, so that they can be awaited."""
@@ -264,8 +264,8 @@ class GroupComm(Comm):
         return [all(mark in rank for rank in held) for mark in marks]
 
     def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """Return the previous stage's hidden states, (rows, tokens, width), in flight. What is
-        computed from them, and nothing else, must be submitted before the next receive."""
+        """Return the previous stage's hidden states, (rows, tokens, width), in flight. Submit
+        everything computed from them, and nothing else, before the next receive."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
         self._note("hidden", self.context.rank + 1, arriving)
@@ -311,7 +311,7 @@ class GroupComm(Comm):
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Submit what is held, then `arrays`, each when its input is arriving."""
+        """Submit held arrays, then `arrays`, each when its input is arriving."""
         self._give(self._order.submit(arrays))
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:

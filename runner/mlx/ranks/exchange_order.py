@@ -7,7 +7,7 @@ ranks promise that the exchanges between any two of them match on both sides:
 - Submissions reach the device in the order in which they were built, held ones included.
 - Due submissions (tokens that a stage receives from the lead's side) reach it alone, in the order
 in which they were deferred, not before they are awaited.
-- Each is submitted once. What is awaited was submitted before, or is submitted now.
+- Each is submitted once. An awaited submission was submitted before, or is submitted now.
 - A call that would break this raises OutOfOrder and changes nothing.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 A = TypeVar("A")
-"""What the device computes. Compared by identity only."""
+"""An array of the device. Compared by identity only."""
 N = TypeVar("N")
 """A caller's record about a submission."""
 State = Literal["building", "held", "due", "submitted"]
@@ -88,8 +88,8 @@ class ExchangeOrder(Generic[A, N]):
         self._notes.append(what)
 
     def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
-        """Finish the submission under construction. Return what is held, then it; due ones stay
-        due."""
+        """Finish the submission under construction. Return the held submissions, then it; due ones
+        stay due."""
         return [*self.flush(), *self._built(arrays, "submit")]
 
     def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
@@ -108,7 +108,7 @@ class ExchangeOrder(Generic[A, N]):
         self._due.append(due)
 
     def flush(self) -> list[Submission[A, N]]:
-        """Return what is held, in order."""
+        """Return the held submissions, in order."""
         return _submitted(self._held, len(self._held), "flush")
 
     def awaited(self, tokens: A) -> list[Submission[A, N]]:

@@ -5,9 +5,9 @@
 
 In one forward every layer records its arguments and returns new arrays of NaN. Nothing is evaluated
 except what layers receive beside hidden states. This shows which argument is the output of the
-previous layer, whether each layer is called once and in order, whether the forward computes
-anything in between, and whether a layer uses anything else from earlier layers. A forward that
-fails these checks would give wrong numbers when split.
+previous layer, and whether each layer is called once and in order. It also shows whether the
+forward computes anything in between, and whether a layer uses anything else from earlier layers. A
+forward that fails these checks would give wrong numbers when split.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mlx.utils import tree_flatten, tree_map
 from runner.library import make_prompt_cache
 
 Key = int | str
-"""Of an argument: its position or name."""
+"""The position or name of an argument."""
 TWO = ((0, 1),)
 MORE = "its layers pass more than hidden states to each other"
 

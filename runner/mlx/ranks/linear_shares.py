@@ -42,7 +42,6 @@ class LinearShare:
 
 
 def whole_share(layer: Any) -> LinearShare:
-    """Return the share of an uncut linear layer: all of it."""
     return LinearShare(_width_in(layer), layer.weight.shape[0])
 
 

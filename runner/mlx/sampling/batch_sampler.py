@@ -2,7 +2,7 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: samples one token per row from a step's logits, on the device.
 
-A `BatchSampler` is made for a fixed set of rows, one per slot, and does for all rows at once what
+A `BatchSampler` is made for a fixed set of rows, one per slot. It does for all rows at once what
 any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw. Greedy rows
 without penalties cost one argmax together. The draw adds Gumbel noise with a key derived from
 (seed, position), so a row's tokens do not depend on the rest of the batch.

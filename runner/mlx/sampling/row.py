@@ -1,6 +1,6 @@
 """Talks to MLX: one admitted row in the engine, and the checks on admission.
 
-Whatever a `RowSpec` contains, the worst result is a `RowTrouble`.
+The worst result of any `RowSpec` is a `RowTrouble`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Talks to MLX: top-k, top-p and min-p as one threshold per row.
 
-The order is temperature, then top-k, then top-p over what is left, then min-p against the
-likeliest. Each keeps the tokens at or above some logit, so the three are one threshold per row, the
-highest. Rows without any get minus infinity.
+The order is temperature, then top-k, then top-p over the rest, then min-p against the likeliest.
+Each keeps the tokens at or above some logit, so the three are one threshold per row, the highest.
+Rows without any get minus infinity.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Write tool calls as rules of llguidance's Lark dialect, in a family's own format.
 
 Pure. A call's arguments follow their tool's schema: as one JSON object, or as tags with one value
-each. What a format cannot express exactly is refused for a strict tool; other tools may have any
-arguments.
+each. If a format cannot express a schema exactly, a strict tool is refused, and another tool may
+have any arguments.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Calls:
 
 @dataclass(slots=True)
 class CallRules:
-    """Writes rules. `mark` writes a text that may be a token, `is_end` says whether a text is a
-    token that ends an output, `check` refuses a schema that cannot be enforced, naming its
+    """Writes rules. `mark` writes a text that may be a token. `is_end` says whether a text is a
+    token that ends an output. `check` refuses a schema that cannot be enforced, naming its
     field."""
 
     mark: Callable[[str], str]

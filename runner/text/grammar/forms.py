@@ -76,8 +76,8 @@ def _children(node: Any) -> Sequence[Any]:
 def narrowed(schema: Any) -> Any:
     """Return the schema without room to loop in: bounds for integers that have none, and no
     additional properties in objects that list theirs and do not mention others. Drops what cannot
-    be enforced: annotation formats and bounds beyond all possible values. Whatever matches the
-    result matches `schema`."""
+    be enforced: annotation formats and bounds beyond all possible values. Every match of the result
+    also matches `schema`."""
     if isinstance(schema, list):
         return [narrowed(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):

@@ -1,9 +1,9 @@
 """Make the grammar of a choice's output: JSON, a client's rule, or tool calls.
 
 Pure. Grammars are written in llguidance's Lark dialect and checked by building them against the
-model's vocabulary, off the engine's thread, within limits of size, depth and work. What cannot be
-enforced exactly is refused, never weakened. With thinking on, a thinking block may come first. A
-client's rule is a grammar of its own inside ours, so that neither can change the other.
+model's vocabulary, off the engine's thread, within limits of size, depth and work. A format that
+cannot be enforced exactly is refused, never weakened. With thinking on, a thinking block may come
+first. A client's rule is a grammar of its own inside ours, so that neither can change the other.
 `GrammarSpec.compiled` is only opened with `open_matcher`, so that checker and engine share one set
 of limits.
 """
@@ -108,8 +108,8 @@ class Grammars:
         """Return the grammar for `form` and the calls that must or may be made; None if nothing is
         constrained.
 
-        Free text stays free around calls. A strict tool among those that may be called, or `held`,
-        makes the calls follow their format. Raises BadRequest, naming the form's field or the tool.
+        Free text stays free around calls. A strict tool among the allowed ones, or `held`, makes
+        the calls follow their format. Raises BadRequest, naming the form's field or the tool.
         """
         must = calls is not None and calls.need == "must"
         turns = None if calls is None else calls.form.turns

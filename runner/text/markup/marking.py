@@ -40,7 +40,6 @@ def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Ma
     mark = next(chr(code) for code in _LETTERS if chr(code) not in written)
 
     def broken(text: str, spellings: Spellings) -> str:
-        """Return a text with its spellings broken."""
         return spellings.broken_by(mark, text)
 
     return Marking(
@@ -87,7 +86,6 @@ def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
 
 
 def _field_texts(field: str, value: object) -> list[str]:
-    """Return the texts in a field of a message."""
     texts = _strings(value)
     if field == "tool_calls":
         # JSON text, in which an escape may stand for a sign of a spelling

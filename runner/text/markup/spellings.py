@@ -1,8 +1,8 @@
 """Find the added tokens that structure a conversation, and where a text spells them. Pure.
 
-Control tokens end turns, open roles and wrap results. A tag (`<think>`, `</tool_response>`) is one
-that the model's makers left as text: `special` is false, and it looks like XML. Agents write tags
-by hand in system and user texts, so they are tokens there, and text in pure data.
+Control tokens end turns, open roles and wrap results. A tag (`<think>`, `</tool_response>`) is an
+added token that the model's makers left as text: `special` is false, and it looks like XML. Agents
+write tags by hand in system and user texts, so they are tokens there, and text in pure data.
 """
 
 from __future__ import annotations

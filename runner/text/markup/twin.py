@@ -5,8 +5,8 @@
 
 Pure. A prompt in which the template's markup has those names gives the same tokens as before, and
 markup spelled by a caller becomes text. Both views share the vocabulary. A model that merges
-control tokens from letters, as Unigram models do, gets its own copy on first use: it costs one or
-two seconds, and the memory of a second vocabulary.
+control tokens from letters, as Unigram models do, gets its own copy on first use. The copy costs
+one or two seconds, and the memory of a second vocabulary.
 """
 
 from __future__ import annotations

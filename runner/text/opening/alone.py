@@ -147,7 +147,6 @@ def _backend(
 def _add(
     backend: Tokenizer, settings: TokenizerSettings, special: Mapping[str, str | AddedToken]
 ) -> None:
-    """Add the tokens of the settings to a tokenizer."""
     added = tokens_to_add(settings, special, backend.get_added_tokens_decoder())
     if added:
         backend.add_tokens(added)

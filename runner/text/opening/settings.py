@@ -22,7 +22,7 @@ NOT_PLAIN = {
     "hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp",
     "siglip2",
 }  # fmt: skip
-"""Families for which transformers uses a special class, whatever class is named."""
+"""Families for which transformers uses a special class, even if another is named."""
 MENDED = {"ministral", "mistral", "mistral3", "pixtral", "voxtral"}
 """Families whose tokenizers transformers may patch."""
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

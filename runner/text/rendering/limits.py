@@ -31,9 +31,7 @@ class RenderLimits:
     text_per_byte: int = 4
 
     def memory(self, question_bytes: int) -> int:
-        """Return the memory limit in bytes for a question of `question_bytes` bytes."""
         return self.memory_bytes + self.memory_per_byte * question_bytes
 
     def text(self, question_bytes: int) -> int:
-        """Return the text limit in bytes for a question of `question_bytes` bytes."""
         return self.text_bytes + self.text_per_byte * question_bytes

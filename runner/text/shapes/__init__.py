@@ -1,4 +1,5 @@
-"""What a chat template needs: found at load with marked messages, applied to each request.
+"""The message shape that a chat template needs: found at load with marked messages, applied to each
+request.
 
 Pure, given a renderer. Knows messages and shapes, but no tokenizer and no family.
 """

@@ -33,7 +33,6 @@ class LostPart:
 
     @property
     def field(self) -> str:
-        """Return the path of the part."""
         path = f"messages[{self.place}]"
         return f"{path}.content" if self.call is None else f"{path}.tool_calls[{self.call}]"
 
@@ -70,8 +69,8 @@ def lost_parts(
 
 
 def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[LostPart]:
-    """Yield the parts of a prompt that are not in its text unchanged, and parts of kinds that a
-    template of this shape does not show: their words may be there for another reason."""
+    """Yield the parts of a prompt that are not in its text unchanged. Also yield parts of kinds
+    that a template of this shape does not show: their words may be there for another reason."""
     sought = _Sought(text)
     for place, message in enumerate(prompt.messages):
         content = _text(message).strip()

@@ -50,7 +50,7 @@ def chat_messages(
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return the content of a message as one text, whatever its form."""
+    """Return the content of a message as one text, in any form."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 

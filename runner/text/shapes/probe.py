@@ -1,8 +1,8 @@
 """Find the message shape that a chat template needs, by rendering marked messages.
 
 Pure, given a renderer. Each question is one conversation with a mark in every text. The first shape
-that shows all marks is used; plain shapes are tried first. If no shape works, the result says what
-is not shown, so that a request which needs it can be refused. Most templates take 8 renders.
+that shows all marks is used; plain shapes are tried first. If no shape works, the result lists the
+missing parts, so that a request which needs them can be refused. Most templates take 8 renders.
 """
 
 from __future__ import annotations

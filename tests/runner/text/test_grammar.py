@@ -277,7 +277,7 @@ def test_a_schema_too_deep_is_refused_however_deep() -> None:
     for _ in range(5000):
         schema = {"type": "array", "items": schema}
     form = OutputFormat.model_construct(kind="json_schema", json_schema=schema)
-    with pytest.raises(BadRequest, match="deeper"):
+    with pytest.raises(BadRequest, match="too deep"):
         GRAMMARS.output(form, think=None, calls=None)
 
 

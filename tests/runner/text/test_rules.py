@@ -151,7 +151,7 @@ WRONG = [
     ('root ::= "a"\nx ::= [a', "line 2"),
     ('root ::= ("a"', "')'"),
     ('root ::= "a")', "the end of the line"),
-    ("root ::= x", "no rule 'x'"),
+    ("root ::= x", "rule 'x' is not defined"),
     ('x ::= "a"', "rule 'root' is not defined"),
     ('root ::= "a"\nroot ::= "b"', "twice"),
     ('root ::= "a"{2', "{m,n}"),

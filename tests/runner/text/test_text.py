@@ -452,7 +452,7 @@ def test_nothing_that_does_not_fit_a_frame_is_told() -> None:
     prompt = request(TokensPrompt(token_ids=(EOS,) * (LISTED_TOKENS + 1)))
     for wants, most in (("tokens", LISTED_TOKENS), ("text", TOLD_CHARACTERS)):
         refusal = told(prompt, wants)
-        assert isinstance(refusal, Refusal) and f"at most {most}" in refusal.message
+        assert isinstance(refusal, Refusal) and f"the limit is {most}" in refusal.message
     assert told(prompt, "count").count == LISTED_TOKENS + 1
 
 

@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
     assert "it belongs to 'm'" in str(problem_of(manifest, ModelId("x")))
     assert "do not match its size" in str(problem_of(changed(manifest, 0, size_bytes=1 << 30), M))
     backwards = manifest.model_copy(update={"files": tuple(reversed(files))})
-    assert "order" in str(problem_of(backwards, M))
+    assert "not sorted" in str(problem_of(backwards, M))
     assert "lacks" in problem(files[0]) and "lacks" in problem(files[-1])
     assert "one name" in problem(*files, entry("Config.json", b""))
     assert "one name" in problem(*files, entry("config.json/a.json", b""))

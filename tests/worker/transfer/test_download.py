@@ -365,7 +365,7 @@ def test_a_disk_that_spoils_a_piece_is_noticed_and_that_piece_alone_comes_again(
     assert world.open_asks(A) == 8
 
     rotten = Disk(spoil=lambda _piece, content: bytes(len(content)))
-    assert "does not store what is written" in said(World({A: good(files)}, rotten).run(60.0))
+    assert "does not store data written" in said(World({A: good(files)}, rotten).run(60.0))
 
 
 def test_a_manifest_that_contradicts_itself_is_left_for_another() -> None:

@@ -1,6 +1,6 @@
 """Talks to the disk: reads the files of one model's folder within limits: safetensors headers, the
-configuration, `card.toml`, the folder's origin, and the pieces of one that is still growing.
-Nothing here searches for models or caches what it read."""
+configuration, `card.toml`, the folder's origin, and the pieces of a growing model. Nothing here
+searches for models or caches what it read."""
 
 from worker.models.files.card_file import refused
 from worker.models.files.families import Families, installed_families

@@ -31,7 +31,6 @@ class GrowingFiles:
         self._numbers = {path: number for number, path in enumerate(sizes)}
 
     def path(self, name: str) -> Path:
-        """Return the path where a file grows."""
         return self.files / name
 
     def fits(self, name: str) -> bool:
@@ -121,7 +120,6 @@ def try_lock(folder: Path) -> int | None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process has locked a folder."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,10 +1,10 @@
 """The pulls of other nodes, and the choice of the one to wait for.
 
-Pure: time arrives as `now`. A node that fetches precedes one that does not; then the older claim
-precedes, then the smaller node id. So all nodes that hear each other choose the same node, and that
-one does not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull makes no
-progress, or it has the model but does not offer it within `OFFERED_S`. A node that offers no
-weights is never waited for.
+Pure: time arrives as `now`. A fetching node precedes the others; then the older claim precedes,
+then the smaller node id. So all nodes that hear each other choose the same node, and that one does
+not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull makes no progress,
+or it has the model but does not offer it within `OFFERED_S`. A node that offers no weights is never
+waited for.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class OtherPulls:
         self._of: dict[NodeId, dict[ModelId, _Other]] = {}
 
     def heard(self, reading: PullReading, now: float) -> None:
-        """Take a node's reading of all its pulls. Of two pulls of a model the one that did not fail
-        counts, else the later."""
+        """Take a node's reading of all its pulls. If a node has two pulls of a model, one without a
+        failure counts, else the later."""
         if reading.node == self._me:
             return
         before = self._of.get(reading.node, {})

@@ -95,7 +95,6 @@ class Searches:
 
 
 def refused(reason: str, message: str) -> SearchRefused:
-    """Return a failed search with its reason."""
     return SearchRefused.model_validate({"reason": reason, "message": message})
 
 

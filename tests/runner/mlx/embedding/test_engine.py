@@ -124,7 +124,7 @@ def test_dimensions_are_cut_only_where_the_model_says_so_and_normalised_after(
     assert engine.embed([[0, 5, 6, 2]], 32) == engine.embed([[0, 5, 6, 2]])
     with pytest.raises(UnfitDimensions, match="8 or 16 or 32 numbers; not of 9"):
         engine.embed([[0, 5, 6, 2]], 9)
-    with pytest.raises(UnfitDimensions, match="unsupported dimensions: 8; .* cannot be shortened"):
+    with pytest.raises(UnfitDimensions, match=r"unsupported dimensions: 8; .* cannot be shortened"):
         engines["encoder"].embed([[0, 5, 6, 2]], 8)
 
 
