@@ -3,7 +3,7 @@
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
 #   make test    the tests (the README's test command); AGAIN=--again runs failed ones once more
 #   make test-fast  format, lint, the unit tests of the quickest rooms, one node
-#   make lint    format, lint, types, generated pages
+#   make lint    format, lint, types, generated pages, English
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
 #   make pictures  the page's pictures in docs/pictures/, of three nodes at work
@@ -26,7 +26,7 @@ SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 # compiled modules are kept: each of a node's processes would compile all of its own again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test test-fast lint lint-types lint-style lint-pages check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
+.PHONY: up down test test-fast lint lint-types lint-style lint-pages lint-prose check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
@@ -51,7 +51,7 @@ test: $(READY)
 test-fast: $(READY) lint-style
 	@$(BIN)/python -m tests.harness.parts --fast
 
-lint: lint-style lint-types lint-pages
+lint: lint-style lint-types lint-pages lint-prose
 
 lint-types: $(READY)
 	$(BIN)/pyright
@@ -62,6 +62,9 @@ lint-style: $(READY)
 
 lint-pages: $(READY)
 	$(BIN)/python -m tests.harness.pages --check
+
+lint-prose: $(READY)
+	$(BIN)/python -m tests.house.prose
 
 check: lint
 	$(PYTEST) tests -m "not slow and not nodes and not proof" $(SIDE_BY_SIDE)
