@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from tests.house import exceptions, laws, pages, purity, walks
+from tests.house import exceptions, laws, pages, private_names, purity, walks
 from tests.house.judging import Breach, Excused, faults
 from tests.house.tables import DOORED_ROOMS, WALKS
 from tests.house.trees import Tree
@@ -28,6 +28,7 @@ LAWS: Mapping[str, tuple[Callable[[Tree], list[Breach]], Mapping[str, Excused]]]
     "IMPURE_MODULES": (purity.purity, exceptions.IMPURE_MODULES),
     "OPENINGS": (purity.openings, {}),
     "DOCSTRINGS": (purity.docstrings, exceptions.DOCSTRINGS),
+    "PRIVATE_NAMES": (private_names.scattered, exceptions.PRIVATE_NAMES),
     "MISSING_PATHS": (lambda tree: pages.missing_paths(tree.root), exceptions.MISSING_PATHS),
     "WORDS_TWICE": (
         lambda tree: pages.words_twice((tree.root / "docs" / "glossary.md").read_text()),

@@ -1,7 +1,7 @@
 """Ceilings of the laws that count: read, judged, and written again when a figure shrinks.
 
-A list of exceptions is a TOML file with one table per subject (a path, a package) and one figure
-per rule. A figure above its ceiling is a fault. A figure below it is none, so that two people can
+A list of exceptions is a TOML file: a line for each subject (a path, a package), in it a figure for
+each rule. A figure above its ceiling is a fault. A figure below it is none, so that two people can
 mend text at once; `--write` then lowers the ceiling. `--raise` also lifts ceilings, and names each.
 """
 
@@ -64,10 +64,10 @@ def write(path: Path, now: Counts, command: str, *, lift: bool = False) -> list[
 
 
 def _text(now: Counts, command: str) -> str:
+    """Return a file with a line for each subject."""
     lines = [HEAD.format(command=command)]
     for subject, figures in sorted(now.items()):
-        there = {rule: figure for rule, figure in sorted(figures.items()) if figure}
+        there = [f'"{rule}" = {figure}' for rule, figure in sorted(figures.items()) if figure]
         if there:
-            lines += [f'["{subject}"]', *(f'"{rule}" = {figure}' for rule, figure in there.items())]
-            lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+            lines.append(f'"{subject}" = {{ {", ".join(there)} }}')
+    return "\n".join(lines) + "\n"

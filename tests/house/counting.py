@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import statistics
 import tokenize
 from collections.abc import Iterator
@@ -28,11 +27,6 @@ from tests.house.trees import (
     within,
 )
 
-SEAMS = re.compile(
-    r"runner\.(part|leading|following|measuring|roles\..*"
-    r"|engine|mlx\.engine|schedule(_\w+|\..*)?|(text\.)?choice)"
-)
-"""The modules that others are written against: roles, engine, scheduler, choice reader."""
 DIALECTS = "gateway.dialects"
 """Each of its folders is one dialect's namespace, where `ChatBody` may stand once per dialect."""
 LAYOUT = {
@@ -145,31 +139,6 @@ def length(function: Function) -> int:
 def import_statements(module: Module) -> int:
     """Return how many import statements a module has, wherever they stand."""
     return sum(isinstance(n, (ast.Import, ast.ImportFrom)) for n in module.nodes)
-
-
-def undocumented(tree: Tree) -> tuple[list[str], list[str]]:
-    """Return the functions without a docstring: those of the seams, and the rest.
-
-    Counted is every function whose own name is public: methods, properties, functions in
-    functions, also those of private classes. A seam is a module of `SEAMS` or a Protocol.
-    """
-    seams: list[str] = []
-    rest: list[str] = []
-    for module in tree.product:
-        for function, owner in functions_of(module):
-            if function.name.startswith("_") or ast.get_docstring(function):
-                continue
-            of = f"{owner.name}." if owner else ""
-            at_seam = SEAMS.fullmatch(module.name) or (owner and is_protocol(owner))
-            (seams if at_seam else rest).append(
-                f"{module.name}:{of}{function.name}:{function.lineno}"
-            )
-    return seams, rest
-
-
-def is_protocol(node: ast.ClassDef) -> bool:
-    """Return whether a class is a Protocol by its own bases."""
-    return any("Protocol" in ast.unparse(base) for base in node.bases)
 
 
 @cache

@@ -59,14 +59,11 @@ def lists(tree: Tree) -> dict[str, dict[str, list[str]]]:
         (module, node, counting.parameter_count(method, node))
         for module, node, method in counting.constructors(tree)
     ]
-    seams, rest = counting.undocumented(tree)
     return {
         "class names in two modules": counting.names_in_two_modules(tree),
         "classes over 20 methods": _named((m, c, n) for m, c, n in wide if n > 20),
         "classes over 15 methods": _named((m, c, n) for m, c, n in wide if n > 15),
         "constructors over 8 parameters": _named((m, c, n) for m, c, n in inits if n > 8),
-        "public, no docstring: seams": {name: [name.split(":")[0]] for name in seams},
-        "public, no docstring: the rest": {name: [name.split(":")[0]] for name in rest},
     }
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from tests.house import counts, private_names
 from tests.house.breaches import unexcused
 from tests.house.loads import HELP, importing, loaded_by, pure_rooms
 from tests.house.tables import LOADS
@@ -58,7 +60,7 @@ def test_a_module_opens_with_its_law_and_stays_small() -> None:
     hold("OPENINGS")
 
 
-def test_public_functions_have_docstrings_and_none_speaks_in_riddles() -> None:
+def test_doors_and_public_classes_have_docstrings_and_none_speaks_in_riddles() -> None:
     hold("DOCSTRINGS")
 
 
@@ -76,6 +78,23 @@ def test_every_word_has_one_row_in_the_glossary() -> None:
 
 def test_every_package_with_rooms_has_an_exhaustive_contract_of_layers() -> None:
     hold("WITHOUT_LAYERS")
+
+
+def test_private_names_of_a_library_stand_in_one_file() -> None:
+    hold("PRIVATE_NAMES")
+
+
+def test_libraries_with_private_names_are_pinned_and_installed_at_the_version_read() -> None:
+    """Fails after an update: read the file again, then change `private_names.HELD`."""
+    pins = {name: (ROOT / name).read_text() for name in ("pyproject.toml", "requirements.lock")}
+    installed = {library: version(library) for library in private_names.HELD}
+    assert private_names.stale(product(), pins, installed) == []
+
+
+@pytest.mark.parametrize("law", counts.LAWS)
+def test_no_figure_of_the_house_exceeds_its_ceiling(law: str) -> None:
+    found = counts.faults(product(), law)
+    assert not found, "\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("row", LOADS)

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import laws, pages, purity, walks
+from tests.house import (
+    ceilings,
+    circles,
+    counts,
+    distributions,
+    laws,
+    names,
+    pages,
+    private_names,
+    purity,
+    walks,
+)
 from tests.house.judging import Breach, Excused, faults
 from tests.house.loads import importing, loaded_by, pure_rooms
 from tests.house.trees import Tree
@@ -178,6 +189,13 @@ def test_a_bag_made_to_pass_the_limit_counts_as_its_fields(
         "y = open('f')\n",
         "class A:\n    def b(self):\n        return self.clock.now()\n",
         "x = reactor.now()\n",
+        "import sqlite3\n",
+        "from http.client import HTTPConnection\n",
+        "from urllib import request\n",
+        "print('a line')\n",
+        "x = path.read_text()\n",
+        "x = np.random.shuffle(rows)\n",
+        "x = np.random.default_rng(1)\n",
         "from bus.shell import Reactor\n",
         "import bus.shell\n",
         "from bus.door import Reactor\n",
@@ -195,6 +213,7 @@ def test_a_module_that_reads_or_runs_what_reads_is_seen(tmp_path: Path, line: st
     "text",
     [
         "from bus.wire.ids import NodeId\nx = journal.open()\n",
+        "from urllib.parse import quote\nfrom http import HTTPStatus\nx = row.print()\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bus.shell import Reactor\n",
         '"""Talks to the disk."""\nimport os\nfrom bus.shell import Reactor\n',
         "from bus.door import NodeId\n",
@@ -317,15 +336,135 @@ def test_a_walk_that_opens_too_many_files_or_a_file_that_no_other_knows_is_seen(
 
 
 def test_a_missing_docstring_a_question_and_a_riddle_are_seen(tmp_path: Path) -> None:
-    plain = 'def ask():\n    """Return what was said."""\ndef _own(): ...\n'
-    assert purity.docstrings(house(tmp_path, bus__a=plain)) == []
+    plain = '"""A law."""\ndef ask(): ...\nclass _Own: ...\ndef ask_again():\n    """Ask."""\n'
+    door = "from bus.wire.ids import render\n__all__ = ['render']\n"
+    ids = 'def render():\n    """Return text."""\ndef inner(): ...\n'
+    tree = house(tmp_path, bus__a=plain, bus__wire_door=door, bus__wire__ids=ids)
+    assert purity.docstrings(tree) == []
     asks = 'def _ask():\n    """Whether it is so."""\n'
     riddles = '"""A law that nobody keeps."""\nclass Seat:\n    """Whoever sits."""\n'
-    tree = house(tmp_path, bus__a="def bare(): ...\n", bus__b=asks, bus__c=riddles)
-    said = [breach.what for breach in purity.docstrings(tree)]
-    assert said == [
-        "is public and has no docstring",
+    seam = "class Clock(Protocol):\n    def now(self): ...\n"
+    more = house(
+        tmp_path, bus__b=asks, bus__c=riddles, bus__d=seam, bus__wire__ids="def render(): ...\n"
+    )
+    assert [breach.what for breach in purity.docstrings(more)] == [
+        "is at a door and has no docstring",
+        "is at a door and has no docstring",
         "begins with a question: Whether it is so.",
         "says nobody",
         "says Whoever",
     ]
+
+
+def test_a_circle_is_seen_also_through_a_door_and_under_type_checking(tmp_path: Path) -> None:
+    door = "from bus.wire.ids import NodeId\n__all__ = ['NodeId']\n"
+    tree = house(
+        tmp_path,
+        bus__wire_door=door,
+        bus__wire__ids="",
+        bus__a="from bus.wire import NodeId\nimport bus.b\n",
+        bus__b="import bus.wire.ids\n",
+    )
+    assert circles.found(tree) == []
+    back = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bus.a import A\n"
+    tree = house(tmp_path, bus__wire__ids=back)
+    assert circles.found(tree) == [["bus.a", "bus.b", "bus.wire.ids"]]
+    assert circles.circles(tree) == {"circles of imports": {"bus.a": 3}}
+
+
+def test_sizes_near_a_limit_are_seen_and_sizes_well_below_are_not(tmp_path: Path) -> None:
+    def wide(name: str, methods: int) -> str:
+        body = "".join(f"    def m{i}(self): ...\n" for i in range(methods))
+        return f"class {name}:\n{body}"
+
+    few = {f"bus__f{i}": wide(f"C{i}", 3) + "\n" * 90 for i in range(5)}
+    tree = house(tmp_path, **few)
+    assert distributions.beyond_aims(tree) == {"sizes": {}, "arrows between rooms": {}}
+    eleven = {f"bus__full__f{i}": "" for i in range(12)}
+    tree = house(tmp_path, bus__long="\n" * 385, bus__wide=wide("Wide", 19), **eleven)
+    assert distributions.beyond_aims(tree)["sizes"] == {
+        "methods of a class, p95": 19,
+        "lines of a file, p95": 385,
+        "classes near the limit, per 1000": 167,
+        "files near the limit, per 1000": 53,
+        "rooms near the limit, per 1000": 1000,
+    }
+
+
+def test_arrows_between_rooms_beyond_the_aim_are_seen(tmp_path: Path) -> None:
+    rooms = [f"r{i}" for i in range(6)]
+    files = {
+        f"master__{room}__a": "".join(f"import master.{other}.a\n" for other in rooms[:at])
+        for at, room in enumerate(rooms)
+    }
+    tree = house(tmp_path, **files)
+    assert distributions.beyond_aims(tree)["arrows between rooms"] == {"master": 15}
+
+
+def test_a_folder_of_two_files_is_no_room_but_a_folder_of_rooms_is(tmp_path: Path) -> None:
+    three = {f"bus__full__f{i}": "" for i in range(3)}
+    tree = house(tmp_path, bus__small__a="", bus__small__b="", bus__of_rooms__full__c="", **three)
+    assert distributions.small_rooms(tree) == {
+        "rooms of fewer than three files": {"bus.small": 1, "bus.of_rooms.full": 1}
+    }
+    tree = house(tmp_path, bus__small_door="def f(): ...\n")
+    assert "bus.small" not in distributions.small_rooms(tree)["rooms of fewer than three files"]
+
+
+def test_bindings_and_functions_named_by_a_participle_are_counted(tmp_path: Path) -> None:
+    text = """
+one: int = 1
+for _told in range(3): ...
+def f(asked, *, known=2): ...
+rows = [found for found in ()]
+with open("f") as said: ...
+class Row:
+    kept: int
+    def told_of(self): ...
+    def _asked(self): ...
+    def kept_rows(self): ...
+    def read(self): ...
+match rows:
+    case [one, *_]: ...
+print(one, found.one)
+"""
+    assert names.of_product(house(tmp_path, bus__a=text)) == {
+        "bus": {**dict.fromkeys(names.SEVEN, 1), "one": 2, "participle functions": 2}
+    }
+
+
+def test_a_private_name_of_a_library_is_seen_outside_of_its_file(tmp_path: Path) -> None:
+    use = "from mlx_lm import utils\nutils._get_classes()\n"
+    own = "import os\nclass A:\n    def _own(self): ...\na = A()\na._own()\nos._exit(1)\n"
+    tree = house(tmp_path, runner__library=use, runner__a=own)
+    assert private_names.scattered(tree) == []
+    for line in (use, "from mlx_lm._inner import x\n", "def f(w):\n    return w._tokenizer\n"):
+        tree = house(tmp_path, runner__b=line)
+        [breach] = private_names.scattered(tree)
+        assert breach.subject.startswith("runner/b.py"), line
+
+
+def test_a_new_version_a_loose_pin_and_a_private_name_that_is_gone_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"mlx-lm": private_names.Held("runner/library.py", "0.32.2")}
+    monkeypatch.setattr(private_names, "HELD", held)
+    use = "from mlx_lm import utils\nutils._get_classes()\n"
+    tree = house(tmp_path, runner__library=use)
+    good, installed = {"pyproject.toml": '  "mlx-lm==0.32.2",\n'}, {"mlx-lm": "0.32.2"}
+    assert private_names.stale(tree, good, installed) == []
+    assert private_names.stale(tree, {"pyproject.toml": '  "mlx-lm>=0.32.2",\n'}, installed)
+    assert private_names.stale(tree, {"requirements.lock": "mlx-lm==0.32.21\n"}, installed)
+    assert private_names.stale(tree, good, {"mlx-lm": "0.32.3"})
+    assert private_names.stale(house(tmp_path, runner__library=""), good, installed)
+
+
+def test_each_counting_law_is_held_to_its_ceilings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "CEILINGS", tmp_path / "ceilings.toml")
+    tree = house(tmp_path, bus__a="one = 1\nimport bus.b\n", bus__b="import bus.a\n")
+    assert counts.faults(tree, "names") and counts.faults(tree, "circles")
+    ceilings.write(counts.CEILINGS, counts.counted(tree), "tool", lift=True)
+    assert [counts.faults(tree, law) for law in counts.LAWS] == [[]] * len(counts.LAWS)
+    assert counts.faults(house(tmp_path, bus__a="one = 1\none = 2\n"), "names")

@@ -68,17 +68,6 @@ def test_runner_mlx_is_counted_apart_from_runner(tmp_path: Path) -> None:
     assert counted["things on the floor"]["runner"] == 2
 
 
-def test_a_public_method_without_a_docstring_is_of_a_seam_or_of_the_rest(tmp_path: Path) -> None:
-    seam = "class Clock(Protocol):\n    def now(self): ...\n"
-    files = {"bus/a.py": CODE + seam, "runner/schedule/table.py": "def plan(): ...\n"}
-    seams, rest = counting.undocumented(write(tmp_path, files))
-    assert [name.rpartition(":")[0] for name in seams] == [
-        "bus.a:Clock.now",
-        "runner.schedule.table:plan",
-    ]
-    assert [name.rpartition(":")[0] for name in rest] == ["bus.a:Port.open"]
-
-
 def test_the_table_shows_before_and_after_where_they_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

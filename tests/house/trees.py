@@ -7,7 +7,9 @@ folders, so that a checkout of another day, or a tree made up by a test, reads t
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,8 +117,10 @@ class Tree:
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
-        found = [_read(root, path) for name in PACKAGES for path in (root / name).rglob("*.py")]
-        self.modules = {module.name: module for module in sorted(found, key=lambda m: m.name)}
+        paths = [path for name in PACKAGES for path in (root / name).rglob("*.py")]
+        with _without_collecting():
+            modules = sorted((_read(root, path) for path in paths), key=lambda m: m.name)
+        self.modules = {module.name: module for module in modules}
 
     @cached_property
     def product(self) -> list[Module]:
@@ -222,6 +226,18 @@ def parameters(function: Function, of_class: bool) -> list[ast.arg]:
     named = [*args.posonlyargs, *args.args]
     static = any(ast.unparse(d) == "staticmethod" for d in function.decorator_list)
     return [*(named[1:] if of_class and not static else named), *args.kwonlyargs]
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Switch the garbage collector off: it takes half the time of parsing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _assigned_node(module: Module, name: str) -> ast.expr | None:
