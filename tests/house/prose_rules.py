@@ -57,12 +57,12 @@ VOCABULARY: Mapping[str, str] = {
     r"\b(?:looks|looked|looking) at\b": "checks, is checked",
     r"\b(?:is|are|was|were|be|been|being) told\b(?! (?:to \w|apart))":
         "is sent, is reported, learns",
-    r"\b(?:tells?|told) of\b": "reports",
+    r"\btells? of\b|(?<!\bis )(?<!\bare )(?<!\bwas )(?<!\bbe )(?<!\bbeen )\btold of\b": "reports",
     r"\b(?:is|are|was|were|be|been) said\b": "is stated, is reported",
     r"\b(?:is|are|was|were|be|been) heard\b|\bheard (?:of|from)\b": "is received",
     r"\b(?:is|are|was|were|be) (?:not |all )?well(?=[.,;:)]|$| (?:and|or|again|when|where|if)\b)":
         "is healthy",
-    r"\bnot well\b(?=[.,;:)]|$)": "unhealthy",
+    r"(?<!\bis )(?<!\bare )(?<!\bwas )(?<!\bbe )\bnot well\b(?=[.,;:)]|$)": "unhealthy",
     r"\b(?:a|the|its|each|every|this|no|whose|of) wish(?:es)?\b|\bwishes (?:of|for|are)\b":
         "demand",
     r"\bpromised (?:memory|bytes|places?)\b|\b(?:memory|bytes|places?) (?:(?:that )?(?:is|are|was|"
