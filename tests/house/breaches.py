@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from tests.house import exceptions, laws, pages, private_names, purity, walks
+from tests.house import exceptions, laws, pages, private_names, purity
 from tests.house.judging import Breach, Excused, faults
-from tests.house.tables import DOORED_ROOMS, WALKS
+from tests.house.tables import DOORED_ROOMS
 from tests.house.trees import Tree
 
 LAWS: Mapping[str, tuple[Callable[[Tree], list[Breach]], Mapping[str, Excused]]] = {
@@ -33,10 +33,6 @@ LAWS: Mapping[str, tuple[Callable[[Tree], list[Breach]], Mapping[str, Excused]]]
     "WORDS_TWICE": (
         lambda tree: pages.words_twice((tree.root / "docs" / "glossary.md").read_text()),
         exceptions.WORDS_TWICE,
-    ),
-    "WALKS": (
-        lambda tree: walks.walks(tree, (tree.root / "docs" / "tour.md").read_text(), WALKS),
-        {},
     ),
     "WITHOUT_LAYERS": (
         lambda tree: pages.without_layers(tree, (tree.root / ".importlinter").read_text()),

@@ -111,6 +111,3 @@ LOADS: Mapping[str, tuple[str, ...]] = {
 A row is a module, a room (all its modules), or what `shoal --help` runs. Every room whose modules
 are all pure has a row.
 """
-
-WALKS: Mapping[str, int] = {"A chat request": 30}
-"""The walks of the tour, each with the most files that it may open."""

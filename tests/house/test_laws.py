@@ -68,10 +68,6 @@ def test_every_path_that_a_page_names_exists() -> None:
     hold("MISSING_PATHS")
 
 
-def test_the_walks_of_the_tour_are_short_and_their_files_know_each_other() -> None:
-    hold("WALKS")
-
-
 def test_every_word_has_one_row_in_the_glossary() -> None:
     hold("WORDS_TWICE")
 

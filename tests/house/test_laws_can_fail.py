@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.house import (
     pages,
     private_names,
     purity,
-    walks,
+    walk,
+    walked,
 )
 from tests.house.judging import Breach, Excused, faults
 from tests.house.loads import importing, loaded_by, pure_rooms
@@ -309,32 +311,6 @@ def test_an_excuse_holds_its_figure_and_fails_when_it_is_used_up() -> None:
     assert faults(wide, {"Wide": Excused("", 21)}) == ["Wide: excused without a reason"]
 
 
-TOUR = """# Tour
-
-## Walks
-
-### An event
-
-| `bus/a.py`, `bus/b.py` | told |
-| `master/c.py` | heard, and `master/c.py` again |
-
-## Rooms
-`master/d.py`
-"""
-
-
-def test_a_walk_that_opens_too_many_files_or_a_file_that_no_other_knows_is_seen(
-    tmp_path: Path,
-) -> None:
-    heard = "from bus.a import A\n"
-    tree = house(tmp_path, bus__a="from bus.b import B\n", bus__b="", master__c=heard)
-    assert walks.walks(tree, TOUR, {"An event": 3}) == []
-    assert subjects(walks.walks(tree, TOUR, {"An event": 2})) == ["An event"]
-    assert subjects(walks.walks(tree, TOUR, {"An event": 3, "A reading": 9})) == ["A reading"]
-    alone = house(tmp_path, master__c="")
-    assert subjects(walks.walks(alone, TOUR, {"An event": 3})) == ["An event: master/c.py"]
-
-
 def test_a_missing_docstring_a_question_and_a_riddle_are_seen(tmp_path: Path) -> None:
     plain = '"""A law."""\ndef ask(): ...\nclass _Own: ...\ndef ask_again():\n    """Ask."""\n'
     door = "from bus.wire.ids import render\n__all__ = ['render']\n"
@@ -468,3 +444,66 @@ def test_each_counting_law_is_held_to_its_ceilings(
     ceilings.write(counts.CEILINGS, counts.counted(tree), "tool", lift=True)
     assert [counts.faults(tree, law) for law in counts.LAWS] == [[]] * len(counts.LAWS)
     assert counts.faults(house(tmp_path, bus__a="one = 1\none = 2\n"), "names")
+
+
+Entered = dict[str, dict[tuple[str, int, str], int]]
+
+
+def entered(gateway: int, runner: int, calls: int) -> Entered:
+    """Calls of functions, each in a file of its own, by process."""
+    return {
+        "gateway": {(f"gateway/f{i}.py", 1, "f"): 1 for i in range(gateway)},
+        "runner": {(f"runner/f{i}.py", 1, "f"): calls for i in range(runner)},
+    }
+
+
+def test_a_walk_counts_what_every_request_enters_and_a_longer_walk_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = walk.LONG - walk.SHORT
+    first = walk.first_pair(entered(5, 2, 10), entered(7, 2, 10 + 2 * tokens))
+    assert first.figures()["gateway, files"] == 5
+    both = first.with_pair(entered(4, 2, 9), entered(9, 3, 10 + 4 * tokens))
+    assert both.figures() == {
+        "files": 6,
+        "functions": 6,
+        "gateway, files": 4,
+        "gateway, functions": 4,
+        "gateway, calls of a token": 1,
+        "runner, files": 2,
+        "runner, functions": 2,
+        "runner, calls of a token": 5,
+    }
+    monkeypatch.setattr(walk, "CEILINGS", tmp_path / "walk.toml")
+    assert len(walk.write(both.figures(), {}, lift=False)) == 3
+    walk.write(both.figures(), {}, lift=True)
+    limits = ceilings.read(walk.CEILINGS)
+    assert limits == {"walk": {"files": 7, "functions": 7, "runner, calls of a token": 6}}
+    grown = walk.held({**both.figures(), "files": 8})
+    assert ceilings.faults(grown, limits, "tool") and "aim 100" in walk.report(
+        both.figures(), limits
+    )
+    assert walk.write({**both.figures(), "files": 7}, limits, lift=False) == []
+    assert ceilings.read(walk.CEILINGS) == limits, "3 % of room is no reason to lift"
+
+
+def test_the_hook_counts_calls_in_threads_that_run_already_and_stops() -> None:
+    names: list[str] = []
+    go, ended = threading.Event(), threading.Event()
+
+    def inner() -> None: ...
+
+    def loop() -> None:
+        go.wait(10)
+        inner()
+        ended.set()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    walked.set_in_all_threads(lambda frame, event, _: names.append(frame.f_code.co_name))
+    go.set()
+    ended.wait(10)
+    walked.set_in_all_threads(None)
+    thread.join(10)
+    inner()
+    assert names.count("inner") == 1
