@@ -5,7 +5,7 @@
 #   make test-fast  format, lint, the unit tests of the quickest rooms, one node
 #   make lint    format, lint, types, generated pages, English
 #   make check   lint, and the fast tests with the laws of the house and the import contracts
-#   make house   how big the rooms are, and what stands between them, before and now
+#   make house   sizes of rooms, docs, names and lists of exceptions, before and now
 #   make pictures  the page's pictures in docs/pictures/, of three nodes at work
 #   make bench   one table against raw mlx-lm and mlx_lm.server
 #   make prove   the promises at full size (hours; see docs/operations/proving.md)

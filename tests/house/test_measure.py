@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import counting
+from tests.house import counting, totals
 from tests.house.measure import figures, main, table
 from tests.house.trees import Tree
 
@@ -26,6 +26,16 @@ class Port:
             "lines"
         )
 '''
+
+
+REPOSITORY = {
+    "conf/default.toml": "# A name.\nname = 1\n[http]\nport = 2\nhost = 3\n",
+    "docs/a.md": "The model makes way.\n",
+    "docs/decisions/0001-a.md": "Made by `make docs`; do not edit.\n",
+    "tests/test_a.py": '"""Told."""\none = 1\n',
+    "tests/house/exceptions.py": "LIST: Mapping = {'a': 1, 'b': 2}\n",
+    "tests/house/ceilings.toml": '"bus" = { "one" = 3, "told" = 1 }\n',
+}
 
 
 def write(root: Path, files: dict[str, str]) -> Tree:
@@ -71,12 +81,45 @@ def test_runner_mlx_is_counted_apart_from_runner(tmp_path: Path) -> None:
 def test_the_table_shows_before_and_after_where_they_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, {"bus/a.py": CODE})
+    write(tmp_path, {"bus/a.py": CODE, **REPOSITORY})
     assert main(["--root", str(tmp_path), "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
+    assert before["totals"]["settings"] == 3 and before["totals"]["pages"] == 2
     write(tmp_path, {"bus/b.py": CODE})
     lines = table(figures(Tree(tmp_path)), before["figures"]).splitlines()
     assert next(line.split()[1:4] for line in lines if line.startswith("files")) == ["1", ">", "2"]
     assert before["lists"]["class names in two modules"] == {}
     assert main(["--root", str(tmp_path), "--lists"]) == 0
     assert "Port: bus.a, bus.b" in capsys.readouterr().out
+
+
+def test_totals_count_docs_names_findings_and_exceptions_and_show_their_change(
+    tmp_path: Path,
+) -> None:
+    text = '"""A law."""\none = told = 1\ndef asked():\n    """Ask what is told."""\n'
+    counted = totals.totals(write(tmp_path, {"bus/a.py": text, **REPOSITORY}))
+    assert {name: n for name, n in counted.items() if n} == {
+        "words of docs": 11,
+        "  of them in generated pages": 7,
+        "pages": 2,
+        "decisions": 1,
+        "settings": 3,
+        "lines of product": 2,
+        "docstrings of product": 2,
+        "lines of docstrings of product": 2,
+        "lines of tests": 2,
+        "docstrings of tests": 1,
+        "lines of docstrings of tests": 1,
+        "bindings of the seven names, product": 2,
+        "  one": 1,
+        "  told": 1,
+        "functions named by a participle, product": 1,
+        "bindings of the seven names, tests": 1,
+        "findings of the prose checker": 3,
+        "  no-noun": 1,
+        "  vocabulary": 2,
+        "exceptions: LIST": 2,
+        "exceptions: ceilings.toml, entries": 2,
+    }
+    lines = totals.table(counted, {"pages": 5, "settings": 3}).splitlines()
+    assert "pages                                               5        2       -3" in lines
