@@ -28,7 +28,9 @@ OBJECT_FIRST = re.compile(
     r"Found|Shown|Refused|Needed|Wanted|Read|Written|Sent|Compared|Excepted|Known|Stored|Served)"
     r" (?:is|are|was|were)\b"
 )
-CLAUSE_FIRST = re.compile(r"^(?:What|Who|Whoever|Whatever) (?!(?:to|if|about)\b)[^?]*$")
+CLAUSE_FIRST = re.compile(
+    r"^(?:What|Who|Whoever|Whatever) (?!(?:to|if|about|is more)\b)[^?]*[^?:]$"
+)
 CLAUSE = re.compile(
     rf"\bwhat (?:is|was|are|were|has been|have been|had been) (?:not |no longer |already |then "
     rf"|still |really )?(?:{PARTICIPLES}|there)\b(?! (?:wrong|missing))"

@@ -75,6 +75,8 @@ def test_a_sentence_that_breaks_a_rule_is_found(text: str, rule: str) -> None:
         "Of course a node may leave.",
         "What does a node cost? Who may ask?",
         "What to do: run `shoal up`.",
+        "What it does:",
+        "What is more, a node may leave.",
         "It says what is wrong, the limit, and what to do.",
         "No one who has a key waits. Use the other one, which is free.",
         "The known values and the given name are kept in the told order.",
